@@ -54,7 +54,7 @@ tests/foreign/node_modules/.package-lock.json: tests/foreign/package-lock.json
 test-java: $(VENV)/.test
 	$(BIN)/python -m pytest tests/java $(PYTEST_ARGS)
 
-# Declares Kafka's messages and error codes anew from kio's schemas. scripts/wire_apis.py lists the APIs.
+# Generates Kafka's messages and error codes from kio's schemas. scripts/wire_apis.py lists the APIs.
 wire: $(VENV)/.test
 	$(BIN)/python scripts/wire_apis.py
 

@@ -20,9 +20,13 @@ SHARED = [
         f"{CODEC}/{name}"
         for name in ("crc32c.h", "fields.h", "named_tuple.h", "parsing.pxd", "compiled_encoding.pxd")
     ),
-    *(f"{FAST_APPEND}/{name}" for name in ("compiled.pxd", "fast_append.h", "instances.h", "murmur2.h")),
+    *(
+        f"{FAST_APPEND}/{name}"
+        for name in ("awaiting.h", "compiled.pxd", "fast_append.h", "instances.h", "murmur2.h")
+    ),
 ]
 LOOPS = ("compiled_encoding", "compiled_decoding", "compiled_columns", "compiled_scanning")
+PATHS = ("compiled", "compiled_path", "compiled_send", "compiled_iteration")
 DIRECTIVES = {"language_level": 3, "boundscheck": False, "wraparound": False, "cdivision": True}
 
 
@@ -68,7 +72,7 @@ extensions = [
     )
     for path in (
         *(f"{CODEC}/{name}" for name in LOOPS),
-        *(f"{FAST_APPEND}/{name}" for name in ("compiled", "compiled_path", "compiled_send")),
+        *(f"{FAST_APPEND}/{name}" for name in PATHS),
     )
 ]
 for extension in extensions:

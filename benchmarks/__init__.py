@@ -1,7 +1,9 @@
 """How fast embedlog is, next to other stores for a Python program's records.
 
     python -m benchmarks.run [--quick] [--only TEXT]... [--alone] [--rounds N] [--json FILE]    (`make bench`)
+    python -m benchmarks.run [--only TEXT]... --page docs/performance.md    (into the page, whole or in parts)
     python -m benchmarks.in_turns BEFORE [AFTER] [--only TEXT]...    (two checkouts of embedlog)
+    python -m benchmarks.in_slices BEFORE [AFTER] [--only TEXT]...   (their everyday calls, in minutes)
 
 How it is measured:
 
@@ -9,8 +11,8 @@ How it is measured:
   contenders of a row take turns (A B C A B C ...); compare the ratios of their medians. The noise is shown as
   min..max over the rounds: two medians closer than that are equal.
 - Next to the rate stands the CPU time per item, in microseconds: of this process with all its threads, and of
-  children that have ended; for a broker's rows, of the broker (broker.py) or of both (clients.py). It varies
-  far less than wall time when other programs run.
+  children that have ended; for a broker's rows, of the broker (broker.py) or of both (clients.py); the least
+  of the rounds. It varies far less than wall time when other programs run.
 - Everything is warm: imports are done, and files stay in the page cache. Before its turn each contender
   creates its store in an empty directory, and fills it if the row reads. Neither that nor closing and
   removing the store is timed. So no store is large, and no row shows how costs grow with size

@@ -21,7 +21,6 @@ _RECORDS = 200  # thousands
 def rows(scale: float) -> list[Row]:
     """The rows; `scale` multiplies the number of records."""
     thousands = max(int(_RECORDS * scale), 1)
-    kcat = [Contender("kcat, over the wire", _cat("kcat", thousands))] if shutil.which("kcat") else []
     return [
         Row(
             "embedlog --version",
@@ -32,17 +31,23 @@ def rows(scale: float) -> list[Row]:
                 Contender("nothing: python -c ''", _command([sys.executable, "-c", ""])),
             ],
         ),
-        Row(
-            f"embedlog cat, {thousands * 1000:,} records",
-            "ms",
-            False,
-            [
-                Contender("embedlog", _cat("directory", thousands)),
-                Contender("embedlog, over the wire", _cat("wire", thousands)),
-                *kcat,
-            ],
-        ),
+        _printing(thousands),
+        _printing(thousands, "--json"),
     ]
+
+
+def _printing(thousands: int, *options: str) -> Row:
+    kcat = [Contender("kcat, over the wire", _cat("kcat", thousands, *options))]
+    return Row(
+        f"{' '.join(['embedlog cat', *options])}, {thousands * 1000:,} records",
+        "ms",
+        False,
+        [
+            Contender("embedlog", _cat("directory", thousands, *options)),
+            Contender("embedlog, over the wire", _cat("wire", thousands, *options)),
+            *(kcat if shutil.which("kcat") else []),
+        ],
+    )
 
 
 def _command(command: list[str]) -> Prepare:
@@ -60,21 +65,21 @@ def _command(command: list[str]) -> Prepare:
     return prepare
 
 
-def _cat(how: str, thousands: int) -> Prepare:
+def _cat(how: str, thousands: int, *options: str) -> Prepare:
     @contextmanager
     def prepare(where: Path) -> Iterator[Work]:
         fill(where, thousands, 1000, keyed=False)
         cat = [sys.executable, "-m", "embedlog", "cat"]
         if how == "directory":
-            with _command([*cat, str(where), TOPIC])(where) as work:
+            with _command([*cat, str(where), TOPIC, *options])(where) as work:
                 yield work
             return
         with serving("broker", where) as served:
             address = f"127.0.0.1:{served.port}"
             command = (
-                ["kcat", "-C", "-e", "-q", "-b", address, "-t", TOPIC]
+                ["kcat", "-C", "-e", "-q", *(["-J"] if options else []), "-b", address, "-t", TOPIC]
                 if how == "kcat"
-                else [*cat, "--bootstrap-server", address, TOPIC]
+                else [*cat, "--bootstrap-server", address, TOPIC, *options]
             )
             with _command(command)(where) as work:
                 yield work

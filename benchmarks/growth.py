@@ -2,19 +2,23 @@
 
 A table each for the size of the log, its segments, its partitions, consumers, reader processes, and the
 number of descriptors. The log of the first grows from line to line; the others create a new one for each
-line. A figure is the median of many single calls, unless it says CPU: compare a line with the lines above it,
-and with nothing else. Everything is in the page cache, unless the log is larger.
+line. Compare a line with the lines above it. Everything is in the page cache, unless the log is larger.
 
-    append          one call of log.append, 100 bytes
+    µs              CPU time of this process with all its threads, per call or per record: the least of
+                    several slices of many calls, which other programs change least
+    ms              wall time, the median of single calls
+
+
+    append          one call of log.append, 100 bytes; of random partitions where there are several
     batch           one call of log.append_many, 1,000 values of 100 bytes
     read            log.read in order, per record
     seek, by time   up to the first record of log.read from a random offset; log.offset_for_time
+    read_at         log.read_at at a random offset of a random partition
     poll            an append, then consumer.poll until it returns the record
     open, close     of a log that was closed cleanly; "r": until the end of each partition is known
     crash           open after the writer was killed (SIGKILL) half a second into appending
     memory          of this process, after all of that
     all have it     an append, then until every reader process has read the record
-    CPU             of this process, per call, over all of them
 """
 
 from __future__ import annotations
@@ -31,6 +35,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from statistics import median
@@ -73,7 +78,7 @@ def main() -> None:
     parser.add_argument(
         "--large", action="store_true", help="logs of up to 20 GB, and of up to 10,000 partitions"
     )
-    parser.add_argument("--only", choices=tuple(_TABLES), help="only this table")
+    parser.add_argument("--only", choices=tuple(_TABLES), action="append", help="only this table")
     parser.add_argument("--page", metavar="FILE", type=Path, help="put the tables into this page, too")
     parser.add_argument("--dir", type=Path, default=Path(__file__).parent / "results", help="where to write")
     options = parser.parse_args()
@@ -81,7 +86,7 @@ def main() -> None:
     directory = Path(tempfile.mkdtemp(prefix="growth-", dir=options.dir))
     try:
         for name, table in _TABLES.items():
-            if options.only in (None, name):
+            if name in (options.only or _TABLES):
                 points = table.large if options.large else table.points
                 told = _print(table.title, points, table.lines(directory, points))
                 if options.page is not None:
@@ -149,7 +154,7 @@ def by_partitions(directory: Path, counts: Sequence[int]) -> Iterator[Figures]:
         figures: Figures = {}
         segments = 10 if count < _LARGE_PARTITIONS[-1] else 2
         with embedlog.open(path, segment_bytes=max(200_000 // count * 108 // segments, 1024)) as log:
-            took = _timed(lambda log=log, count=count: log.create_topic(_TOPIC, partitions=count))
+            took = _timed(partial(log.create_topic, _TOPIC, partitions=count))
             figures["create ms"] = took * 1e3
             for _ in range(segments):
                 for number in range(count):
@@ -176,13 +181,13 @@ def by_consumers(directory: Path, counts: Sequence[int]) -> Iterator[Figures]:
                 consumer.poll(0)
             before = _memory_mb()
             alone = [stack.enter_context(_consumer(log, f"g{i}")) for i in range(count)]
-            started = time.perf_counter()
-            records = sum(sum(1 for _ in _all(consumer)) for consumer in alone)
-            figures["read µs"] = (time.perf_counter() - started) / records * 1e6
-            figures["append µs"] = _each(lambda log=log: log.append(_TOPIC, VALUES[0]), 2000) * 1e6
+            for consumer in alone:  # joins its group
+                consumer.poll(0, max_records=1)
+            figures["read µs"] = min(_cpu_us_of_polls(consumer) for consumer in alone)
+            figures["append µs"] = _cpu_us(partial(log.append, _TOPIC, VALUES[0]), 5000)
             for consumer in alone:
-                list(_all(consumer))
-            figures["poll at the end µs"] = _each(alone[0].poll, 500) * 1e6
+                _read_all(consumer)
+            figures["poll at the end µs"] = _cpu_us(alone[0].poll, 2000)
 
             def meet(log: embedlog.Log = log, alone: list[Any] = alone) -> None:
                 log.append(_TOPIC, VALUES[0])
@@ -190,7 +195,7 @@ def by_consumers(directory: Path, counts: Sequence[int]) -> Iterator[Figures]:
                     while not consumer.poll(1000):
                         pass
 
-            figures["append, all poll µs"] = _each(meet, 200) * 1e6 / count
+            figures["append, all poll, each µs"] = _cpu_us(meet, 200) / count
             figures["memory MB"] = _memory_mb() - before
             started = time.perf_counter()
             for _ in range(count):
@@ -214,11 +219,10 @@ def by_readers(directory: Path, counts: Sequence[int]) -> Iterator[Figures]:
                     assert reader.readline() == b"read\n"
 
             meet()
-            figures = {"append, all have it µs": _each(meet, 500) * 1e6}
+            figures = {"append, all have it ms": _each(meet, 500) * 1e3}
             for reader in readers:  # they read on, and say nothing more
                 reader.close()
-            figures["append µs"] = _each(lambda log=log: log.append(_TOPIC, VALUES[0]), 5000) * 1e6
-            figures["append CPU µs"] = _cpu_us(lambda log=log: log.append(_TOPIC, VALUES[0]), 20_000)
+            figures["append µs"] = _cpu_us(partial(log.append, _TOPIC, VALUES[0]), 20_000)
             yield figures
         shutil.rmtree(path)
 
@@ -242,11 +246,10 @@ def by_descriptors(directory: Path, limits: Sequence[int]) -> Iterator[Figures]:
                 def look_up(log: embedlog.Log = log, numbers: random.Random = numbers) -> None:
                     assert log.read_at(_TOPIC, numbers.randrange(_OPEN_PARTITIONS), numbers.randrange(100))
 
+                # Slices so long that files are flushed and closed, several at a time, in each.
                 yield {
-                    "append µs": _each(append, 3000) * 1e6,
-                    "append CPU µs": _cpu_us(append, 3000),
-                    "read_at µs": _each(look_up, 3000) * 1e6,
-                    "read_at CPU µs": _cpu_us(look_up, 3000),
+                    "append µs": _cpu_us(append, 9000, slices=3),
+                    "read_at µs": _cpu_us(look_up, 9000, slices=3),
                 }
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
@@ -277,7 +280,7 @@ def _appending(log: embedlog.Log, partitions: int) -> Figures:
 
     for number in range(partitions):  # the first one in a partition loads its index
         log.append(_TOPIC, VALUES[0], partition=number)
-    return {"append µs": _each(append, 5000) * 1e6, "batch µs": _each(append_many, 100) * 1e6}
+    return {"append µs": _cpu_us(append, 5000), "batch µs": _cpu_us(append_many, 100)}
 
 
 def _reading(log: embedlog.Log, partitions: int, records: int) -> Figures:
@@ -296,16 +299,15 @@ def _reading(log: embedlog.Log, partitions: int, records: int) -> Figures:
     def by_time() -> None:
         log.offset_for_time(_TOPIC, numbers.randrange(partitions), numbers.randint(*times_ms))
 
-    started = time.perf_counter()
     if partitions == 1:
         start = max(ends[0].log_end_offset // 2 - records // 2, 0)
-        read = sum(1 for _ in islice(log.read(_TOPIC, 0, start=start), records))
+        in_order: Iterator[embedlog.Record] = islice(log.read(_TOPIC, 0, start=start), records)
     else:
-        read = sum(1 for _ in log.read(_TOPIC))
+        in_order = log.read(_TOPIC)
     figures = {
-        "read µs": (time.perf_counter() - started) / read * 1e6,
-        "seek µs": _each(seek, 500) * 1e6,
-        "by time µs": _each(by_time, 200) * 1e6,
+        "read µs": _cpu_us_of_items(in_order),
+        "seek µs": _cpu_us(seek, 500),
+        "by time µs": _cpu_us(by_time, 200),
     }
     with log.consumer(_TOPIC, auto_offset_reset="latest") as consumer:
         consumer.poll(0)
@@ -315,7 +317,7 @@ def _reading(log: embedlog.Log, partitions: int, records: int) -> Figures:
             while not consumer.poll(1000):
                 pass
 
-        figures["poll µs"] = _each(poll, 300) * 1e6
+        figures["poll µs"] = _cpu_us(poll, 300)
     return figures
 
 
@@ -400,10 +402,22 @@ def _reader(path: Path) -> Iterator[IO[bytes]]:
         process.stdout.close()
 
 
-def _all(consumer: embedlog.Consumer) -> Iterator[embedlog.Record]:
+def _read_all(consumer: embedlog.Consumer) -> None:
     """Read everything there is."""
+    while consumer.poll(0, max_records=10_000):
+        pass
+
+
+def _cpu_us_of_polls(consumer: embedlog.Consumer) -> float:
+    """CPU time of a record, in microseconds: the least over polls of 10,000, until there are none."""
+    least = float("inf")
+    started = time.process_time()
     while records := consumer.poll(0, max_records=10_000):
-        yield from records
+        used = time.process_time() - started
+        if len(records) == 10_000:
+            least = min(least, used / len(records) * 1e6)
+        started = time.process_time()
+    return least
 
 
 def _split(values: list[bytes], count: int) -> Iterator[list[bytes]]:
@@ -418,12 +432,27 @@ def _each(call: Callable[[], object], times: int) -> float:
     return median(_timed(call) for _ in range(times))
 
 
-def _cpu_us(call: Callable[[], object], times: int) -> float:
-    """CPU time of this process per call, in microseconds."""
+def _cpu_us(call: Callable[[], object], times: int, slices: int = 10) -> float:
+    """CPU time of this process per call, in microseconds: the least over slices of so many calls together."""
+    each = times // slices
+    least = float("inf")
+    for _ in range(slices):
+        started = time.process_time()
+        for _ in range(each):
+            call()
+        least = min(least, time.process_time() - started)
+    return least / each * 1e6
+
+
+def _cpu_us_of_items(items: Iterator[object]) -> float:
+    """CPU time of this process per item, in microseconds: the least over slices of 20,000 items."""
+    least = float("inf")
     started = time.process_time()
-    for _ in range(times):
-        call()
-    return (time.process_time() - started) / times * 1e6
+    while count := sum(1 for _ in islice(items, 20_000)):
+        if count == 20_000:
+            least = min(least, (time.process_time() - started) / count * 1e6)
+        started = time.process_time()
+    return least
 
 
 def _timed(call: Callable[[], object]) -> float:

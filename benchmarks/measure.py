@@ -61,9 +61,9 @@ class Result(NamedTuple):
         return statistics.median(self.samples)
 
     @property
-    def median_cpu_us(self) -> float | None:
-        """The median CPU time of an item; None if it was not measured."""
-        return statistics.median(self.cpu_us) if self.cpu_us else None
+    def least_cpu_us(self) -> float | None:
+        """The least CPU time of an item, which other programs change least; None if it was not measured."""
+        return min(self.cpu_us, default=None)
 
 
 def measure(row: Row, rounds: int, directory: Path) -> list[Result]:

@@ -1,8 +1,11 @@
 """`python -m benchmarks.spark`: rows per second through Spark, next to Parquet and to a source of tuples.
 
-The same rows three times: in a log, in Parquet files that Spark wrote from it, and from a Python data source
-that yields tuples from memory. The contenders take turns in each round of one session; the median is printed.
-A second table shows how embedlog's rate grows with partitions and with size.
+    compared    the same rows three times: in a log, in Parquet files that Spark wrote from it, and from a
+                Python data source that yields tuples from memory. The contenders take turns in each round of
+                one session; the median is printed
+    growth      how embedlog's rate grows with partitions and with size
+
+The queries:
 
     count        rows alone
     value only   the length of every value, summed
@@ -32,6 +35,8 @@ from pyspark.sql.types import StructType
 import embedlog
 import embedlog.spark
 from embedlog import Record
+
+from .table import replaced
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -209,33 +214,65 @@ def growth(spark: SparkSession, directory: Path, records: int, rounds: int) -> d
 
 
 def main() -> None:
-    """Measure and print a table for docs/spark.md."""
+    """Measure and print; the tables of docs/spark.md."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.spark", description=__doc__)
     parser.add_argument("--records", type=int, default=4_000_000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--master", default="local[2]")
+    parser.add_argument("--only", choices=("compared", "growth"), help="only these tables")
     parser.add_argument("--json", metavar="FILE", type=Path, help="write the results there, too")
+    parser.add_argument("--page", metavar="FILE", type=Path, help="put the tables into this page, too")
     parser.add_argument("--dir", type=Path, default=_RESULTS, help="where to write (default: %(default)s)")
     options = parser.parse_args()
     options.dir.mkdir(parents=True, exist_ok=True)
     directory = Path(tempfile.mkdtemp(prefix="spark-", dir=options.dir))
     spark = embedlog.spark.session("benchmark", options.master, spark__driver__memory="2g")
+    found: dict[str, object] = {}
     try:
-        first = compared(spark, directory, options.records, options.rounds)
-        print(f"{options.records:,} records of 100 bytes, 4 partitions, {options.master}; rows a second\n")
-        print("| | embedlog | Parquet | tuples |\n|---|---|---|---|")
-        for query, row in first.items():
-            print(f"| {query} | {' | '.join(f'{each.rate:,.0f}' for each in row.values())} |")
-            print(f"| CPU, us a row | {' | '.join(f'{each.cpu_us:.2f}' for each in row.values())} |")
-        second = growth(spark, directory, options.records, options.rounds)
-        for what, rows in second.items():
-            print(f"\n| {what} | " + " | ".join(rows) + " |\n|---" * 1 + "|---" * len(rows) + "|")
-            print("| values, rows a second | " + " | ".join(f"{rate:,.0f}" for rate in rows.values()) + " |")
+        if options.only != "growth":
+            first = compared(spark, directory, options.records, options.rounds)
+            found["compared"] = {
+                query: {name: each._asdict() for name, each in row.items()} for query, row in first.items()
+            }
+            about = f"{options.records:,} records of 100 bytes in 4 partitions, `{options.master}`:"
+            _tell(f"{about}\n\n{compared_table(first)}", options.page, "bench-spark")
+        if options.only != "compared":
+            second = growth(spark, directory, options.records, options.rounds)
+            found["growth"] = second
+            _tell(growth_tables(second), options.page, "bench-spark-growth")
     finally:
         spark.stop()
         shutil.rmtree(directory)
     if options.json is not None:
-        options.json.write_text(json.dumps({"compared": first, "growth": second}, indent=1) + "\n")
+        options.json.write_text(json.dumps(found, indent=1) + "\n")
+
+
+def compared_table(found: dict[str, dict[str, Measured]]) -> str:
+    """Rows a second, and microseconds of CPU for each, of all contenders."""
+    lines = ["| | embedlog | Parquet | tuples | embedlog / Parquet |", "|---|---:|---:|---:|---:|"]
+    for query, row in found.items():
+        ours, parquet = row["embedlog"], row["Parquet"]
+        rates = " | ".join(f"{each.rate:,.0f}" for each in row.values())
+        lines.append(f"| {query}, rows/s | {rates} | {ours.rate / parquet.rate:.2f}x |")
+        cpu = " | ".join(f"{each.cpu_us:.2f}" for each in row.values())
+        lines.append(f"| {query}, CPU us a row | {cpu} | {ours.cpu_us / parquet.cpu_us:.2f}x |")
+    return "\n".join(lines) + "\n"
+
+
+def growth_tables(found: dict[str, dict[str, float]]) -> str:
+    """Values a second, a table for each thing that grows."""
+    return "\n".join(
+        f"| {what} | {' | '.join(rows)} |\n|---{'|---:' * len(rows)}|\n"
+        f"| values/s | {' | '.join(f'{rate:,.0f}' for rate in rows.values())} |\n"
+        for what, rows in found.items()
+    )
+
+
+def _tell(table: str, page: Path | None, name: str) -> None:
+    """Print it, and put it into the page."""
+    print(table, flush=True)
+    if page is not None:
+        page.write_text(replaced(page.read_text(), table, name))
 
 
 if __name__ == "__main__":

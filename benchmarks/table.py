@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import sqlite3
 from collections.abc import Sequence
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import embedlog
-from embedlog.codec import CHECKSUM_IMPLEMENTATION, LOOPS_IMPLEMENTATION
+from embedlog.codec import LOOPS_IMPLEMENTATION, checksum_implementation
 
 from .measure import Result, Row
 
+MARKDOWN_HEAD = ("| | median | min to max | CPU us | embedlog / other |", "|---|---:|---:|---:|---:|")
 _WIDTHS = (34, 15, 25, 10, 16)
 
 
@@ -26,7 +29,8 @@ def heading_lines() -> list[str]:
     """The machine and the versions."""
     about = machine()
     return [
-        f"embedlog {about['embedlog']}, Python {about['python']}, {about['cpus']} CPUs, {about['system']}",
+        f"embedlog {about['embedlog']}, Python {about['python']}, {about['system']}, "
+        f"{about['cpus']} CPUs {about['processor']}".rstrip(),
         f"loops {about['loops']}, checksum {about['checksum']}",
         f"sqlite {about['sqlite']}, lmdb {about['lmdb']}, "
         f"rocksdict {about['rocksdict']}, persist-queue {about['persist-queue']}",
@@ -44,33 +48,42 @@ def block(row: Row, results: Sequence[Result]) -> str:
     return "\n".join(lines)
 
 
-def as_markdown(measured: Sequence[tuple[Row, Sequence[Result]]]) -> str:
-    """A table with a line for each contender: median, range, CPU time per item, embedlog's ratio."""
-    return "\n".join([*(f"{line}  " for line in heading_lines()), "", markdown_rows(measured)])
-
-
 def markdown_rows(measured: Sequence[tuple[Row, Sequence[Result]]]) -> str:
-    """The table of `as_markdown`, without its heading."""
-    lines = ["| | median | min to max | CPU us | embedlog / other |", "|---|---:|---:|---:|---:|"]
-    for row, results in measured:
-        better = "" if row.more_is_better else ", less is better"
-        lines.append(f"| **{row.title}** ({row.unit}{better}) | | | | |")
-        for result in results:
-            spread = f"{_number(min(result.samples))} to {_number(max(result.samples))}"
-            ratio = _ratio(results[0], result)
-            cells = (result.name, _number(result.median), spread, _cpu(result), ratio)
-            lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines) + "\n"
+    """A table with a line for each contender: median, range, CPU time per item, embedlog's ratio."""
+    return "\n".join([*MARKDOWN_HEAD, *(line for each in measured for line in markdown_row(*each))]) + "\n"
 
 
-def replaced(text: str, table: str, name: str = "bench") -> str:
+def markdown_row(row: Row, results: Sequence[Result]) -> list[str]:
+    """The lines of one row: its title, and its contenders."""
+    better = "" if row.more_is_better else ", less is better"
+    lines = [f"| **{row.title}** ({row.unit}{better}) | | | | |"]
+    for result in results:
+        spread = f"{_number(min(result.samples))} to {_number(max(result.samples))}"
+        ratio = _ratio(results[0], result)
+        cells = (result.name, _number(result.median), spread, _cpu(result), ratio)
+        lines.append("| " + " | ".join(cells) + " |")
+    return lines
+
+
+def replaced(text: str, table: str, name: str) -> str:
     """The page with a new table between the marks of that name. Raises ValueError if it has no marks."""
+    before, _, after = _divided(text, name)
+    return f"{before}\n{table}{after}"
+
+
+def found(text: str, name: str) -> str:
+    """What stands between the marks of that name. Raises ValueError if the page has no marks."""
+    return _divided(text, name)[1].removeprefix("\n")
+
+
+def _divided(text: str, name: str) -> tuple[str, str, str]:
+    """The text up to the end of the first mark, between the two, and from the second on."""
     begin, end = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
-    before, found, rest = text.partition(begin)
-    _, found_end, after = rest.partition(end)
-    if not found or not found_end:
+    before, has_begin, rest = text.partition(begin)
+    between, has_end, after = rest.partition(end)
+    if not has_begin or not has_end:
         raise ValueError(f"the page has no {begin} and {end}")
-    return f"{before}{begin}\n{table}{end}{after}"
+    return before + begin, between, end + after
 
 
 def as_json(measured: Sequence[tuple[Row, Sequence[Result]]]) -> dict[str, Any]:
@@ -107,13 +120,23 @@ def machine() -> dict[str, Any]:
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",
         "cpus": os.cpu_count(),
+        "processor": _processor(),
         "loops": LOOPS_IMPLEMENTATION,
-        "checksum": CHECKSUM_IMPLEMENTATION,
+        "checksum": checksum_implementation(),
         "sqlite": sqlite3.sqlite_version,
         "lmdb": version("lmdb"),
         "rocksdict": version("rocksdict"),
         "persist-queue": version("persist-queue"),
     }
+
+
+def _processor() -> str:
+    """The processor's name; empty on systems without /proc."""
+    with contextlib.suppress(FileNotFoundError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return ""
 
 
 def _line(cells: Sequence[str]) -> str:
@@ -127,7 +150,7 @@ def _number(value: float) -> str:
 
 
 def _cpu(result: Result) -> str:
-    cpu_us = result.median_cpu_us
+    cpu_us = result.least_cpu_us
     if cpu_us is None:
         return ""
     return _number(cpu_us) if cpu_us >= 10 else f"{cpu_us:.2f}"

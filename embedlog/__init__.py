@@ -19,11 +19,26 @@ if _typing.TYPE_CHECKING:
     from .clients.assignment import RebalanceCallback
     from .clients.assignors import Assignor
     from .clients.consumer import Consumer
+    from .clients.group_admin import (
+        ConsumerGroup,
+        ConsumerGroupDescription,
+        GroupMember,
+        OffsetReset,
+        PartitionLag,
+    )
+    from .clients.job import Job
     from .clients.offset_store import FileOffsetStore, OffsetStore
     from .clients.partitioner import Partitioner
     from .clients.producer import Encoder, Producer
+    from .clients.queue import Queue
     from .clients.reader import Where
     from .clients.results import AppendedMany
+    from .clients.serializers import Serializer
+    from .clients.topic import Topic, TopicProducer
+    from .clients.transaction import Transaction
+    from .clients.transaction_admin import TransactionDescription
+    from .clients.transactional_producer import TransactionalProducer
+    from .clients.workers import Workers, worker
     from .config import LogSettings, TopicSettings
     from .log import Log
     from .mirroring import Mirror, MirroredTopic, MirrorStatus
@@ -47,11 +62,26 @@ _MODULES = {
     "clients.assignment": ("RebalanceCallback",),
     "clients.assignors": ("Assignor",),
     "clients.consumer": ("Consumer",),
+    "clients.group_admin": (
+        "ConsumerGroup",
+        "ConsumerGroupDescription",
+        "GroupMember",
+        "OffsetReset",
+        "PartitionLag",
+    ),
+    "clients.job": ("Job",),
     "clients.offset_store": ("FileOffsetStore", "OffsetStore"),
     "clients.partitioner": ("Partitioner",),
     "clients.producer": ("Encoder", "Producer"),
+    "clients.queue": ("Queue",),
     "clients.reader": ("Where",),
     "clients.results": ("AppendedMany",),
+    "clients.serializers": ("Serializer",),
+    "clients.topic": ("Topic", "TopicProducer"),
+    "clients.transaction": ("Transaction",),
+    "clients.transaction_admin": ("TransactionDescription",),
+    "clients.transactional_producer": ("TransactionalProducer",),
+    "clients.workers": ("Workers", "worker"),
     "config": ("LogSettings", "TopicSettings"),
     "log": ("Log",),
     "mirroring": ("Mirror", "MirrorStatus", "MirroredTopic"),
@@ -89,28 +119,43 @@ __all__ = [
     "Assignor",
     "CommittedOffset",
     "Consumer",
+    "ConsumerGroup",
+    "ConsumerGroupDescription",
     "Encoder",
     "FileOffsetStore",
+    "GroupMember",
     "Health",
+    "Job",
     "Log",
     "LogSettings",
     "Mirror",
     "MirrorStatus",
     "MirroredTopic",
     "OffsetAndTimestamp",
+    "OffsetReset",
     "OffsetStore",
+    "PartitionLag",
     "PartitionOffsets",
     "PartitionRecovery",
     "Partitioner",
     "Producer",
+    "Queue",
     "RebalanceCallback",
     "Record",
     "RecordMetadata",
     "RecoveryReport",
+    "Serializer",
+    "Topic",
     "TopicDescription",
     "TopicPartition",
+    "TopicProducer",
     "TopicSettings",
+    "Transaction",
+    "TransactionDescription",
+    "TransactionalProducer",
     "Where",
+    "Workers",
     "open",
+    "worker",
 ]
 __all__ += errors.__all__

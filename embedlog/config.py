@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Self
 
 from .errors import InvalidSetting, InvalidType, UnknownSetting, shown
+from .fields import Fields
 from .synonyms import LOG, TOPIC, Synonyms, plain
 
 UNLIMITED = -1
@@ -22,6 +22,9 @@ DAY_MS = 24 * HOUR_MS
 MAX_INT32 = (1 << 31) - 1
 MAX_INT64 = (1 << 63) - 1
 MAX_STRING_BYTES = (1 << 15) - 1  # Kafka's strings have a length of 16 bits
+
+FINISHED = "finished"
+"""The delete policy of a topic of jobs."""
 
 COMPRESSION_TYPES = ("producer", "none", "uncompressed", "gzip", "snappy", "lz4", "zstd")
 
@@ -63,11 +66,13 @@ _RULES: dict[str, dict[str, Any]] = {
     "offsets_topic_num_partitions": _between(1, 10_000),
     "offsets_topic_segment_bytes": _between(1024, MAX_INT32),
     "on_full": _choice("reject", "drop_oldest"),
+    "producer_id_expiration_ms": _between(1, MAX_INT64),
+    "transaction_max_timeout_ms": _between(1, MAX_INT32),
+    "transactional_id_expiration_ms": _between(1, MAX_INT32),
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
+class Settings(Fields, frozen=True):
     """Parses, checks and lists settings: the base of all kinds."""
 
     rules: ClassVar[Mapping[str, Mapping[str, Any]]] = _RULES
@@ -76,7 +81,7 @@ class Settings:
     @classmethod
     def names(cls) -> tuple[str, ...]:
         """The settings' names, with underscores."""
-        return tuple(f.name for f in fields(cls))
+        return tuple(cls.fields)
 
     @classmethod
     def resolved(cls, typed: str, value: Any) -> tuple[str, Any] | None:
@@ -100,7 +105,7 @@ class Settings:
         Numbers and booleans may be text, as on a command line. Raises UnknownSetting, InvalidType,
         InvalidSetting (also if a setting is given under two names).
         """
-        defaults = {f.name: f.default for f in fields(cls)}
+        defaults = cls.fields
         parsed: dict[str, Any] = {}
         for typed, value in given.items():
             found = cls.resolved(typed, value)
@@ -121,15 +126,10 @@ class Settings:
 
     def with_changes(self, given: Mapping[str, Any]) -> Self:
         """A copy with some settings replaced, after `parse`."""
-        return replace(self, **self.parse(given))
-
-    def as_dict(self) -> dict[str, Any]:
-        """Name -> value, in order of definition."""
-        return {f.name: getattr(self, f.name) for f in fields(self)}
+        return self.replaced(**self.parse(given))
 
 
-@dataclass(frozen=True)
-class TopicSettings(Settings):
+class TopicSettings(Settings, frozen=True):
     """The settings of a topic. Times are in milliseconds, sizes in bytes; -1 means no limit."""
 
     synonyms: ClassVar[Synonyms] = TOPIC
@@ -163,17 +163,26 @@ class TopicSettings(Settings):
         """Whether the delete policies delete old segments."""
         return "delete" in self.cleanup_policy
 
+    @property
+    def delete_policies(self) -> list[str]:
+        """The names in delete_policy."""
+        return [name.strip() for name in self.delete_policy.split(",")]
+
+    @property
+    def keeps_unfinished(self) -> bool:
+        """Whether no policy deletes a record that a share group has not finished: a topic of jobs."""
+        return FINISHED in self.delete_policies
+
     def __post_init__(self) -> None:
         """append_time: records get the time of their append. compresses: appends compress unless they specify
         a codec. compacts: compaction keeps only the last record of each key."""
         stated = self.compression_type not in ("producer", "none", "uncompressed")
-        object.__setattr__(self, "append_time", self.message_timestamp_type == "LogAppendTime")
-        object.__setattr__(self, "compresses", stated)
-        object.__setattr__(self, "compacts", "compact" in self.cleanup_policy)
+        self.__dict__["append_time"] = self.message_timestamp_type == "LogAppendTime"
+        self.__dict__["compresses"] = stated
+        self.__dict__["compacts"] = "compact" in self.cleanup_policy
 
 
-@dataclass(frozen=True, slots=True)
-class LogSettings(Settings):
+class LogSettings(Settings, frozen=True):
     """The settings of a log as a whole."""
 
     synonyms: ClassVar[Synonyms] = LOG
@@ -189,6 +198,9 @@ class LogSettings(Settings):
     offsets_topic_num_partitions: int = 50
     offsets_topic_segment_bytes: int = 100 * MIB
     on_full: str = "reject"
+    producer_id_expiration_ms: int = DAY_MS
+    transaction_max_timeout_ms: int = 900_000
+    transactional_id_expiration_ms: int = 7 * DAY_MS
 
 
 _TRUTHS = {"true": True, "false": False, "1": True, "0": False, "yes": True, "no": False}

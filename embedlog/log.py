@@ -1,78 +1,82 @@
 """The public face of a log: what `embedlog.open` returns.
 
-Delegates to the backend and to clients/, and closes the log's producers and consumers with it. Every method
-may be called from any thread. Clients other than appends are imported when they are first used: a program
-that only appends starts without them.
+Delegates to the backend and to clients/, and closes the log's clients with it. Every method may be called
+from any thread. Clients other than appends are imported when they are first used: a program that only appends
+starts without them.
 """
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import os
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack, cast, overload
 
+from .administration import Administration
 from .backends.local import WriterBackend
 from .backends.port import Backend
 from .clients.append import append, append_batches, append_many
+from .clients.partition_reader import DEFAULT_FETCH_BYTES
 from .clients.partitioner import StickyPartitioner
-from .clients.reader import DEFAULT_FETCH_BYTES, Where, read_at, read_records, read_values
+from .clients.reader import Where, read_at, read_records, read_values
 from .clients.results import AppendedMany
-from .errors import InvalidGroup, TopicNotFound, UnsupportedByBackend, counted
+from .errors import UnsupportedByBackend, counted
 from .fast_append import FastPath, PartitionFields, many_on_fast_path, one_on_fast_path
 from .model import (
-    Health,
-    OffsetAndTimestamp,
-    PartitionOffsets,
-    PartitionRecovery,
     Record,
     RecordMetadata,
-    RecoveryReport,
-    TopicDescription,
 )
-from .retention import name_policies
-from .runtime.closing import Closing
+from .runtime.closing import Closing, close_at_exit, open_handles
 from .store.store import Store
-from .validation import as_path, check_flag, check_int
 
 if TYPE_CHECKING:
     import pyarrow
 
     from .clients.consumer import Consumer
-    from .clients.options import ConsumerOptions, ProducerOptions
+    from .clients.options import ConsumerOptions, ProducerOptions, QueueOptions, TransactionalOptions
     from .clients.producer import Producer
+    from .clients.queue import Queue
     from .clients.record_input import Bytes, Given, HeadersInput
     from .clients.subscription import Topics
+    from .clients.topic import KeyOptions, Topic, ValueOptions
+    from .clients.transaction import Transaction
+    from .clients.transaction_manager import TransactionManager
+    from .clients.transactional_producer import TransactionalProducer
+    from .clients.workers import RunOptions, Workers
+    from .model import K, V
 
-# Strong references: a log that the program no longer refers to is still closed at exit, abandoned after fork.
-_open_logs: set[Log] = set()
 
-
-class Log(Closing):
+class Log(Administration):
     """An open log, from `embedlog.open`. A context manager; open until `close`, or the exit of the program.
 
-    With mode="rw" it is the only writer of its directory. With mode="r" it reads what another process
-    writes, and methods that append or change anything raise ReadOnly. With "kafka://..." it is a client of
-    brokers; methods without a counterpart in Kafka's protocol raise UnsupportedByBackend, with advice.
+    With mode="rw" it is the only writer of its directory, or one of several that share it. With mode="r" it
+    reads what others write; methods that append or change anything raise ReadOnly. With "kafka://..." it is a
+    client of brokers; methods that Kafka's protocol knows nothing of raise UnsupportedByBackend, with advice.
     """
 
-    def __init__(self, engine: Store | Backend) -> None:
-        self.backend: Backend
-        topics: Mapping[str, Sequence[PartitionFields]] = {}
-        if isinstance(engine, Store):
-            self.backend = WriterBackend(engine)
-            topics = engine.by_topic
-        else:
-            self.backend = engine
+    def __init__(self, engine: Store | Backend, *, reconnect: Callable[[], Backend] | None = None) -> None:
+        """reconnect: opens the log again in a forked child; None if the child must do so itself."""
+        self._reconnect = reconnect
         self._partitioner = StickyPartitioner()
-        rest = partial(append_batches, self.backend)
+        self._clients: weakref.WeakSet[Closing] = weakref.WeakSet()
+        # None: as usual; embedlog.opentelemetry sets others
+        self._producer_class: Callable[..., Any] | None = None
+        self._consumer_class: Callable[..., Any] | None = None
+        self._attach(WriterBackend(engine) if isinstance(engine, Store) else engine)
+
+    def _attach(self, backend: Backend) -> None:
+        """Work on this backend from now on."""
+        self.backend = backend
+        topics: Mapping[str, Sequence[PartitionFields]] = {}
+        if isinstance(backend, WriterBackend):
+            topics = backend.store.by_topic
+        rest = partial(append_batches, backend)
+        self._managers: dict[str, TransactionManager] = {}
         self._fast_path = FastPath(topics, self._partitioner, AppendedMany, rest)
-        self._clients: weakref.WeakSet[Producer | Consumer] = weakref.WeakSet()
         self._pid = os.getpid()
-        _open_logs.add(self)
+        close_at_exit(self)
 
     def __repr__(self) -> str:
         try:
@@ -87,83 +91,26 @@ class Log(Closing):
             summary = "closed"
         return f"<embedlog.Log {self.path!r}: {summary}>"
 
-    @property
-    def path(self) -> str:
-        """The directory, or the address of the brokers."""
-        return self.backend.path
+    def _repr_html_(self) -> str:
+        """For notebooks: the topics, records over time, first and last records."""
+        from .clients.notebook import log_html
 
-    @property
-    def mode(self) -> str:
-        """ "rw" or "r"."""
-        return self.backend.mode
+        return log_html(self.backend, repr(self))
 
-    @property
-    def recovery(self) -> RecoveryReport:
-        """What opening found after a crash; `clean` if the last writer closed the log."""
-        return self.backend.maintenance.recovery
+    @overload
+    def topic(self, name: str, *, serializer: str, **options: Unpack[KeyOptions[K]]) -> Topic[Any, K]: ...
+    @overload
+    def topic(
+        self, name: str, value_type: type[V] = ..., **options: Unpack[ValueOptions[V, K]]
+    ) -> Topic[V, K]: ...
+    def topic(self, name: str, value_type: Any = None, **options: Any) -> Topic[Any, Any]:
+        """A view of a topic with values instead of bytes, e.g. `log.topic("orders", Order)`: embedlog.Topic.
 
-    # -- topics ----------------------------------------------------------------------------------------
-
-    def create_topic(
-        self, name: str, partitions: int = 1, *, exist_ok: bool = False, **settings: Any
-    ) -> TopicDescription:
-        """Create a topic. Its directories and first segments are durable on return.
-
-        Args:
-            name: 1 to 249 characters of a-z A-Z 0-9 . _ - (as in Kafka).
-            partitions: the number of partitions.
-            exist_ok: return the description of an existing topic, unchanged, instead of raising TopicExists.
-            settings: see config.TopicSettings, e.g. retention_ms=86_400_000, compression_type="zstd".
-
-        Raises TopicExists, InvalidTopicName, InvalidSetting, UnknownSetting, StorageError, ReadOnly.
+        Raises InvalidType, InvalidArgument, UnknownSetting; EmbedlogError if a library is not installed.
         """
-        admin = self.backend.topic_admin
-        check_flag("exist_ok", exist_ok)
-        name_policies(settings)
-        return admin.create_topic(name, partitions, settings, exist_ok=exist_ok)
+        from .clients.topic import Topic, serde_of
 
-    def topics(self, *, internal: bool = False) -> list[str]:
-        """The names of the topics, sorted; with `internal` also `__consumer_offsets`."""
-        check_flag("internal", internal)
-        names = self.backend.topics()
-        if internal:
-            return names
-        shown = []
-        for name in names:
-            with contextlib.suppress(TopicNotFound):  # deleted meanwhile
-                if not self.backend.describe_topic(name).internal:
-                    shown.append(name)
-        return shown
-
-    def describe_topic(self, name: str) -> TopicDescription:
-        """A topic's id, partition count and own settings. Raises TopicNotFound."""
-        description = self.backend.describe_topic(name)
-        return description._replace(settings=dict(description.settings))
-
-    def alter_topic(self, name: str, **settings: Any) -> TopicDescription:
-        """Change settings of a topic, durably; None resets a setting to its default.
-
-        Of `__consumer_offsets` only the flush settings may change. Raises TopicNotFound, InvalidSetting,
-        UnknownSetting, InvalidTopicName, StorageError, ReadOnly.
-        """
-        admin = self.backend.topic_admin
-        name_policies(settings)
-        return admin.alter_topic(name, settings)
-
-    def create_partitions(self, name: str, partitions: int) -> TopicDescription:
-        """Raise the number of partitions. From then on keys may map to other partitions.
-
-        Raises TopicNotFound, InvalidArgument (InvalidTopicName for `__consumer_offsets`), StorageError,
-        ReadOnly.
-        """
-        return self.backend.topic_admin.create_partitions(name, partitions)
-
-    def delete_topic(self, name: str) -> None:
-        """Delete a topic, durably. Its files are removed after file_delete_delay_ms.
-
-        Raises TopicNotFound, InvalidTopicName (`__consumer_offsets`), StorageError, ReadOnly.
-        """
-        self.backend.topic_admin.delete_topic(name)
+        return Topic(self, name, serde_of(value_type, options))
 
     # -- appending -------------------------------------------------------------------------------------
 
@@ -239,17 +186,56 @@ class Log(Closing):
             flush=flush,
         )
 
-    def producer(self, **options: Unpack[ProducerOptions]) -> Producer:
+    def transaction(
+        self, transactional_id: str, *, timeout_ms: int = 60_000, flush: bool = False
+    ) -> Transaction:
+        """A transaction, to be used by `with`: leaving the block commits, an exception aborts.
+
+        with log.transaction("loader-1") as tx:
+            tx.append("out", b"...")
+            tx.commit_offsets(consumer)
+
+        Records and offsets of the block count together or not at all, for readers and consumers that are
+        read_committed: also if the process is killed at any moment.
+
+        Args:
+            transactional_id: names this writer over restarts. Its first transaction in a log fences what
+                another process, or another handle, still writes under the id, and aborts what is left open.
+            timeout_ms: a transaction that is open for longer is aborted; readers wait for it no longer.
+            flush: the commit survives a power cut, whole. Otherwise each partition keeps what it has flushed.
+
+        Raises InvalidType, InvalidArgument, ReadOnly, UnsupportedByBackend, Closed; at the block's begin and
+        within it see embedlog.Transaction.
+        """
+        from .clients.transaction import new_transaction
+
+        return new_transaction(
+            self.backend, self._managers, self._clients, transactional_id, timeout_ms, flush
+        )
+
+    @overload
+    def producer(self, **options: Unpack[TransactionalOptions]) -> TransactionalProducer: ...
+    @overload
+    def producer(self, **options: Unpack[ProducerOptions]) -> Producer: ...
+    def producer(self, **options: Any) -> Producer:
         """A producer, which sends in the background; closed with the log. For options see embedlog.Producer.
+
+        With transactional_id= its sends belong to transactions: see embedlog.TransactionalProducer.
 
         Raises UnknownSetting, InvalidArgument, InvalidType, ReadOnly, Closed.
         """
-        from .clients.options import producer_options
+        from .clients.options import producer_options, transactional_options
         from .clients.producer import Producer
 
+        transactional = transactional_options(options)
+        if transactional is not None:
+            from .clients.transactional_producer import TransactionalProducer
+
+            self._clients.add(made := TransactionalProducer(self.backend, **transactional))
+            return made
         checked = producer_options(options)
         self.backend.check_append(flush=checked.get("flush") is True)
-        producer = Producer(self.backend, **checked)
+        producer = (self._producer_class or Producer)(self.backend, **checked)
         self._clients.add(producer)
         return producer
 
@@ -362,88 +348,50 @@ class Log(Closing):
         For options see embedlog.Consumer. Raises UnknownSetting, InvalidArgument, InvalidType,
         InvalidGroup, TopicNotFound, Closed.
         """
+        consumer: Consumer = self._consumer(topics, group, options)
+        return consumer
+
+    def _consumer(
+        self, topics: Topics, group: str | None, options: ConsumerOptions, serde: Any = None
+    ) -> Any:
         from .clients.consumer import Consumer
-        from .clients.options import consumer_options
+        from .clients.options import check_group_possible, consumer_options
 
         checked = consumer_options(options)
-        if group is not None and self.backend.coordinator is None and checked.get("offset_store") is None:
-            raise InvalidGroup(
-                "a process that only reads cannot join a group: give its offsets a store of their own, e.g. "
-                'offset_store=embedlog.FileOffsetStore("billing.offsets")'
-            )
-        self.backend.check_open()
-        consumer = Consumer(self.backend, topics, group, **checked)
+        check_group_possible(self.backend, group, checked)
+        consumer = (self._consumer_class or Consumer)(self.backend, topics, group, serde, **checked)
         self._clients.add(consumer)
         return consumer
 
-    def offsets(self, topic: str) -> dict[int, PartitionOffsets]:
-        """Each partition's edges: log_start_offset, log_end_offset, flushed_offset."""
-        return self.backend.offsets(topic)
+    def queue(self, topic: str, group: str = "default", **options: Unpack[QueueOptions]) -> Queue:
+        """A work queue over a topic, which is created if it is missing; closed with the log.
 
-    def offsets_before(self, topic: str, partition: int, time_ms: int, max_offsets: int) -> list[int]:
-        """At most max_offsets offsets, newest first: the log end and the segments' base offsets.
-
-        Of segments last modified at time_ms or before; -1 stands for all, -2 for the first one. As Kafka's
-        ListOffsets version 0.
+        For options and errors see embedlog.Queue; `log.topic("jobs", Mail).queue()` has values of a type.
         """
-        check_int("partition", partition)
-        check_int("time_ms", time_ms)
-        check_int("max_offsets", max_offsets, low=0)
-        return self.backend.splits.offsets_before(topic, partition, time_ms, max_offsets)
+        queue: Queue = self._queue(topic, group, options)
+        return queue
 
-    def offset_for_time(self, topic: str, partition: int, time_ms: int) -> OffsetAndTimestamp | None:
-        """The first record whose timestamp is time_ms or later; None if there is none."""
-        check_int("partition", partition)
-        check_int("time_ms", time_ms)
-        return self.backend.offset_for_time(topic, partition, time_ms)
+    def _queue(self, topic: str, group: str, options: QueueOptions, serde: Any = None) -> Any:
+        from .clients.queue import open_queue
 
-    # -- maintenance -------------------------------------------------------------------------------------
+        return open_queue(self, topic, group, options, serde, self._clients)
 
-    def flush(self) -> None:
-        """Make everything appended before the call durable. Raises FlushFailed.
+    def run_workers(self, *functions: Callable[..., object], **options: Unpack[RunOptions]) -> Workers:
+        """Call functions that `embedlog.worker` has declared with their jobs. Options: see embedlog.Workers.
 
-        Records in a producer's buffer are not appended yet: call `producer.flush()` first.
+        Returns when the log is closed and no job is in hand any more; Ctrl-C gives those in hand back. With
+        background=True it returns at once. Raises InvalidArgument, and as `queue`.
         """
-        self.backend.maintenance.flush()
+        from .clients.workers import run_workers
 
-    def reopen(self, topic: str, partition: int) -> PartitionRecovery | None:
-        """Recover a partition that refuses appends after a failed write or fsync; returns what was done."""
-        maintenance = self.backend.maintenance
-        check_int("partition", partition)
-        return maintenance.reopen(topic, partition)
-
-    def delete_records(self, topic: str, partition: int, before_offset: int) -> int:
-        """Delete the records before an offset, durably. Returns the new log start offset."""
-        admin = self.backend.topic_admin
-        check_int("partition", partition)
-        check_int("before_offset", before_offset, low=0)
-        return admin.delete_records(topic, partition, before_offset)
-
-    def compact(self, topic: str) -> int:
-        """Compact the sealed segments of a topic now. Returns the bytes freed."""
-        return self.backend.maintenance.compact(topic)
-
-    def backup(self, destination: str | os.PathLike[str]) -> None:
-        """Copy the log, group offsets included, while it is in use. The copy is consistent per partition.
-
-        Everything appended before the call is in the copy, and durable. Sealed segments are hard-linked if
-        the destination is on the same file system (they never change), active ones copied. The destination
-        must not exist; it becomes a log directory of its own. Raises StorageError, DirectoryError,
-        InvalidArgument, InvalidType.
-        """
-        maintenance = self.backend.maintenance
-        maintenance.backup(as_path(destination, "destination"))
-
-    def health(self) -> Health:
-        """The condition of the log; cheap enough to call every second."""
-        return self.backend.health()
+        return run_workers(self, functions, self._clients, options)
 
     def close(self) -> None:
         """Send what producers buffer, leave groups, flush, release the lock. Safe to call again."""
         if os.getpid() != self._pid:
             return
         with contextlib.ExitStack() as last_first:  # all of them, even if one raises
-            last_first.callback(_open_logs.discard, self)
+            last_first.callback(open_handles.discard, self)
             last_first.callback(self.backend.close)
             for client in list(self._clients):
                 last_first.callback(client.close)
@@ -451,26 +399,16 @@ class Log(Closing):
     def _writer(self) -> Store:
         """The store, for tools that need all of it. Raises ReadOnly, Closed, UnsupportedByBackend."""
         maintenance = self.backend.maintenance
-        assert isinstance(maintenance, WriterBackend)
+        if not isinstance(maintenance, WriterBackend):
+            raise UnsupportedByBackend(
+                f"another process owns {self.backend.path}: this needs the store itself, so do it there"
+            )
         return maintenance.store
 
     def _abandon(self) -> None:
         self.backend.abandon()
+        self._managers = {}
+        if self._reconnect is not None:
+            from .backends.reconnecting import Reconnecting
 
-
-@atexit.register
-def _close_all() -> None:
-    """Close what the program left open, so that the next open need not recover."""
-    for log in list(_open_logs):
-        with contextlib.suppress(Exception):
-            log.close()
-
-
-def _abandon_all() -> None:
-    for log in list(_open_logs):
-        with contextlib.suppress(Exception):  # one may be half closed; the others must be abandoned, too
-            log._abandon()
-    _open_logs.clear()
-
-
-os.register_at_fork(after_in_child=_abandon_all)
+            self._attach(cast(Backend, Reconnecting(self.path, self._reconnect, self._attach)))

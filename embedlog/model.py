@@ -7,9 +7,24 @@ Timestamps are milliseconds since the epoch (UTC), as in Kafka; -1 means none.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import NamedTuple, TypeAlias
+from types import GenericAlias
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeAlias
+
+from .fields import Fields, field
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar  # a type checker knows it without the package
+
+    V = TypeVar("V", default=bytes)
+    K = TypeVar("K", default=bytes)
+else:
+    from typing import TypeVar
+
+    V = TypeVar("V")
+    K = TypeVar("K")
+
+T = TypeVar("T")
 
 NO_TIMESTAMP = -1
 NO_OFFSET = -1
@@ -18,14 +33,27 @@ NO_EPOCH = -1
 CREATE_TIME = 0
 LOG_APPEND_TIME = 1
 
+DUE_HEADER = "embedlog.due_ms"
+"""The header of a job that is due later: when, in milliseconds since the epoch, in decimal."""
+
 Header: TypeAlias = tuple[str, bytes | None]
 Headers: TypeAlias = tuple[Header, ...]
 
 
-class Record(NamedTuple):
+def of_one_or_two(generic: type[T]) -> type[T]:
+    """Decorator: `Record[Order]` means `Record[Order, bytes]` at run time, too. Before 3.13 Python's own type
+    variables have no defaults."""
+    setattr(generic, "__class_getitem__", classmethod(GenericAlias))  # noqa: B010
+    return generic
+
+
+@of_one_or_two
+class Record(NamedTuple, Generic[V, K]):
     """One entry of a log. append_many takes these, too, and ignores topic, partition and offset.
 
-    timestamp_type is CREATE_TIME (0, set by the producer) or LOG_APPEND_TIME (1, set by the log).
+    timestamp_type is CREATE_TIME (0, set by the producer) or LOG_APPEND_TIME (1, set by the log). For a type
+    checker, `Record[Order, str]` has an Order as its value and a str as its key (see `Log.topic`), and
+    `Record` is `Record[bytes, bytes]`.
     """
 
     topic: str = ""
@@ -33,8 +61,8 @@ class Record(NamedTuple):
     offset: int = NO_OFFSET
     timestamp_ms: int = NO_TIMESTAMP
     timestamp_type: int = CREATE_TIME
-    key: bytes | None = None
-    value: bytes | None = None
+    key: K | None = None
+    value: V | None = None
     headers: Headers = ()
 
 
@@ -102,6 +130,15 @@ class AbortedTransaction(NamedTuple):
     first_offset: int
     last_offset: int
     last_stable_offset: int
+
+
+class OpenTransaction(NamedTuple):
+    """A transaction without an end in a partition: its producer, and when that last appended."""
+
+    producer_id: int
+    producer_epoch: int
+    first_offset: int
+    timestamp_ms: int
 
 
 class Appended(NamedTuple):
@@ -233,8 +270,7 @@ class PartitionState(IntEnum):
     CLOSED = 3
 
 
-@dataclass(slots=True)
-class PartitionRecovery:
+class PartitionRecovery(Fields):
     """What recovery did to one partition. `cut_path` is None if it truncated nothing but zeros."""
 
     topic: str
@@ -251,8 +287,7 @@ class PartitionRecovery:
     damage: list[str] = field(default_factory=list)
 
 
-@dataclass(slots=True)
-class RecoveryReport:
+class RecoveryReport(Fields):
     """What opening found: `clean` after an orderly close, else an entry for each partition."""
 
     clean: bool = True
@@ -291,3 +326,160 @@ class JoinResult(NamedTuple):
     leader_id: str
     members: tuple[JoinedMember, ...] = ()
     skip_assignment: bool = False
+
+
+class AcknowledgeType(IntEnum):
+    """What becomes of a delivered record of a share group. Kafka's numbers (KIP-932, KIP-1222)."""
+
+    ACCEPT = 1  # it is done
+    RELEASE = 2  # deliver it again
+    REJECT = 3  # never deliver it again: a dead letter
+    RENEW = 4  # lock it for longer
+
+
+class Delivery(NamedTuple):
+    """A record that a share group has handed out to one member, which has locked it.
+
+    delivery_id names the hand-out: it grows with each one of the partition. delivery_count is how often the
+    record has been delivered, this time included, without deliveries that were released uncounted. record is
+    None where the backend leaves it to the client to read it.
+    """
+
+    partition: int
+    offset: int
+    delivery_id: int
+    delivery_count: int
+    record: Record | None = None
+
+
+class Acknowledgement(NamedTuple):
+    """What a member says of a delivery.
+
+    delay_ms: of a release, how long the record is not delivered; of a renewal, how long it is locked from
+    now, 0 for the group's lock_ms. counted: whether a released delivery counts. error: of a rejection (and of
+    a release, if it turns out to be the last one), why, for the dead letter. delivery_count: that of the
+    delivery; with it a failure counts also if the record was given back uncounted meanwhile. 0: not then.
+    """
+
+    partition: int
+    offset: int
+    delivery_id: int
+    type: AcknowledgeType
+    delay_ms: int = 0
+    counted: bool = True
+    error: str = ""
+    delivery_count: int = 0
+
+
+class ShareGroupOptions(NamedTuple):
+    """How a share group delivers a topic. They come with each acquire; the latest ones hold for the group.
+
+    lock_ms: how long a delivery locks its record. max_deliveries: after so many a record becomes a dead
+    letter. ordered_by_key: a record is not delivered before the earlier ones of its key are done.
+    dead_letter_topic: where rejected records go; None: nowhere.
+    """
+
+    lock_ms: int = 30_000
+    max_deliveries: int = 5
+    ordered_by_key: bool = False
+    dead_letter_topic: str | None = None
+
+
+class SharePartitionDescription(NamedTuple):
+    """A partition as a share group sees it.
+
+    start_offset: all records before it are done. end_offset: the log end. waiting: how many records could be
+    delivered, now or after earlier ones of their keys; where compaction left gaps, they count. locked,
+    delayed: how many are. oldest_timestamp_ms: of the first record that is not done; -1 if there is none.
+    damaged_offset: of the first record that was found damaged on the way; -1 if none was.
+    """
+
+    partition: int
+    start_offset: int
+    end_offset: int
+    waiting: int
+    locked: int
+    delayed: int
+    oldest_timestamp_ms: int
+    damaged_offset: int
+
+
+class ShareGroupDescription(NamedTuple):
+    """A share group of one topic, as an administrator sees it."""
+
+    group: str
+    topic: str
+    partitions: tuple[SharePartitionDescription, ...]
+
+
+class UnfinishedRecords(NamedTuple):
+    """The records first_offset..last_offset, which a share group has not finished, all in one state.
+
+    state: "waiting", "locked" or "delayed". delivery_count: how often each was delivered. until_ms: when the
+    lock of member_id or the delay ends, by the wall clock; 0 without one.
+    """
+
+    first_offset: int
+    last_offset: int
+    state: str
+    delivery_count: int
+    until_ms: int
+    member_id: str
+
+
+class DeliveryState(IntEnum):
+    """The state of a share group's records as it is stored. Kafka's numbers; a lock is stored elsewhere."""
+
+    AVAILABLE = 0
+    ACKNOWLEDGED = 2  # accepted
+    ARCHIVED = 4  # rejected, or gone from the log
+
+
+class StateBatch(NamedTuple):
+    """The state of a share group's records first_offset..last_offset: Kafka's StateBatch."""
+
+    first_offset: int
+    last_offset: int
+    state: DeliveryState
+    delivery_count: int
+
+
+class ShareLock(NamedTuple):
+    """A member has locked the records first_offset..last_offset, with one hand-out, until until_ms.
+
+    until_ms is of the machine's monotonic clock.
+    """
+
+    first_offset: int
+    last_offset: int
+    delivery_id: int
+    delivery_count: int
+    member_id: str
+    until_ms: int
+
+
+class ShareDelay(NamedTuple):
+    """A record was released by the delivery of that id, to be delivered when due_ms has come (0: at once).
+
+    due_ms is of the wall clock. delivery_count is what counts from now on.
+    """
+
+    offset: int
+    delivery_id: int
+    delivery_count: int
+    due_ms: int
+
+
+class ShareRejection(NamedTuple):
+    """A record is about to become a dead letter; a restart completes that.
+
+    Its dead letter is at dead_letter_offset or later of that partition of the dead letters' topic, or not
+    there yet. -1: there is none yet, or there will be none.
+    """
+
+    offset: int
+    delivery_id: int
+    delivery_count: int
+    error: str
+    dead_letter_partition: int = -1
+    dead_letter_offset: int = NO_OFFSET

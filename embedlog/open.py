@@ -23,6 +23,7 @@ def open(
     mode: str = "rw",
     layout: str | None = None,
     *,
+    shared: bool = False,
     progress: Progress | None = None,
     fs: FileSystem | None = None,
     **settings: Any,
@@ -34,7 +35,10 @@ def open(
             answer: "kafka://host:9092,host2:9092". Any brokers that speak Kafka's protocol will do. Then
             settings are those of backends.remote.settings.RemoteSettings (e.g. request_timeout_ms), and the
             other arguments do not apply.
-        mode: "rw" to be the only writer, "r" to read what another process writes (no lock, any number).
+        mode: "rw" to write, alone unless it is shared; "r" to read what others write (no lock, any number).
+        shared: several processes may open the directory so, and each may do everything. One of them owns it,
+            the others reach it through a socket in the directory; when the owner ends, another takes over. A
+            forked child's handle connects again at its next call. The owner's settings count.
         layout: the file names of a new directory: "classic" (the design documents', the default) or "kafka"
             (Kafka's). An existing directory keeps its own.
         progress: called as (partition, bytes done, total bytes) while recovery checks the log after a crash.
@@ -50,11 +54,17 @@ def open(
     """
     from .files.filesystem import FileSystem
     from .files.names import LAYOUTS
-    from .validation import as_path, check_choice
+    from .validation import as_path, check_choice, check_flag
 
     if isinstance(path, str) and ("://" in path or path.startswith("kafka:")):
         check_choice("mode", mode, ("rw", "r"))
-        given = {"layout": layout, "progress": progress, "fs": fs, "mode": None if mode == "rw" else mode}
+        given = {
+            "layout": layout,
+            "progress": progress,
+            "fs": fs,
+            "mode": None if mode == "rw" else mode,
+            "shared": shared or None,
+        }
         return _open_remote(path, given, settings)
     directory = as_path(path)
     check_choice("mode", mode, ("rw", "r"))
@@ -62,6 +72,9 @@ def open(
         check_choice("layout", layout, LAYOUTS)
     if progress is not None and not callable(progress):
         raise InvalidType(f"progress must be callable, not {type(progress).__name__}")
+    check_flag("shared", shared)
+    if shared and mode == "r":
+        raise InvalidArgument('shared=True is for mode="rw": a reader needs no owner')
     if fs is not None and not isinstance(fs, FileSystem):
         raise InvalidType(f"fs must be an embedlog.files.filesystem.FileSystem, not {type(fs).__name__}")
     if mode == "r":
@@ -72,6 +85,8 @@ def open(
 
         _, of_topics = sorted_settings(settings, LogSettings, TopicSettings)
         return Log(ReaderBackend(ReadOnlyStore(directory, layout=layout, topic_settings=of_topics, fs=fs)))
+    if shared:
+        return _open_shared(directory, layout, progress, fs, settings)
     from .store.catalog import Catalog
 
     log = open_directory(directory, layout, progress=progress, fs=fs, **settings)
@@ -86,26 +101,46 @@ def open_directory(
     path: str,
     layout: str | None = None,
     *,
+    shared: bool = False,
     progress: Progress | None = None,
     fs: FileSystem | None = None,
     **settings: Any,
 ) -> Log:
-    """`open` for writing, also of the directory of a cluster's broker: for the broker itself."""
+    """`open` for writing, also of the directory of a cluster's broker: for the broker itself.
+
+    shared: let other processes of this machine use the log through its socket.
+    """
+    from .backends.local import WriterBackend
     from .config import LogSettings, TopicSettings, sorted_settings
     from .log import Log
     from .store.store import Store
 
     of_log, of_topics = sorted_settings(settings, LogSettings, TopicSettings)
-    return Log(
-        Store(
-            path,
-            layout=layout,
-            topic_settings=of_topics,
-            settings=LogSettings().with_changes(of_log),
-            fs=fs,
-            progress=progress,
-        )
+    store = Store(
+        path,
+        layout=layout,
+        topic_settings=of_topics,
+        settings=LogSettings().with_changes(of_log),
+        fs=fs,
+        progress=progress,
     )
+    return Log(WriterBackend(store, shared=shared))
+
+
+def _open_shared(
+    path: str,
+    layout: str | None,
+    progress: Progress | None,
+    fs: FileSystem | None,
+    settings: dict[str, Any],
+) -> Log:
+    from .backends.shared import SharedDirectory
+    from .config import LogSettings, TopicSettings, sorted_settings
+    from .log import Log
+
+    of_log, of_topics = sorted_settings(settings, LogSettings, TopicSettings)
+    directory = SharedDirectory(path, layout, LogSettings().with_changes(of_log), of_topics, fs)
+    return Log(directory.open(progress), reconnect=directory.open)
 
 
 def _open_remote(address: str, given: Mapping[str, object], settings: dict[str, Any]) -> Log:

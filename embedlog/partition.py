@@ -42,7 +42,7 @@ from .config import TopicSettings
 from .errors import FlushFailed, InvalidArgument, StorageError
 from .fast_append import PartitionFields
 from .model import Appended, PartitionState, TopicPartition
-from .segment import Files, Segment, total_size
+from .segment import Files, Segment
 from .storage.active_segment import ActiveSegment
 from .storage.appender import Appender
 from .storage.host import PartitionHost
@@ -50,6 +50,7 @@ from .storage.log_flusher import LogFlusher
 from .storage.log_state import LogState, OpenedLog
 from .storage.log_writer import LogWriter
 from .storage.reader import PartitionReader
+from .storage.segment_files import total_size
 from .storage.segment_lifecycle import SegmentLifecycle
 
 logger = logging.getLogger(__name__)
@@ -82,6 +83,9 @@ class Partition(PartitionFields):
         self.fast_append = self.appender.fast_append
         self.append = self.appender.append
         self.append_one = self.appender.append_one
+        self.allow_transaction = self.appender.allow_transaction
+        self.allows_transaction = self.appender.allows_transaction
+        self.end_transaction = self.appender.end_transaction
         self.flush = self.appender.flush
         self.roll = self.appender.roll
         self.fetch = self.reader.fetch
@@ -92,6 +96,7 @@ class Partition(PartitionFields):
         self.offset_after_damage = self.reader.offset_after_damage
         self.readable_segments = self.reader.readable_segments
         self.offsets = log.offsets
+        self.open_transactions = log.open_transactions
         self.start_writeback = flusher.start_writeback
         self.sync = flusher.sync
         self.park = flusher.park

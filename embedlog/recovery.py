@@ -3,8 +3,9 @@
 After a clean shutdown, recovery reads nothing but the directory. Otherwise, for each partition:
 
     1  Remove what interrupted work left (*.recovering, *.cleaned, *.tmp, *.deleted); complete a compaction
-       that had reached *.swap. If the segment manifest lists a segment that has no file
-       (storage/segment_manifest.py), the partition is damaged, and recovery ends here without a change.
+       that had reached *.swap (storage/segment_files.py). If the segment manifest lists a segment that has
+       no file (storage/segment_manifest.py), the partition is damaged, and recovery ends here without a
+       change.
     2  Skip the records before the recovery point: they are durable. Damage there is bit rot, not the effect
        of a crash. It is reported, nothing is truncated, and the partition refuses appends until `repair`.
     3  Validate from the recovery point on: each batch must fit its file, match its CRC, and continue offsets
@@ -14,9 +15,13 @@ After a clean shutdown, recovery reads nothing but the directory. Otherwise, for
        batch before it is damage too.
     4  Rewrite the valid tail: after a crash that a failed fsync may have caused, the page cache cannot be
        trusted. The tail goes to a new segment, which is fsynced and renamed into place; then the old segment
-       is truncated.
+       is truncated (storage/tail_rewrite.py). If what precedes the tail is short, the new segment gets that,
+       too, and takes the place of the old one.
     5  Rebuild the indexes of the segments that were read, and missing ones; restore producer state from a
        snapshot and the tail.
+
+Many partitions are recovered together: each stops where it has to wait for the disk, until the others have
+come as far (runtime/parallel.py).
 
 Every step is idempotent: recovery that is killed starts again and ends the same. If two segments overlap
 (killed within step 4), the first ends where the second begins. (Kafka 2.7 design, section 5.4, "Guarantees",
@@ -25,39 +30,40 @@ except that its scan condition, position + size < file length, would drop an int
 
 from __future__ import annotations
 
-import contextlib
+import functools
 import logging
 import os
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Sequence
 from itertools import pairwise
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from .config import TopicSettings
-from .errors import CorruptCheckpoint, CorruptRecord, NotALog, counted
-from .files.filesystem import TEMPORARY
-from .files.names import CLEANED, DELETED, INDEX, RECOVERING, SEGMENT_MANIFEST_FILE, SWAP, TIME_INDEX
+from .errors import CorruptCheckpoint, counted
+from .files.names import INDEX, SEGMENT_MANIFEST_FILE, TIME_INDEX
 from .index import IndexBuilder
 from .model import PartitionRecovery, TopicPartition
+from .runtime.parallel import Step, Task
 from .scan.batch_scan import intact_end, sequenced_batches
-from .segment import Files, Segment, create_segment, list_segments
+from .segment import Files, Segment
 from .storage.checkpoints import LeaderEpochs
 from .storage.leader_epochs import check_epochs, load_epochs
 from .storage.log_state import OpenedLog
 from .storage.producer_recovery import ProducerRecovery
-from .storage.recovery_start import RecoveryStart, find_recovery_start, index_files
+from .storage.recovery_start import RecoveryStart, find_recovery_start, write_indexes
+from .storage.segment_files import clear_leftovers, create_segment, drop_empty, list_segments, refuse_foreign
 from .storage.segment_manifest import Missing, SegmentManifest, with_missing
-from .storage.segment_swap import finish_swaps
 from .storage.tail_scan import Tail, moved
 from .storage.truncate import cut, set_aside
 
 logger = logging.getLogger(__name__)
 
 _SEARCHED_BEHIND_DAMAGE: Final = 64 << 20
-_SNIFFED: Final = 1 << 16
-_LEFTOVERS: Final = (SWAP, DELETED, CLEANED, RECOVERING, TEMPORARY)
+_SHORT: Final = 1 << 20  # a tail of so many bytes is not worth another thread
+_SHORT_START: Final = 1 << 16
 
 Progress = Callable[[TopicPartition, int, int], None]
+Opened: TypeAlias = tuple[OpenedLog, PartitionRecovery | None]
 
 
 class CleanEnd(NamedTuple):
@@ -95,8 +101,9 @@ def open_partition(
     now_ms: int,
     progress: Progress | None = None,
     manifest_trusted: bool = True,
-) -> tuple[OpenedLog, PartitionRecovery | None]:
-    """Open a partition's directory for writing; recover it unless it was closed cleanly.
+    is_read: bool = False,
+) -> Task[Opened]:
+    """The task that opens a partition's directory for writing, and recovers it unless it was closed cleanly.
 
     Args:
         clean: what the last writer noted at its clean shutdown; None after a crash.
@@ -107,8 +114,9 @@ def open_partition(
         may_have_gaps: compaction may have left gaps between batches.
         progress: called with (partition, bytes done, total bytes) while the tail is validated.
         manifest_trusted: the last writer kept the segment manifest up to date.
+        is_read: threads of this process read the segments: what is durable stays in its file.
 
-    Returns the partition's state, and a report unless it was closed cleanly.
+    Its result is the partition's state, and a report unless it was closed cleanly.
 
     Raises:
         NotALog: a file of another format stands in place of durable records; nothing was changed.
@@ -125,11 +133,12 @@ def open_partition(
         may_have_gaps,
         now_ms,
         progress,
+        is_read,
     )
     segments = opening.segments()
     if SEGMENT_MANIFEST_FILE in opening.names:
         opening.read_manifest(manifest_trusted)
-    return opening.open(segments, clean)
+    return (yield from opening.open(segments, clean))
 
 
 class _Opening:
@@ -147,6 +156,7 @@ class _Opening:
         may_have_gaps: bool,
         now_ms: int,
         progress: Progress | None,
+        is_read: bool,
     ) -> None:
         self.name = name
         self.directory = directory
@@ -159,6 +169,7 @@ class _Opening:
         self.may_have_gaps = may_have_gaps
         self.now_ms = now_ms
         self.progress = progress
+        self.is_read = is_read
         self.epochs = LeaderEpochs(files.fs, directory)
         self.manifest = SegmentManifest(files.fs, directory)
         self.report = PartitionRecovery(*name)
@@ -172,21 +183,17 @@ class _Opening:
         if not trusted:
             self.manifest.distrust()
 
-    def open(
-        self, segments: list[Segment], clean: CleanEnd | None
-    ) -> tuple[OpenedLog, PartitionRecovery | None]:
+    def open(self, segments: list[Segment], clean: CleanEnd | None) -> Task[Opened]:
         present = {segment.base_offset for segment in segments}
         missing = self.manifest.missing(present, self.log_start_offset or 0)
         if missing:
             return self.incomplete(segments, missing, clean), self.report
-        opened, report = self.open_complete(segments, clean)
-        if opened.damage is None:
-            self.manifest.adopt(opened.segments)
+        opened, report = yield from self.open_complete(segments, clean)
+        if opened.damage is None and self.manifest.differs(opened.segments):
+            yield Step(functools.partial(self.manifest.adopt, opened.segments))
         return opened, report
 
-    def open_complete(
-        self, segments: list[Segment], clean: CleanEnd | None
-    ) -> tuple[OpenedLog, PartitionRecovery | None]:
+    def open_complete(self, segments: list[Segment], clean: CleanEnd | None) -> Task[Opened]:
         if not segments:
             base = self.log_start_offset or 0
             segments = [create_segment(self.files, self.directory, base, self.settings, self.now_ms)]
@@ -200,8 +207,8 @@ class _Opening:
             end, begins_epoch = clean.log_end_offset, bool(clean.begins_epoch)
             return self.opened(segments, end, end, [], new_epoch=begins_epoch), None
         if clean is not None or last.base_offset < self.durable_end:
-            self.refuse_foreign(last)
-        opened = self.recover(segments)
+            refuse_foreign(last)
+        opened = yield from self.recover(segments)
         self.report.log_end_offset = opened.log_end_offset
         if opened.damage:
             self.report.damage.append(opened.damage)
@@ -211,14 +218,7 @@ class _Opening:
 
     def segments(self) -> list[Segment]:
         """List the segments in order, after removing or completing what interrupted work left."""
-        self.names = self.fs.names(self.directory)
-        left = [name for name in self.names if name.endswith(_LEFTOVERS)]
-        if any(name.endswith(SWAP) for name in left):
-            finish_swaps(self.files, self.directory, may_have_gaps=self.may_have_gaps)
-            self.names = self.fs.names(self.directory)
-            left = [name for name in self.names if name.endswith(_LEFTOVERS)]
-        for name in left:
-            self.fs.unlink(self.path(name))
+        self.names = clear_leftovers(self.files, self.directory, may_have_gaps=self.may_have_gaps)
         return list_segments(self.files, self.directory, self.names, self.settings)
 
     # -- missing segments --------------------------------------------------------------------------------
@@ -246,10 +246,11 @@ class _Opening:
 
     # -- recovery --------------------------------------------------------------------------------------
 
-    def recover(self, segments: list[Segment]) -> OpenedLog:
+    def recover(self, segments: list[Segment]) -> Task[OpenedLog]:
         load_epochs(self.epochs, segments, self.name)
         check_epochs(self.epochs, segments, self.name)
-        self.drop_empty(segments)
+        if drop_empty(self.files, self.directory, segments):
+            self.names = self.fs.names(self.directory)
         number = max(bisect_right(segments, self.recovery_point, key=lambda s: s.base_offset) - 1, 0)
         start = max(self.recovery_point, segments[number].base_offset)
         if number and start == segments[number].base_offset:
@@ -276,11 +277,19 @@ class _Opening:
                         f"{segment.base_offset - 1:,} are missing before {segment.path}",
                     )
                 expected = max(expected, segment.base_offset)
-            if following is None:
-                # The tail from `pos` on is rewritten as a segment of its own, with an index of its own.
-                before, builder = builder, self.builder(max(start, segment.base_offset))
+            before, moved_from = builder, 0
+            if following is None and pos > (0 if self.is_read else _SHORT_START):
+                # The tail from `pos` on is rewritten as a segment of its own, with an index of its own. To
+                # copy a short start, too, costs less than one more segment after each crash.
+                builder, moved_from = self.builder(max(start, segment.base_offset)), pos
             tail = Tail(segment, pos, expected, following, self.epochs, self.may_have_gaps)
-            tail.read(builder, lambda size: self.add_progress(size, total))
+            read = functools.partial(
+                tail.read, builder, moved_from, lambda size: self.add_progress(size, total)
+            )
+            if segment.size - pos > _SHORT:
+                yield Step(read, total)
+            else:
+                read()
             self.report.segments_read += 1
             self.report.batches_read += tail.batches
             expected = tail.next_offset
@@ -294,7 +303,7 @@ class _Opening:
                     )
                 if tail.superseded:
                     cut(self.files, segment, tail.end)
-                self.write_indexes(segment, builder)
+                write_indexes(self.files, segment, builder)
         if expected < self.durable_end:
             problem = tail.problem or "the segment ends"
             damage = (
@@ -307,47 +316,19 @@ class _Opening:
         if tail.problem is not None:
             self.set_aside(segments[-1], tail)
         if tail.end > pos:
-            self.rewrite(segments, max(start, segment.base_offset), pos, tail, before, builder, replay)
+            base = max(start, segment.base_offset) if moved_from else segment.base_offset
+            yield from self.rewrite(segments, base, moved_from, tail, before, builder, replay)
         else:
             if segment.size > pos:
                 cut(self.files, segment, pos)
-            self.write_indexes(segment, before)
-        return self.opened(segments, start, expected, replay, new_epoch=True)
-
-    def refuse_foreign(self, segment: Segment) -> None:
-        """Raise NotALog if the file begins in another format, although its first records were durable.
-
-        Past the recovery point this check proves nothing: a torn batch may look like any format.
-        """
-        from .codec.sniff import identify
-
-        kind = identify(segment.pread(min(segment.size, _SNIFFED), 0))
-        if kind in ("message-set-v0", "message-set-v1", "0.7"):
-            raise NotALog(
-                f"{segment.path} holds messages of another format ({kind}); it is left as it is. "
-                "`embedlog import` reads such files",
-                path=segment.path,
-            )
-
-    def drop_empty(self, segments: list[Segment]) -> None:
-        """Remove an empty last segment that lies within the offsets of the one before.
-
-        A roll failed and was undone, but a power failure brought the name of the new segment back.
-        """
-        if len(segments) < 2 or segments[-1].size:
-            return
-        before, empty = segments[-2:]
-        try:
-            overlaps = before.locate(empty.base_offset, before.size) < before.size
-        except CorruptRecord:
-            return
-        if overlaps:
-            for path in (empty.path, *empty.companions()):
-                with contextlib.suppress(FileNotFoundError):
-                    self.fs.unlink(path)
-            self.fs.sync_dir(self.directory)
-            self.names = self.fs.names(self.directory)
-            segments.pop()
+            write_indexes(self.files, segment, before)
+        if not replay:
+            return self.opened(segments, start, expected, replay, new_epoch=True)
+        found: list[OpenedLog] = []  # a snapshot is written
+        yield Step(
+            lambda: found.append(self.opened(segments, start, expected, replay, new_epoch=True)),
+        )
+        return found[0]
 
     def end_segment(self, segment: Segment, following: Segment) -> str | None:
         """Truncate what a killed recovery has already moved to the next segment. Returns damage, if any."""
@@ -356,13 +337,17 @@ class _Opening:
             if not moved(segment, pos, following):
                 return f"{segment.path} has {segment.size - pos:,} bytes too many at byte {pos:,}"
             cut(self.files, segment, pos)
-            self.write_indexes(segment, builder)
+            write_indexes(self.files, segment, builder)
         return damage
 
     def find_start(self, segment: Segment, offset: int, may_end_before: bool) -> RecoveryStart:
-        start = find_recovery_start(
-            self.files, self.directory, segment, self.settings, offset, may_end_before=may_end_before
-        )
+        if offset == segment.base_offset:  # nothing is skipped, and all is indexed
+            missing = not self.has_indexes(segment)
+            start = RecoveryStart(self.builder(offset), 0, offset, None, missing)
+        else:
+            start = find_recovery_start(
+                self.files, self.directory, segment, self.settings, offset, may_end_before=may_end_before
+            )
         self.report.indexes_rebuilt += start.index_missing
         return start
 
@@ -402,50 +387,37 @@ class _Opening:
         before: IndexBuilder,
         builder: IndexBuilder,
         replay: list[_Sequenced],
-    ) -> None:
+    ) -> Task[None]:
         """Copy the valid tail of the last segment to a new file, then truncate the old one.
 
         `before` indexes the old file up to from_pos, `builder` the new file.
         """
+        from .storage.tail_rewrite import rewrite_tail  # for crashes alone
+
         old = segments[-1]
-        name = self.files.layout.segment(base)
-        self.fs.copy_range(old.path, self.path(name + RECOVERING), from_pos, tail.end)
-        self.report.bytes_rewritten = tail.end - from_pos
-        for suffix in (INDEX, TIME_INDEX):
-            with contextlib.suppress(FileNotFoundError):
-                self.fs.unlink(self.path(self.files.layout.stem(base) + suffix))
-        old.forget()
-        self.fs.rename(self.path(name + RECOVERING), self.path(name))
-        self.fs.sync_dir(self.directory)
         new = Segment(self.files, self.directory, base, tail.next_offset, self.settings.index_interval_bytes)
-        new.size = tail.end - from_pos
+        new.size = self.report.bytes_rewritten = tail.end - from_pos
         new.created_ms = new.modified_ms = self.now_ms
-        self.write_indexes(new, builder)
+        yield from rewrite_tail(self.files, old, from_pos, new, before, builder)
         if base != old.base_offset:
-            cut(self.files, old, from_pos)
             old.next_offset = base
-            self.write_indexes(old, before)
             segments.append(new)
         else:
             segments[-1] = new
         if tail.first_sequenced is not None:
             replay[-1] = _Sequenced(new, tail.first_sequenced - from_pos, tail.end - from_pos)
 
-    def write_indexes(self, segment: Segment, builder: IndexBuilder) -> None:
-        builder.add_time_entry()
-        with contextlib.suppress(OSError):
-            index_files(self.files, self.directory, segment.base_offset).replace(
-                builder.offsets, builder.times
-            )
-        self.files.indexes.forget(segment.path)
-
     def complete_indexes(self, segments: list[Segment]) -> None:
         """Rebuild index files of sealed segments that a killed compaction or deletion removed."""
         for segment in segments:
-            stem = self.files.layout.stem(segment.base_offset)
-            if not (stem + INDEX in self.names and stem + TIME_INDEX in self.names):
+            if not self.has_indexes(segment):
                 segment.rebuild_indexes()
                 self.report.indexes_rebuilt += 1
+
+    def has_indexes(self, segment: Segment) -> bool:
+        """Does the segment have index files?"""
+        stem = self.files.layout.stem(segment.base_offset)
+        return stem + INDEX in self.names and stem + TIME_INDEX in self.names
 
     # -- the result ------------------------------------------------------------------------------------
 
@@ -476,7 +448,7 @@ class _Opening:
     ) -> OpenedLog:
         for segment, following in pairwise(segments):
             segment.next_offset = following.base_offset
-        recovery = ProducerRecovery(self.files, self.directory, self.name)
+        recovery = ProducerRecovery(self.files, self.directory, self.name, self.now_ms)
         batches = (
             (segment, header)
             for segment, *bytes in replay

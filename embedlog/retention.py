@@ -10,43 +10,70 @@ contiguous. A segment is deleted if any of the topic's policies says so. Built i
     modification_time   the file was last modified more than retention_ms ago (Kafka 0.7 and 0.10 design)
     record_timestamp    the largest timestamp of its records is more than retention_ms ago (Kafka 2.7)
     bytes               at least retention_bytes are left without it
+    finished            every share group has finished all its records: for a topic of jobs
 
 Any other policy is your own function, "package.module:function", with the signature of `DeletePolicy`. It is
 imported only if the program names it (`name_policies`), never because topics.json does: a directory from
 elsewhere must not choose the code to run.
 
 Invariants: with the default settings (-1) nothing is ever deleted; only topics with "delete" in their
-cleanup_policy lose segments; the active segment is rolled before it is deleted; the log start is durable
-before any file is renamed (storage/segment_lifecycle.py).
+cleanup_policy lose segments; of a topic with the policy "finished", no policy deletes a record that a share
+group has not finished; the active segment is rolled before it is deleted; the log start is durable before any
+file is renamed (storage/segment_lifecycle.py).
 """
 
 from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, Protocol, cast
 
-from .config import TopicSettings
+from .config import FINISHED, TopicSettings
 from .errors import InvalidSetting, shown
-from .model import PartitionState
+from .fields import Fields
+from .model import PartitionState, TopicPartition
 from .partition import Partition
 from .segment import Segment
 from .synonyms import plain
 
 
-@dataclass(frozen=True, slots=True)
-class SegmentInfo:
+class Holds:
+    """Asks the share groups of a store what they have finished. All methods are safe between threads."""
+
+    def __init__(self) -> None:
+        self._ask: Callable[[TopicPartition], int] | None = None  # set once, before the first job
+
+    def ask(self, hold_offset: Callable[[TopicPartition], int]) -> None:
+        """From now on this function gives the first offset of a partition that a group has not finished.
+
+        It is called from the background, and from appends that must make room: it may read, and wait for
+        nothing that an append may hold.
+        """
+        self._ask = hold_offset
+
+    def finished_offset(self, partition: Partition) -> int:
+        """Every group has finished the records before this offset; 0 of a topic that is not one of jobs.
+
+        Raises CorruptRecord, StorageError if the groups' state cannot be read.
+        """
+        if self._ask is None or not partition.settings.keeps_unfinished:
+            return 0
+        return self._ask(partition.name)
+
+
+class SegmentInfo(Fields, frozen=True):
     """A segment as delete policies see it. Sizes in bytes, times in milliseconds.
 
-    `active`: it still grows. Reading a time costs a system call or an index lookup: ask no more segments than
-    necessary.
+    `active`: it still grows. `finished`: every share group of the topic has finished all its records, and
+    there is a group; known only of topics whose delete_policy names "finished". Reading a time costs a system
+    call or an index lookup: ask no more segments than necessary.
     """
 
     base_offset: int
     next_offset: int
     size: int
     active: bool
+    finished: bool
     _modified_ms: Callable[[], int]
     _largest_timestamp_ms: Callable[[], int]
 
@@ -98,10 +125,16 @@ def by_bytes(segments: Sequence[SegmentInfo], settings: TopicSettings, now_ms: i
     return count
 
 
+def by_finished(segments: Sequence[SegmentInfo], settings: TopicSettings, now_ms: int) -> int:
+    """Segments whose records every share group has finished."""
+    return _leading(info.finished for info in segments)
+
+
 POLICIES: Final[dict[str, DeletePolicy]] = {
     "modification_time": by_modification_time,
     "record_timestamp": by_record_timestamp,
     "bytes": by_bytes,
+    FINISHED: by_finished,
 }
 
 _named: Final[dict[str, DeletePolicy]] = {}  # by this program; entries are only added, each in one step
@@ -115,17 +148,17 @@ def name_policies(settings: Mapping[str, Any]) -> None:
     """
     for typed, value in settings.items():
         if plain(typed) == "delete_policy" and value is not None:
-            for name in _split(TopicSettings.parse({typed: value})["delete_policy"]):
+            for name in TopicSettings().with_changes({typed: value}).delete_policies:
                 if name not in POLICIES:
                     _named[name] = _guarded(name, _imported(name))
 
 
-def policy_by_name(names: str) -> DeletePolicy:
-    """The policy that a `delete_policy` setting names; of several, separated by commas, any one suffices.
+def policy_of(settings: TopicSettings) -> DeletePolicy:
+    """The policy that the delete_policy of a topic names; of several, separated by commas, any one suffices.
 
     Imports nothing. Raises InvalidSetting for a name that is neither built in nor named by the program.
     """
-    policies = [_known(name) for name in _split(names)]
+    policies = [_known(name) for name in settings.delete_policies]
 
     def any_of(segments: Sequence[SegmentInfo], settings: TopicSettings, now_ms: int) -> int:
         return max(policy(segments, settings, now_ms) for policy in policies)
@@ -133,38 +166,63 @@ def policy_by_name(names: str) -> DeletePolicy:
     return policies[0] if len(policies) == 1 else any_of
 
 
-def apply_retention(partition: Partition, now_ms: int) -> int:
+def apply_retention(partition: Partition, now_ms: int, finished_offset: int) -> int:
     """Delete the segments that the topic's delete_policy says are expired. Returns the bytes freed.
 
     Does nothing if the topic is only compacted, or the partition has failed. Takes the lifecycle lock.
+
+    Args:
+        finished_offset: every share group has finished the records before it. Of a topic with the policy
+            "finished", only these are deleted.
+
     Raises StorageError, OSError, InvalidSetting.
     """
     settings = partition.settings
     if not settings.deletes or _never_deletes(settings):
         return 0
-    policy = policy_by_name(settings.delete_policy)
+    return _delete(partition, policy_of(settings), now_ms, finished_offset)
+
+
+def delete_finished(partition: Partition, finished_offset: int) -> int:
+    """Delete the finished segments of a topic of jobs, and nothing of other topics. As `apply_retention`."""
+    settings = partition.settings
+    if not settings.deletes or not settings.keeps_unfinished:
+        return 0
+    return _delete(partition, by_finished, 0, finished_offset)
+
+
+def _delete(partition: Partition, policy: DeletePolicy, now_ms: int, finished_offset: int) -> int:
     with partition.lifecycle.lifecycle_lock:
         if partition.state is not PartitionState.ONLINE:
             return 0
         segments = partition.segments()
-        count = _expired(policy, partition, segments, now_ms)
+        count = _expired(policy, partition, segments, now_ms, finished_offset)
         if count == len(segments) and segments[-1].size and partition.roll():
             # The rolled segment may have got records since the policy saw it: ask again.
             segments = partition.segments()
-            count = _expired(policy, partition, segments, now_ms)
+            count = _expired(policy, partition, segments, now_ms, finished_offset)
         count = min(count, len(segments) - 1)
         return partition.lifecycle.advance_log_start(segments[count].base_offset) if count > 0 else 0
 
 
-def _expired(policy: DeletePolicy, partition: Partition, segments: Sequence[Segment], now_ms: int) -> int:
-    infos = [_info(partition, segment, active=False) for segment in segments[:-1]]
+def _expired(
+    policy: DeletePolicy,
+    partition: Partition,
+    segments: Sequence[Segment],
+    now_ms: int,
+    finished_offset: int,
+) -> int:
+    infos = [_info(partition, segment, finished_offset, active=False) for segment in segments[:-1]]
     active = segments[-1]
     if active.size:
-        infos.append(_info(partition, active, active=True))
-    return policy(infos, partition.settings, now_ms)
+        infos.append(_info(partition, active, finished_offset, active=True))
+    count = policy(infos, partition.settings, now_ms)
+    if partition.settings.keeps_unfinished:
+        count = min(count, by_finished(infos, partition.settings, now_ms))
+    return count
 
 
-def _info(partition: Partition, segment: Segment, *, active: bool) -> SegmentInfo:
+def _info(partition: Partition, segment: Segment, finished_offset: int, *, active: bool) -> SegmentInfo:
     def modified_ms() -> int:
         # segment.modified_ms does not cover the last appends to an active or just rolled segment
         return partition.files.fs.stat(segment.path).st_mtime_ns // 1_000_000
@@ -172,19 +230,22 @@ def _info(partition: Partition, segment: Segment, *, active: bool) -> SegmentInf
     def largest_timestamp_ms() -> int:
         return segment.largest_timestamp_ms
 
+    next_offset = segment.next_offset
     return SegmentInfo(
-        segment.base_offset, segment.next_offset, segment.size, active, modified_ms, largest_timestamp_ms
+        segment.base_offset,
+        next_offset,
+        segment.size,
+        active,
+        next_offset <= finished_offset,
+        modified_ms,
+        largest_timestamp_ms,
     )
 
 
 def _never_deletes(settings: TopicSettings) -> bool:
     """The built-in policies need a limit: without one, do not read a thousand partitions' indexes."""
-    limited = settings.retention_ms >= 0 or settings.retention_bytes >= 0
-    return not limited and all(name in POLICIES for name in _split(settings.delete_policy))
-
-
-def _split(names: str) -> list[str]:
-    return [name.strip() for name in names.split(",")]
+    limited = settings.retention_ms >= 0 or settings.retention_bytes >= 0 or settings.keeps_unfinished
+    return not limited and all(name in POLICIES for name in settings.delete_policies)
 
 
 def _known(name: str) -> DeletePolicy:

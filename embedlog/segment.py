@@ -16,21 +16,18 @@ is rebuilt from the records, so a lookup always equals a scan.
 from __future__ import annotations
 
 import contextlib
-import errno
 import logging
 import struct
 import threading
 import time
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
-from itertools import pairwise
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from .codec import HEADER_SIZE, BatchHeader, loops, read_header
 from .codec.rules import ANY_OFFSET, NEVER, Rules
-from .config import TopicSettings
 from .errors import CorruptIndex, CorruptRecord
 from .fast_append import SegmentFields
+from .fields import Fields, field
 from .files.filesystem import Descriptors, FileSystem, ReadHandle
 from .files.names import DELETED, INDEX, SNAPSHOT, TIME_INDEX, TXN_INDEX, Layout
 from .index import (
@@ -45,7 +42,6 @@ from .index import (
 )
 from .runtime.recent import Recent
 from .scan.batch_scan import Run, scan_batches
-from .scan.resync import batch_after_damage
 
 logger = logging.getLogger(__name__)
 
@@ -59,8 +55,7 @@ _CHECK_INDEX_S: Final = 0.1
 _STALE_INDEX_BYTES: Final = 16 << 20  # with more bytes past its last entry an index is stale
 
 
-@dataclass(frozen=True, slots=True)
-class Files:
+class Files(Fields, frozen=True):
     """What all segments of a log share: system calls, descriptors, caches."""
 
     fs: FileSystem
@@ -69,10 +64,6 @@ class Files:
     layout: Layout
     writable: bool = True
     kept_records: Recent[Any, Any] = field(default_factory=lambda: Recent(_PARTITIONS_WITH_KEPT_RECORDS))
-
-
-class NotRemoved(OSError):
-    """A segment that could not be created completely could not be removed either."""
 
 
 class _FromInode:
@@ -265,6 +256,8 @@ class Segment(SegmentFields):
 
         limit_offset is the offset that follows byte `end`. Raises OSError.
         """
+        from .scan.resync import batch_after_damage  # for damage alone
+
         near = lookup_offset(self.entries()[0], max(min_offset - self.base_offset, 0))[1]
         found = batch_after_damage(
             self.pread_into, near, pos, end, min_offset, limit_offset, may_have_gaps=may_have_gaps
@@ -481,49 +474,3 @@ class Segment(SegmentFields):
         """Close the descriptor and drop the cached indexes."""
         self._files.descriptors.forget(self._handle)
         self._files.indexes.forget(self.path)
-
-
-def create_segment(
-    files: Files, directory: str, base_offset: int, settings: TopicSettings, now_ms: int
-) -> Segment:
-    """Create an empty segment, with a durable name, ready for appends.
-
-    Raises OSError, having removed the file; LeftBehind if it could not be removed.
-    """
-    segment = Segment(files, directory, base_offset, base_offset, settings.index_interval_bytes)
-    segment.size = 0
-    segment.created_ms = segment.modified_ms = now_ms
-    fd = files.fs.open_write(segment.path, create=True)
-    files.fs.close(fd)
-    if files.fs.size(segment.path):
-        raise FileExistsError(errno.EEXIST, "a segment of that name has records already", segment.path)
-    try:
-        segment.open_builder()
-        files.fs.sync_dir(directory)
-    except OSError as error:
-        try:
-            files.fs.unlink(segment.path)
-        except OSError as worse:
-            raise NotRemoved(worse.errno, f"{segment.path} could not be removed ({worse})") from error
-        raise
-    return segment
-
-
-def list_segments(
-    files: Files, directory: str, names: Iterable[str], settings: TopicSettings
-) -> list[Segment]:
-    """The segments among a directory's names, by base offset. Does not access the files."""
-    interval = settings.index_interval_bytes
-    found = [Segment(files, directory, base, base, interval) for base in files.layout.base_offsets(names)]
-    for segment, following in pairwise(found):
-        segment.next_offset = following.base_offset
-    return found
-
-
-def total_size(segments: Iterable[Segment]) -> int:
-    """Bytes of records in segments. Removed files count as empty."""
-    total = 0
-    for segment in segments:
-        with contextlib.suppress(FileNotFoundError):
-            total += segment.size
-    return total

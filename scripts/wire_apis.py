@@ -48,15 +48,33 @@ APIS: Final = {
     "DeleteRecords": (0, 2),
     "InitProducerId": (0, 5),  # Kafka calls v6 unstable
     "OffsetForLeaderEpoch": (0, 4),
+    "AddPartitionsToTxn": (0, 3),  # later versions are for brokers
+    "AddOffsetsToTxn": (0, 4),
+    "EndTxn": (0, 5),
+    "WriteTxnMarkers": (1, 2),
+    "TxnOffsetCommit": (0, 5),
+    "DescribeAcls": (1, 3),
+    "CreateAcls": (1, 3),
+    "DeleteAcls": (1, 3),
     "DescribeConfigs": (0, 4),
     "AlterConfigs": (0, 2),
     "DescribeLogDirs": (0, 5),
     "CreatePartitions": (0, 3),
     "DeleteGroups": (0, 2),
+    "ElectLeaders": (0, 2),
     "IncrementalAlterConfigs": (0, 1),
+    "AlterPartitionReassignments": (0, 1),
+    "ListPartitionReassignments": (0, 0),
     "OffsetDelete": (0, 0),
+    "DescribeQuorum": (0, 2),
     "DescribeCluster": (0, 2),
     "DescribeProducers": (0, 0),
+    "DescribeTransactions": (0, 0),
+    "ListTransactions": (0, 1),  # v2 has a pattern, which needs a linear-time engine
+    "ConsumerGroupHeartbeat": (0, 1),
+    "ConsumerGroupDescribe": (0, 1),
+    "ListConfigResources": (0, 1),
+    "DescribeTopicPartitions": (0, 0),
 }
 """The first and the last version of each API that embedlog knows, in the order of the API keys."""
 

@@ -12,6 +12,7 @@ import shutil
 import sys
 
 from engine import Bench, last_values, read_all, read_committed
+from transactions import coordinated
 
 from embedlog.codec import encode_batch
 from embedlog.compaction import compact
@@ -87,7 +88,7 @@ def prepare(bench: Bench) -> None:
             base_sequence=number,
             transactional=True,
         )
-        partition.append(batch)
+        coordinated(partition, batch)
         bench.append_marker(7, commit=commit)
     partition.roll()
     for _ in range(2):

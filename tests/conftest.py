@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -10,6 +11,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 from programs import Program
+from servers import Started
 
 import embedlog
 from embedlog import Log
@@ -29,6 +31,14 @@ hypothesis.settings.load_profile("unhurried")
 JAVA_FIXTURES = {"spark": "spark", "zookeeper_server": "zookeeper", "zookeeper_servers": "zookeeper"}
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Run the files of each directory together, in whatever order they are given.
+
+    Of a directory that it comes back to, pytest 9.1 does not find the fixtures again (its issue 14635).
+    """
+    config.args.sort(key=lambda given: os.path.dirname(given.partition("::")[0]))
+
+
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks for the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests that share a fixture's Java processes share a worker (pytest-xdist), so that they start once.
@@ -38,6 +48,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         for name in JAVA_FIXTURES.keys() & getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.xdist_group(JAVA_FIXTURES[name]))
+
+
+@pytest.fixture(autouse=True)
+def messages() -> Iterator[None]:
+    """Some commands have messages go to standard error, which is the test's own: as before afterwards."""
+    logger = logging.getLogger("embedlog")
+    before = logger.handlers[:], logger.level, logger.propagate
+    yield
+    logger.handlers[:], logger.level, logger.propagate = before
 
 
 @pytest.fixture
@@ -69,3 +88,17 @@ def program() -> Iterator[Callable[..., Program]]:
         for stream in (started.process.stdin, started.process.stdout, started.process.stderr):
             assert stream is not None
             stream.close()
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., Started]]:
+    """start(*arguments of Python, **environment) starts a server; it is killed at the end."""
+    started: list[Started] = []
+
+    def start(*command: object, **environment: object) -> Started:
+        started.append(Started(*command, environment=environment))
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.kill()

@@ -6,8 +6,8 @@ import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from embedlog.clients.fetch_decoder import Records, decode_chunk
-from embedlog.codec import decode, encode_batch, encode_control_batch, scan
+from embedlog.codec import decode, encode_batch, scan
+from embedlog.codec.fetch_decoder import Records, decode_chunk
 from embedlog.config import TopicSettings
 from embedlog.errors import Closed
 from embedlog.fast_append import ApproximateCounter
@@ -17,6 +17,7 @@ from embedlog.index import IndexCache
 from embedlog.model import Headers, Record, TopicPartition
 from embedlog.partition import Partition
 from embedlog.recovery import open_partition
+from embedlog.runtime.parallel import run_in_rounds
 from embedlog.segment import Files
 from embedlog.storage.checkpoints import read_offsets, write_offsets
 from embedlog.storage.host import HostedPartition
@@ -44,7 +45,7 @@ class Bench:
         directory = os.path.join(self.root, CLASSIC.partition_directory(*NAME))
         os.makedirs(directory, exist_ok=True)
         self.files = Files(self.fs, Descriptors(self.fs, 32), IndexCache(), CLASSIC)
-        opened, self.report = open_partition(
+        task = open_partition(
             NAME,
             directory,
             self.files,
@@ -55,6 +56,7 @@ class Bench:
             may_have_gaps=self.settings.compacts,
             now_ms=self.time_ms,
         )
+        ((opened, self.report),) = run_in_rounds([task])
         self.partition = Partition(NAME, directory, self.files, self.settings, self, opened)
         self.partition.may_have_gaps = self.settings.compacts
         return self.partition
@@ -116,13 +118,13 @@ class Bench:
 
     def append_marker(self, producer_id: int, *, commit: bool, producer_epoch: int = 0) -> int:
         """End a producer's transaction; return the marker's offset."""
-        marker = encode_control_batch(
+        return self.partition.end_transaction(
+            producer_id,
+            producer_epoch,
             commit=commit,
-            producer_id=producer_id,
-            producer_epoch=producer_epoch,
             timestamp_ms=self.time_ms,
-        )
-        return self.partition.append(marker).base_offset
+            transaction_version=1,
+        ).base_offset
 
     def remove_snapshots(self) -> None:
         """Force producer state to be rebuilt from the records."""

@@ -19,9 +19,11 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from embedlog.backends.local import WriterBackend
+from embedlog.config import LogSettings, TopicSettings, sorted_settings
 from embedlog.files.filesystem import FileSystem
-from embedlog.log import Log, _open_logs
+from embedlog.log import Log
 from embedlog.partition import Partition
+from embedlog.runtime.closing import open_handles
 from embedlog.store.store import Store
 
 
@@ -303,14 +305,19 @@ def open_log(
     layout: str | None = None,
     **settings: Any,
 ) -> Log:
-    """A log without background threads: `housekeeping.housekeep` runs flushes and maintenance."""
+    """A log without background threads: `housekeeping.housekeep` runs flushes and maintenance.
+
+    `settings` are those of the log and of its topics.
+    """
+    of_log, of_topics = sorted_settings(settings, LogSettings, TopicSettings)
     store = Store(
         os.path.realpath(os.fspath(path)),
         layout=layout,
         fs=fs,
         clock_ms=clock or Clock(),
         background=False,
-        topic_settings=settings,
+        settings=LogSettings().with_changes(of_log),
+        topic_settings=of_topics,
     )
     return Log(store)
 
@@ -330,10 +337,10 @@ def crash(log: Log) -> None:
     """
     backend = log.backend
     assert isinstance(backend, WriterBackend)
-    backend._attendant.stop()
+    backend._socket.stop()
     store_of(log).background.stop()
     log._abandon()
-    _open_logs.discard(log)
+    open_handles.discard(log)
 
 
 def values(log: Log, topic: str = "t", partition: int = 0, **options: Any) -> list[tuple[int, bytes | None]]:

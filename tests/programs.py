@@ -16,7 +16,9 @@ _ROOT = Path(__file__).parent.parent
 
 def crash(path: Path, destination: Path) -> Path:
     """What a kill would leave now: a copy of an open log's directory."""
-    passing = shutil.ignore_patterns("*.tmp", "*.deleted", "*-delete")  # may go while we look at them
+    passing = shutil.ignore_patterns(
+        "*.tmp", "*.deleted", "*-delete", "*.sock"
+    )  # may go while we look at them
     shutil.copytree(path, destination, ignore=passing)
     return destination
 

@@ -10,7 +10,7 @@ import pytest
 from programs import Program
 
 import embedlog
-from embedlog.runtime.parallel import run_parallel
+from embedlog.runtime.parallel import Step, Task, run_in_rounds, run_parallel
 
 
 def test_eight_run_at_a_time_and_results_keep_their_order() -> None:
@@ -51,6 +51,53 @@ def test_the_first_error_is_raised_after_all_have_ended() -> None:
         run_parallel(work, range(1000))
     assert {0, 1, 3, 4, 5, 7} <= set(ended)
     assert threading.active_count() == before
+
+
+def test_tasks_go_in_rounds() -> None:
+    """All are resumed in this thread, then their steps are done, then the next round begins."""
+    done: list[tuple[int, str]] = []
+
+    def task(number: int) -> Task[int]:
+        done.append((number, threading.current_thread().name))
+        if number % 3:
+            yield Step(lambda: done.append((100 + number, "")))
+            done.append((200 + number, threading.current_thread().name))
+        if number % 3 == 2:
+            yield Step(lambda: done.append((300 + number, "")))
+        return number
+
+    assert run_in_rounds([task(number) for number in range(90)], 50) == list(range(90))
+    kinds = [number // 100 for number, _ in done]
+    # Round 1 in batches of 50 steps, then round 2, then round 3.
+    assert kinds[:125] == [0] * 75 + [1] * 50
+    assert kinds[125:150] == [0] * 15 + [1] * 10
+    assert sorted(kinds[150:]) == [2] * 60 + [3] * 30
+    here = {name for number, name in done if number // 100 in (0, 2)}
+    assert here == {threading.current_thread().name}
+
+
+@pytest.mark.parametrize("failing", ["task", "step"])
+def test_after_an_error_all_tasks_are_closed(failing: str) -> None:
+    begun: list[int] = []
+    ended: list[int] = []
+
+    def task(number: int) -> Task[None]:
+        begun.append(number)
+        try:
+            if number >= 30 and failing == "task":
+                raise ValueError(f"of {number}")
+            yield Step(lambda: step(number))
+        finally:
+            ended.append(number)
+
+    def step(number: int) -> None:
+        if number in (30, 35):
+            raise ValueError(f"of {number}")
+
+    with pytest.raises(ValueError, match="of 30"):
+        run_in_rounds([task(number) for number in range(50)], 40)
+    assert begun == list(range(31 if failing == "task" else 40))
+    assert sorted(ended) == begun
 
 
 def test_unflushed_partitions_at_exit(program: Callable[..., Program], path: Path) -> None:

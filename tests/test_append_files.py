@@ -125,6 +125,17 @@ def test_a_file_that_cannot_be_synced_fails_its_partition(path: Path) -> None:
         assert log.append("t", b"y", partition=0).offset == 0
 
 
+def test_an_append_that_opens_a_closed_file_is_flushed_in_time(path: Path) -> None:
+    with embedlog.open(path, max_open_files=MOST, flush_ms=20) as log:
+        log.create_topic("t", partitions=PARTITIONS)
+        for _ in range(2):
+            for partition in range(PARTITIONS):
+                log.append("t", b"x", partition=partition)
+            while log.health().unflushed_records:  # forever, if the flush cycle was not told
+                pass
+        assert {offsets.flushed_offset for offsets in log.offsets("t").values()} == {2}
+
+
 LIMITED = """
 import os, resource, sys, embedlog
 resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))

@@ -163,8 +163,16 @@ def test_append_time(log: Any) -> None:
 
 WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"value": "text"}, InvalidType, r"value must be bytes, not str: encode it \(value.encode\(\)\)"),
-    ({"value": "text"}, InvalidType, r", or send it with log.producer\(encoder=str.encode\)$"),
-    ({"value": b"", "key": 7}, InvalidType, r", or send it with log.producer\(key_encoder=...\)$"),
+    (
+        {"value": "text"},
+        InvalidType,
+        r"log.producer\(encoder=str.encode\) or log.topic\(..., value_type=str\)$",
+    ),
+    (
+        {"value": b"", "key": 7},
+        InvalidType,
+        r"log.producer\(key_encoder=...\) or log.topic\(..., key_type=int\)$",
+    ),
     ({"value": 5}, InvalidType, "value must be bytes .* not int"),
     ({"value": b"", "key": "k"}, InvalidType, "key must be bytes, not str"),
     ({"value": b"", "headers": [("a", "b")]}, InvalidType, "header's value must be bytes, not str"),

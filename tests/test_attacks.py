@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 from pathlib import Path
 
@@ -190,3 +191,49 @@ def test_nothing_is_appended_after_an_interrupted_roll(path: Path, reopens: bool
         assert log.recovery.damage == []
         assert [record.value for record in log.read("t")] == acked
         log.append("t", b"then")
+
+
+def contents(path: Path) -> dict[Path, bytes | None]:
+    return {each: each.read_bytes() if each.is_file() else None for each in path.rglob("*")}
+
+
+def test_another_log_that_takes_the_directorys_name_is_left_alone(path: Path) -> None:
+    moved = path.with_name("moved")
+    log = embedlog.open(path, flush_ms=10)
+    log.create_topic("t", segment_bytes=1_024, retention_bytes=1_024)
+    log.append_many("t", [bytes(100)] * 3, flush=True)
+    path.rename(moved)
+    with embedlog.open(path) as later:
+        later.create_topic("t")
+        later.append("t", b"later")
+    before = contents(path)
+
+    with pytest.raises(embedlog.FlushFailed, match="moved or replaced"):
+        log.append("t", bytes(100), flush=True)  # into the file that is open
+    with pytest.raises(embedlog.PartitionFailed, match="moved or replaced"):
+        log.append("t", bytes(100))
+    for change in (
+        lambda: log.create_topic("u"),
+        lambda: log.delete_topic("t"),
+        lambda: log.alter_topic("t", segment_bytes=2_000),
+    ):
+        with pytest.raises(embedlog.StorageError, match="moved or replaced"):
+            change()
+    log.close()
+
+    assert contents(path) == before
+    with embedlog.open(path) as later:
+        assert later.recovery.clean
+        assert [record.value for record in later.read("t")] == [b"later"]
+    with embedlog.open(moved) as log:
+        assert sum(1 for record in log.read("t")) == 4
+        assert log.topics() == ["t"]
+
+
+def test_a_directory_that_was_removed_is_named(path: Path) -> None:
+    with embedlog.open(path) as log, embedlog.open(path, mode="r") as reader:
+        log.create_topic("t")
+        path.rename(path.with_name("moved"))
+        for ask in (log.health, reader.health, reader.topics, lambda: next(reader.read("t"))):
+            with pytest.raises(embedlog.StorageError, match=re.escape(os.fspath(path))):
+                ask()

@@ -22,7 +22,7 @@ import pytest
 
 import embedlog
 from embedlog import CommittedOffset, EmbedlogError, FileOffsetStore, Log, Record, TopicPartition
-from embedlog.clients.options import ConsumerOptions, ProducerOptions
+from embedlog.clients.options import ConsumerOptions, ProducerOptions, QueueOptions
 from embedlog.config import LogSettings, TopicSettings
 from embedlog.mirroring.importing import import_files
 from embedlog.store.atomic_append import append_atomically
@@ -203,6 +203,10 @@ MAYBE_A_PARTITION, MAYBE_A_TIME = either(NONE, A_PARTITION), either(NONE, whole(
 MAYBE_A_CODEC = either(NONE, whole(0, 4))
 
 
+def empty_union(given: object) -> bool:
+    return given == []
+
+
 def called(given: object) -> bool:
     return given is None or callable(given)
 
@@ -236,6 +240,38 @@ APPENDING: list[Row] = [
     ("close within", lambda on, x: on.log.producer().close(x), either(NONE, time)),
 ]  # fmt: skip
 
+
+def within(on: Handles, act: Callable[[embedlog.Transaction], object]) -> None:
+    with on.log.transaction("within") as tx:
+        act(tx)
+
+
+TRANSACTIONS: list[Row] = [
+    ("transaction id", lambda on, x: on.log.transaction(x), group),
+    ("transaction timeout", lambda on, x: on.log.transaction("x", timeout_ms=x), whole(1, 2**31 - 1)),
+    ("transaction flush", lambda on, x: on.log.transaction("x", flush=x), FLAG),
+    ("abort_transaction", lambda on, x: on.log.abort_transaction(x), exactly("within")),
+    ("tx append topic", lambda on, x: within(on, lambda tx: tx.append(x, b"")), topic),
+    ("tx append value", lambda on, x: within(on, lambda tx: tx.append("t", x)), encoded),
+    (
+        "tx append partition",
+        lambda on, x: within(on, lambda tx: tx.append("t", b"", partition=x)),
+        MAYBE_A_PARTITION,
+    ),
+    ("tx append_many topic", lambda on, x: within(on, lambda tx: tx.append_many(x, [b""])), topic),
+    (
+        "tx append_many record",
+        lambda on, x: within(on, lambda tx: tx.append_many("t", [b"", x])),
+        either(encoded, record),
+    ),
+    (
+        "tx append_many codec",
+        lambda on, x: within(on, lambda tx: tx.append_many("t", [b""], compression=x)),
+        MAYBE_A_CODEC,
+    ),
+    ("tx commit_offsets", lambda on, x: within(on, lambda tx: tx.commit_offsets(x)), nothing),
+]
+
 READING: list[Row] = [
     ("read topic", lambda on, x: list(on.log.read(x)), topic),
     ("read partition", lambda on, x: list(on.log.read("t", x)), MAYBE_A_PARTITION),
@@ -244,6 +280,13 @@ READING: list[Row] = [
     ("read max_bytes", lambda on, x: list(on.log.read("t", max_bytes=x)), whole(1)),
     ("read follow", lambda on, x: on.log.read("t", follow=x), FLAG),
     ("read isolation", lambda on, x: on.log.read("t", isolation_level=x), nothing),
+    ("topic name", lambda on, x: list(on.log.topic(x, str).read()), topic),
+    ("topic type", lambda on, x: on.log.topic("t", x), NONE),
+    ("topic serializer", lambda on, x: on.log.topic("t", serializer=x), NONE),
+    ("topic schema", lambda on, x: on.log.topic("t", serializer="avro", schema=x), empty_union),
+    ("topic key type", lambda on, x: on.log.topic("t", key_type=x), NONE),
+    ("topic key serializer", lambda on, x: on.log.topic("t", key_serializer=x), NONE),
+    ("topic errors", lambda on, x: on.log.topic("t", on_decode_error=x), callable),
     ("read_values partition", lambda on, x: list(on.log.read_values("t", x)), MAYBE_A_PARTITION),
     ("read_values start", lambda on, x: list(on.log.read_values("t", 0, start=x)), place),
     ("read_values end", lambda on, x: list(on.log.read_values("t", 0, end=x)), either(NONE, place)),
@@ -277,6 +320,7 @@ CONSUMING: list[Row] = [
     ("seek_to_end", lambda on, x: on.consumer.seek_to_end(TP, x), partition_name),
     ("seek_to_time", lambda on, x: on.consumer.seek_to_time(x), either(moment, whole(-HUGE))),
     ("seek_to_time of", lambda on, x: on.consumer.seek_to_time(0, x), partition_name),
+    ("seek_to_committed", lambda on, x: on.consumer.seek_to_committed(x), partition_name),
     ("pause", lambda on, x: on.consumer.pause(x), partition_name),
     ("resume", lambda on, x: on.consumer.resume(x), partition_name),
     ("commit", lambda on, x: on.consumer.commit(x), either(NONE, partition_names)),
@@ -403,6 +447,20 @@ PRODUCER_OPTIONS: dict[str, Welcome] = {
 }
 
 
+QUEUE_OPTIONS: dict[str, Welcome] = {
+    "lock_ms": whole(1, 2**31 - 1),
+    "max_deliveries": whole(1, 32_767),
+    "backoff_ms": whole(),
+    "max_backoff_ms": whole(),
+    "ordered_by_key": FLAG,
+    "dead_letter_topic": either(NONE, topic),
+    "prefetch": whole(1, 10_000),
+    "flush": FLAG,
+    "accept_linger_ms": whole(0, 2**31 - 1),
+    "partitions": whole(1),
+}
+
+
 def with_option(act: Callable[..., object], name: str) -> Callable[[Handles, Any], object]:
     return lambda on, x: act(on, **{name: x})
 
@@ -415,6 +473,52 @@ def consume(on: Handles, **options: Any) -> None:
 def produce(on: Handles, **options: Any) -> None:
     on.log.producer(**options).close()
 
+
+def queue(
+    on: Handles, topic: Any = "t", act: Callable[[Any], object] = lambda queue: None, **options: Any
+) -> None:
+    """Do something with a queue that has a job at least."""
+    try:
+        with on.log.queue(topic, **{"group": "jobs", "dead_letter_topic": None, **options}) as made:
+            made.send(b"")
+            act(made)
+    finally:
+        for name in set(on.log.topics()) - {"t"}:
+            on.log.delete_topic(name)
+
+
+def with_job(act: Callable[[embedlog.Job, Any], object]) -> Callable[[Handles, Any], object]:
+    return lambda on, x: queue(on, act=lambda queue: act(queue.take(), x))
+
+
+def work(job: embedlog.Job) -> None: ...
+
+
+def run_worker(on: Handles, *functions: Any, **options: Any) -> None:
+    worker = embedlog.worker("t", group="jobs")(work)
+    on.log.run_workers(*(functions or (worker,)), **{"background": True, **options}).close()
+
+
+QUEUES: list[Row] = [
+    *((f"queue {name}", with_option(queue, name), fine) for name, fine in QUEUE_OPTIONS.items()),
+    ("queue topic", lambda on, x: queue(on, x), topic),
+    ("queue group", lambda on, x: queue(on, group=x), group),
+    ("queue send", lambda on, x: queue(on, act=lambda queue: queue.send(x)), encoded),
+    ("queue send key", lambda on, x: queue(on, act=lambda queue: queue.send(b"", key=x)), encoded),
+    ("queue delay", lambda on, x: queue(on, act=lambda q: q.send(b"", delay_ms=x)), either(NONE, whole())),
+    ("queue send at", lambda on, x: queue(on, act=lambda q: q.send(b"", at=x)), either(NONE, moment)),
+    ("queue take", lambda on, x: queue(on, act=lambda queue: queue.take(x)), time),
+    ("release", with_job(lambda job, x: job.release(x)), whole()),
+    ("release counted", with_job(lambda job, x: job.release(counted=x)), FLAG),
+    ("reject", with_job(lambda job, x: job.reject(x)), lambda given: isinstance(given, str)),
+    ("worker topic", lambda on, x: embedlog.worker(x), lambda given: isinstance(given, str)),
+    ("worker group", lambda on, x: embedlog.worker("t", group=x), group),
+    ("worker concurrency", lambda on, x: embedlog.worker("t", concurrency=x), whole(1, 10_000)),
+    ("worker", lambda on, x: embedlog.worker("t")(x), nothing),
+    ("run_workers", lambda on, x: on.log.run_workers(x), nothing),
+    ("run_workers background", lambda on, x: x is False or run_worker(on, background=x), FLAG),
+    ("run_workers concurrency", lambda on, x: run_worker(on, concurrency=x), either(NONE, whole(1, 10_000))),
+]  # fmt: skip
 
 OPTIONS: list[Row] = [
     *((f"consumer {name}", with_option(consume, name), fine) for name, fine in CONSUMER_OPTIONS.items()),
@@ -440,6 +544,33 @@ def expression(given: object) -> bool:
     return isinstance(given, str) or (isinstance(given, re.Pattern) and isinstance(given.pattern, str))
 
 
+def reset(on: Handles, topics: object = "t", **options: Any) -> None:
+    on.log.group("seen").reset(topics, **{"to": "earliest", "dry_run": True, **options})  # type: ignore[arg-type]
+
+
+def few_partitions(given: object) -> bool:
+    """None of them, or one in an array."""
+    return given == array.array("i", [1]) or (isinstance(given, list | tuple | dict) and not given)
+
+
+def any_names(given: object) -> bool:
+    """A topic that is gone may have offsets."""
+    return isinstance(given, str | Iterator) or (
+        isinstance(given, list | tuple | dict | set) and all(isinstance(name, str) for name in given)
+    )
+
+
+ADMINISTRATION: list[Row] = [
+    ("group", lambda on, x: on.log.group(x).offsets(), group),
+    ("reset topics", lambda on, x: reset(on, x), either(NONE, topics)),
+    ("reset to", lambda on, x: reset(on, to=x), moment),
+    ("reset one to", lambda on, x: reset(on, to=x, partitions=0), either(whole(0, 1), moment)),
+    ("reset partitions", lambda on, x: reset(on, partitions=x), either(NONE, A_PARTITION, few_partitions)),
+    ("reset dry_run", lambda on, x: reset(on, dry_run=x), FLAG),
+    ("delete_offsets", lambda on, x: on.log.group("seen").delete_offsets(x), any_names),
+    ("oldest_unread_ms", lambda on, x: on.log.group("seen").oldest_unread_ms(x), NONE),
+]  # fmt: skip
+
 MIRRORING: list[Row] = [
     ("mirror sources", lambda on, x: mirror(on, x, "sources"), nothing),
     ("mirror target", lambda on, x: mirror(on, x, "target"), file_name),
@@ -461,6 +592,7 @@ def handles(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Handles]:
         log.create_topic("t", partitions=2)
         for number in range(2):
             log.append("t", b"there", partition=number)
+        log.group("seen").reset("t", to="earliest")
         consumer = log.consumer("t", "g")
         consumer.poll(0)
         yield Handles(log, consumer, log.producer(linger_ms=0), FileOffsetStore(path / "offsets"))
@@ -488,7 +620,10 @@ def refused(act: Callable[[], object]) -> bool:
     ("call", "welcome"),
     [
         pytest.param(*row[1:], id=row[0])
-        for row in (*APPENDING, *READING, *CONSUMING, *KEEPING, *WHOLE, *OPTIONS, *MIRRORING)
+        for row in (
+            *(*APPENDING, *READING, *CONSUMING, *KEEPING, *WHOLE, *OPTIONS),
+            *(*QUEUES, *ADMINISTRATION, *MIRRORING, *TRANSACTIONS),
+        )
     ],
 )
 def test_each_value_in_each_place(
@@ -504,11 +639,22 @@ def test_each_value_in_each_place(
 
 
 @pytest.mark.parametrize(
-    "kind", [Log, embedlog.Consumer, embedlog.Producer, FileOffsetStore, embedlog.Mirror]
+    "kind",
+    [
+        *(
+            Log,
+            embedlog.Consumer,
+            embedlog.Producer,
+            embedlog.ConsumerGroup,
+            FileOffsetStore,
+            embedlog.Mirror,
+        ),
+        *(embedlog.Queue, embedlog.Job, embedlog.Workers, embedlog.Transaction),
+    ],
 )
 def test_every_method_is_in_the_table(kind: type) -> None:
     table = Path(__file__).read_text()
-    for name, method in vars(kind).items():
+    for name, method in inspect.getmembers(kind):
         if (
             inspect.isfunction(method)
             and not name.startswith("_")
@@ -520,6 +666,7 @@ def test_every_method_is_in_the_table(kind: type) -> None:
 def test_every_option_is_in_the_table() -> None:
     assert CONSUMER_OPTIONS.keys() == ConsumerOptions.__annotations__.keys()
     assert PRODUCER_OPTIONS.keys() == ProducerOptions.__annotations__.keys()
+    assert QUEUE_OPTIONS.keys() == QueueOptions.__annotations__.keys()
 
 
 @pytest.mark.parametrize("name", [*LogSettings.names(), *TopicSettings.names()])

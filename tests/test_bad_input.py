@@ -52,7 +52,9 @@ MIB = 1 << 20
 
 def tree(path: Path) -> dict[str, bytes | None]:
     """Everything under a path: name -> contents (None for a directory)."""
-    return {str(p.relative_to(path)): None if p.is_dir() else p.read_bytes() for p in sorted(path.rglob("*"))}
+    return {
+        str(p.relative_to(path)): p.read_bytes() if p.is_file() else None for p in sorted(path.rglob("*"))
+    }
 
 
 def sealed(body: dict[str, Any]) -> str:
@@ -65,7 +67,7 @@ def settled(path: Path) -> dict[str, bytes | None]:
     """The same of a directory that a writer has open, without what its threads write when they like."""
     changing = ("recovery-point-offset-checkpoint", ".tmp")
     names = [str(p.relative_to(path)) for p in sorted(path.rglob("*")) if not p.name.endswith(changing)]
-    return {name: None if (path / name).is_dir() else (path / name).read_bytes() for name in names}
+    return {name: (path / name).read_bytes() if (path / name).is_file() else None for name in names}
 
 
 def records_of(path: Path) -> dict[str, bytes | None]:

@@ -25,12 +25,14 @@ from embedlog.index import IndexBuilder
 from embedlog.scan.batch_scan import Run, RunScanner, batch_at, scan_batches
 
 _MODULES: list[ModuleType] = [plain_scanning]
+_LOOKUPS: list[ModuleType] = [plain_scanning]
 try:
-    from embedlog.codec import compiled_scanning
+    from embedlog.codec import compiled_decoding, compiled_scanning
 except ImportError:
     pass
 else:
     _MODULES.append(compiled_scanning)
+    _LOOKUPS.append(compiled_decoding)
 
 
 def change(data: bytearray, chosen: random.Random) -> None:
@@ -97,7 +99,7 @@ def test_compiled_and_plain_are_the_same() -> None:
             found = [
                 [
                     [
-                        module.scan_run(buffer, 0, end, rules, index_state, check, at)
+                        module.scan_run(buffer, 0, end, rules, index_state, check, at, check)
                         for index_state in index_states
                         for check in (True, False)
                         for at in (0, 2**32 - 100)
@@ -151,7 +153,74 @@ def test_a_batch_after_a_gap_needs_a_confirming_neighbour(module: ModuleType) ->
         assert not scanned.entries.positions
 
 
+def short_batches(chosen: random.Random) -> list[bytes]:
+    """Mostly one record each, of the same producer; a few of another shape."""
+    found, offset = [], 100
+    for _ in range(chosen.randrange(1, 30)):
+        unlike = chosen.random() < 0.1
+        count = chosen.choice([2, 3]) if unlike else 1
+        rows = [
+            (None, bytes(chosen.choice([0, 7, 50, 50, 50, 1100])), (), 1000 + chosen.randrange(50))
+            for _ in range(count)
+        ]
+        sequence = (
+            {"producer_id": 5, "producer_epoch": 0, "base_sequence": 9} if chosen.random() < 0.05 else {}
+        )
+        epoch = 3 if chosen.random() < 0.02 else 2
+        found.append(encode_batch(rows, base_offset=offset, leader_epoch=epoch, **sequence))
+        offset += count + (chosen.random() < 0.05)
+    return found
+
+
+@pytest.mark.skipif(len(_MODULES) < 2, reason="built without a compiler")
+def test_short_batches_are_scanned_together() -> None:
+    """Where they differ, end, or are damaged, both builds stop at the same one."""
+    scanned, damaged = 0, 0
+    for seed in range(3000):
+        chosen = random.Random(seed)
+        parts = short_batches(chosen)
+        data = bytearray(b"".join(parts))
+        if seed % 3 == 1:
+            data[chosen.randrange(len(data))] ^= 1 << chosen.randrange(8)
+        elif seed % 3 == 2:
+            del data[chosen.randrange(len(data)) :]
+        rules = Rules(
+            100,
+            latest_epoch=chosen.choice([2, 3]),
+            limit_offset=chosen.choice([ANY_OFFSET, 100 + len(parts) // 2]),
+            end_offset=chosen.choice([ANY_OFFSET, 101 + len(parts) // 2]),
+            may_have_gaps=chosen.random() < 0.5,
+        )
+        state = IndexState(chosen.choice([0, 100, 4096]), 100)
+        for check_crc in (True, False):
+            plain, compiled = (
+                module.scan_run(data, 0, len(data), rules, state, check_crc, 7, seed % 2 == 0)
+                for module in _MODULES
+            )
+            assert plain == compiled, seed
+            scanned += plain.batches
+            damaged += seed % 3 == 1 and plain.pos < len(data)
+    assert scanned > 10_000
+    assert damaged > 500
+
+
 @pytest.mark.parametrize("module", _MODULES)
+def test_the_same_change_of_all_heads_changes_their_sum(module: ModuleType) -> None:
+    data = bytearray()
+    for offset in range(4096):
+        data += encode_batch([(None, b"the same", (), 1000)], base_offset=offset, leader_epoch=4)
+    size = len(data) // 4096
+    sums = set()
+    for epoch in (4, 5, 6, 7, 4 + (1 << 20)):
+        for pos in range(0, len(data), size):
+            data[pos + 12 : pos + 16] = epoch.to_bytes(4, "big")
+        scanned = module.scan_run(data, 0, len(data), Rules(0), IndexState(), sum_heads=True)
+        assert scanned.batches == 4096
+        sums.add(scanned.heads)
+    assert len(sums) == 5
+
+
+@pytest.mark.parametrize("module", _LOOKUPS)
 def test_increasing_numbers(module: ModuleType) -> None:
     for code, most in (("I", 2**32 - 1), ("q", 2**63 - 1)):
         for numbers in ([], [5], [0, 1, most], [most - 1, most]):

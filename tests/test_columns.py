@@ -10,7 +10,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from encoding import encode_records
+from faults import partition_of
 from random_batches import random_batches
+from transactions import coordinated
 
 import embedlog
 from embedlog.codec import checksum, encode_batch, plain_columns
@@ -200,7 +202,7 @@ def test_arrow_drops_aborted_records(log: embedlog.Log) -> None:
     batch = encode_batch(
         [(b"k", b"v", (), 5)], producer_id=1, producer_epoch=0, base_sequence=0, transactional=True
     )
-    log.backend.append("t", 0, batch)
+    coordinated(partition_of(log), batch)
     for level in ("read_committed", "read_uncommitted"):
         wanted = [record.offset for record in log.read("t", 0, isolation_level=level)]
         table = pa.Table.from_batches(log.read_arrow("t", 0, columns=["offset"], isolation_level=level))

@@ -16,6 +16,7 @@ from engine import NAME, START_MS, Bench, last_values, read_all, read_committed
 from faults import Image, PowerCutFileSystem
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from transactions import coordinated
 
 from embedlog.codec import encode_batch, read_header, scan
 from embedlog.compaction import CompactionResult, compact, should_compact
@@ -225,7 +226,7 @@ class Transactional:
             base_sequence=sequence,
             transactional=True,
         )
-        offset = self.bench.partition.append(batch).base_offset
+        offset = coordinated(self.bench.partition, batch).base_offset
         self.open.setdefault(producer, {})[offset] = (key, value)
         return offset
 
@@ -586,7 +587,7 @@ def test_retention_may_overtake_a_round(bench: Bench) -> None:
         bench.partition.roll()
 
     def meanwhile(size: int) -> None:
-        apply_retention(bench.partition, bench.time_ms)
+        apply_retention(bench.partition, bench.time_ms, 0)
 
     result = clean(bench, throttle=meanwhile)
     assert not result.finished and result.first_dirty_offset == 0 and result.segments_replaced == 0

@@ -140,7 +140,9 @@ def test_garbage_for_records(body: bytes, count: int) -> None:
 # -- runs --------------------------------------------------------------------------------------------
 
 
-def runs(decoding: Any, scanning: Any, data: Any, pos: int, end: int, rules: Rules, offset: int) -> list[Any]:
+def runs(
+    decoding: Any, scanning: Any, lookup: Any, data: Any, pos: int, end: int, rules: Rules, offset: int
+) -> list[Any]:
     records: list[Any] = []
     values: list[Any] = []
     return [
@@ -152,8 +154,8 @@ def runs(decoding: Any, scanning: Any, data: Any, pos: int, end: int, rules: Rul
         *(decoding.values_run(data, pos, end, rules, offset, flag, values) for flag in (True, False)),
         decoding.values_run(data, pos, end, rules, ANY_OFFSET, True, values),
         scanning.whole_batches(data, pos, end, offset),
-        scanning.find_offset(data, pos, end, rules, offset),
-        scanning.find_offset(data[: len(data) // 2], pos, end, rules, offset),
+        lookup.find_offset(data, pos, end, rules, offset),
+        lookup.find_offset(data[: len(data) // 2], pos, end, rules, offset),
         records,
         values,
     ]
@@ -183,8 +185,8 @@ def check_runs(seed: int) -> None:
     for buffer in (bytes(data), data, memoryview(data)):
         end, offset = chosen.choice([len(data), len(data) + 5]), chosen.randrange(98, behind + 2)
         arguments = (buffer, 0, end, rules, offset)
-        found = runs(compiled_decoding, compiled_scanning, *arguments)
-        assert found == runs(plain_decoding, plain_scanning, *arguments)
+        found = runs(compiled_decoding, compiled_scanning, compiled_decoding, *arguments)
+        assert found == runs(plain_decoding, plain_scanning, plain_scanning, *arguments)
 
 
 def test_one_record_of_a_run() -> None:
@@ -217,13 +219,16 @@ def test_a_whole_run() -> None:
         )
         for start in range(0, 50, 10)
     )
-    for module, scanning in ((plain_decoding, plain_scanning), (compiled_decoding, compiled_scanning)):
+    for module, scanning, lookup in (
+        (plain_decoding, plain_scanning, plain_scanning),
+        (compiled_decoding, compiled_scanning, compiled_decoding),
+    ):
         values: list[Any] = []
         rules = Rules(13, 0, 0, inside=True, end_offset=50)
         second = read_header(data).size
         assert module.values_run(data, second, len(data), rules, 48, False, values) == (len(data), 50)
         assert values == [b"v%02d" % i for i in range(13, 48)]
-        assert scanning.find_offset(data, 0, len(data), Rules(0), 25) == (2 * second, 20, True)
+        assert lookup.find_offset(data, 0, len(data), Rules(0), 25) == (2 * second, 20, True)
         assert scanning.whole_batches(data, 0, len(data), 30) == (3 * second, 30)
 
 

@@ -16,9 +16,11 @@ from typing import Any
 
 import pytest
 from encoding import encode_values
+from faults import partition_of
+from transactions import coordinated
 
 import embedlog
-from embedlog import Record, TopicPartition, codec
+from embedlog import Record, TopicPartition
 from embedlog.clients.consumer import Consumer
 from embedlog.clients.offset_store import FileOffsetStore
 from embedlog.errors import (
@@ -447,6 +449,21 @@ def test_manual_commits(four: embedlog.Log) -> None:
         assert sorted(everything(consumer)) == [*range(4, 10), 107, 108, 109, *range(205, 210), *ALL[30:]]
 
 
+def test_a_poll_after_an_iteration_commits_forwards(log: embedlog.Log) -> None:
+    """The iteration has taken all that was fetched; the poll fetches more."""
+    log.create_topic("t")
+    tp = TopicPartition("t", 0)
+    log.append_many("t", [b"0", b"1", b"2"])
+    with log.consumer("t", group="g") as consumer:
+        assert [next(consumer).value for _ in range(3)] == [b"0", b"1", b"2"]
+        log.append("t", b"3")
+        assert [record.value for record in consumer.poll(60_000)] == [b"3"]
+    with log.consumer("t", group="g") as consumer:
+        committed = consumer.committed(tp)
+        assert committed is not None
+        assert committed.offset == 3  # the poll's record is not done
+
+
 def test_auto_commit_does_not_undo_a_commit_by_hand(four: embedlog.Log) -> None:
     with four.consumer("t", group="g") as consumer:
         consumer.assign([T0])
@@ -817,13 +834,12 @@ def test_read_committed_over_real_transactional_batches(log: embedlog.Log) -> No
             base_sequence=sequence,
             transactional=True,
         )
-        log.backend.append("t", 0, batch)
+        coordinated(partition_of(log), batch)
 
     def end(producer: int, *, commit: bool) -> None:
-        batch = codec.encode_control_batch(
-            commit=commit, producer_id=producer, producer_epoch=0, timestamp_ms=1_000
+        partition_of(log).end_transaction(
+            producer, 0, commit=commit, timestamp_ms=1_000, transaction_version=1
         )
-        log.backend.append("t", 0, batch)
 
     append(1, 0, b"100", b"101")
     append(2, 0, b"200")
@@ -833,7 +849,7 @@ def test_read_committed_over_real_transactional_batches(log: embedlog.Log) -> No
     end(1, commit=True)
     with (
         log.consumer("t", isolation_level="read_committed") as careful,
-        log.consumer("t") as careless,
+        log.consumer("t", isolation_level="read_uncommitted") as careless,
     ):
         assert everything(careless) == [100, 101, 200, 1, 102]
         assert everything(careful) == []

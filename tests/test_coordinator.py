@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from ctrl_c import strike
 from programs import crash
 
 import embedlog
@@ -317,3 +320,19 @@ def test_many_threads_commit_at_once(path: Path) -> None:
         for who in range(6):
             name = TopicPartition("t", who)
             assert coordinator_of(log).committed_offsets(f"g{who % 3}")[name].offset == 99
+
+
+def test_ctrl_c_leaves_no_group_half_way(path: Path) -> None:
+    with embedlog.open(path) as log:
+        coordinator = coordinator_of(log)
+        for point in itertools.count():
+            member_id, _ = join(coordinator, "g")
+            struck = strike(point, lambda who=member_id: coordinator.leave_group("g", who))
+            other = threading.Thread(target=coordinator.list_groups)
+            other.start()
+            other.join()  # for ever, if the lock were still held
+            if not struck:
+                break
+            with contextlib.suppress(UnknownMember):  # it has left
+                coordinator.leave_group("g", member_id)
+        assert point > 5

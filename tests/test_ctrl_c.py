@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -16,7 +17,7 @@ from ctrl_c import strike
 from faults import UnsyncedFileSystem, crash, open_log, partition_of
 
 import embedlog
-from embedlog import Log, Producer, RecordMetadata
+from embedlog import Job, Log, Producer, RecordMetadata
 from embedlog.codec import loops
 from embedlog.model import CommittedOffset, TopicPartition
 from embedlog.runtime.background_failures import BackgroundFailures
@@ -307,3 +308,31 @@ def test_a_send_that_waits_for_a_future_does_not_hold_up_the_sender(log: Log) ->
             assert future.result(0).offset == point
             if not struck:
                 break
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ahead", [False, True])
+def test_an_interrupted_take_leaves_the_queue_and_its_jobs(path: Path, ahead: bool) -> None:
+    """No thread waits for ever for what the interrupted one asked for; its jobs come at once, uncounted."""
+    with embedlog.open(path) as log, log.queue("jobs", lock_ms=3_600_000) as queue:
+        for number in itertools.count():
+            sent = [b"%d %d" % (number, each) for each in range(4 if ahead else 1)]
+            log.append_many("jobs", sent)
+            if ahead:
+                first = queue.take(timeout_ms=math.inf)
+                assert first is not None and first.value == sent.pop(0)
+                first.accept()
+            taken: list[Job[bytes, bytes]] = []
+            struck = strike(number, lambda into=taken: into.extend([queue.take()]))
+            for job in taken:
+                job.release(counted=False)
+            again = set()
+            for _ in sent:
+                job = queue.take(timeout_ms=math.inf)
+                assert job is not None and job.deliveries == 1
+                again.add(job.value)
+                job.accept()
+            assert again == set(sent)
+            if not struck:
+                break
+    assert number > (10 if ahead else 250)

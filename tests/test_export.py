@@ -16,7 +16,7 @@ from damage import files
 from encoding import encode_values
 from faults import Clock, FaultyFileSystem, crash, open_log, partition_of, store_of, values
 from housekeeping import housekeep
-from transactions import Transactions
+from transactions import Transactions, coordinated
 
 import embedlog
 from embedlog import Log, StorageError
@@ -125,8 +125,8 @@ def test_transactions_come_along(log: Log, destination: Path) -> None:
             base_sequence=number,
             transactional=True,
         )
-        partition.append(batch)
-        partition.append(encode_control_batch(commit=commit, **marker))
+        coordinated(partition, batch)
+        coordinated(partition, encode_control_batch(commit=commit, **marker))
     log.backup(destination)
     with embedlog.open(destination) as copy:
         assert [r.value for r in copy.read("t", isolation_level="read_committed")] == [b"1"]
@@ -146,7 +146,7 @@ def test_transactions_open_during_a_backup(tmp_path: Path, destination: Path, la
     fs = FaultyFileSystem(tmp_path)
     log = open_log(tmp_path / "log", fs)
     log.create_topic("t")
-    original = Transactions(lambda batch: partition_of(log).append(batch).base_offset)
+    original = Transactions(lambda batch: coordinated(partition_of(log), batch).base_offset)
     original.send(1, b"aborted")
     original.end(1, commit=False)
     original.send(2, b"open")
@@ -166,7 +166,7 @@ def test_transactions_open_during_a_backup(tmp_path: Path, destination: Path, la
     with embedlog.open(destination, mode="r") as reader, embedlog.open(destination) as copy:
         assert copy.recovery.clean and len(values(copy)) == 3
         assert values(copy, **committed) == values(reader, **committed) == []
-        again = Transactions(lambda batch: partition_of(copy).append(batch).base_offset)
+        again = Transactions(lambda batch: coordinated(partition_of(copy), batch).base_offset)
         again.send(2, b"open")
         assert again.open == {2: {2: b"open"}}, "the copy knows it for a repetition"
         for _ in range(10):

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from embedlog import codec
-from embedlog.clients.fetch_decoder import Decoded, Records, Values, decode_chunk
+from embedlog.codec.fetch_decoder import Decoded, Records, Values, decode_chunk
 from embedlog.errors import CorruptRecord, DecompressedTooLarge, UnknownMagic
 from embedlog.model import AbortedTransaction, Fetched
 

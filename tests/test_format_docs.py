@@ -25,6 +25,7 @@ from embedlog.storage.writer_state import WriterStateReader
 from embedlog.store.catalog import Catalog
 from embedlog.store.topic import Topic
 from embedlog.store.topics_journal import apply_changes
+from embedlog.wire import queue_state, share_state
 from embedlog.wire.offsets_topic import (
     OffsetKey,
     decode_key,
@@ -94,6 +95,7 @@ def test_every_example_is_parsed() -> None:
         "writer-state",
         "offset-key", "offset-value",
         "message-v0", "message-v1", "wrapper-v1", "kafka-07", "fetch-07", "multifetch-07",
+        "share-key", "share-update", "queue-update",
     }  # fmt: skip
 
 
@@ -148,7 +150,18 @@ def test_the_control_batch_aborts() -> None:
     (header,) = codec.scan(example.data).headers
     assert header.is_control
     assert header.is_transactional
-    assert codec.control_type(codec.decode(example.data, header, "clicks", 0)[0].key) == codec.ABORT
+    (record,) = codec.decode(example.data, header, "clicks", 0)
+    assert codec.control_type(record.key) == codec.ABORT
+    assert codec.transaction_end(record.key, record.value) == (False, 0)
+    written = codec.encode_control_batch(
+        commit=False,
+        producer_id=header.producer_id,
+        producer_epoch=header.producer_epoch,
+        timestamp_ms=header.max_timestamp_ms,
+        base_offset=header.base_offset,
+        leader_epoch=header.leader_epoch,
+    )
+    assert written == example.data
 
 
 def test_indexes() -> None:
@@ -204,7 +217,7 @@ def test_the_list_of_segments(tmp_path: Path) -> None:
     manifest.load()
     assert manifest.summaries == {
         0: Summary(27508, 120, 4096, 0x2A7F00C1),
-        4096: Summary(1048433, 3, 300, 0x00C0FFEE),
+        4096: Summary(1048433, 3, 300, 0x00C0FFEE, of_file=True),
     }
     missing = manifest.missing((), 0)
     assert [(each.base_offset, each.next_offset) for each in missing] == [
@@ -310,3 +323,23 @@ def test_json_blocks_are_json() -> None:
     assert blocks
     for block in blocks:
         json.loads(block)
+
+
+def test_the_records_of_share_groups() -> None:
+    key = EXAMPLES["share-key"]
+    stated = key.stated()
+    assert len(stated) == 3
+    assert share_state.decode_key(key.data, "t")._asdict() == {**stated, "is_snapshot": False}
+    update = share_state.decode_update(EXAMPLES["share-update"].data)
+    (batch,) = update.batches
+    stated = EXAMPLES["share-update"].stated()
+    assert {**update._asdict(), **batch._asdict(), "batches": None} == {**stated, "batches": None}
+    assert share_state.encode_update(*update) == EXAMPLES["share-update"].data
+    state = queue_state.decode_state(EXAMPLES["queue-update"].data)
+    (lock,) = state.locks
+    stated = EXAMPLES["queue-update"].stated()
+    actual = {**state._asdict(), **lock._asdict()}
+    assert len(stated) == 10
+    assert {name: actual[name] for name in stated} == stated
+    assert lock.until_ms - state.boot_ms == 30_000
+    assert queue_state.encode_state(state) == EXAMPLES["queue-update"].data

@@ -10,6 +10,7 @@ import pytest
 from installations import build_wheel, copy_source, files_of, install, run
 
 LOOPS = ("compiled_encoding", "compiled_decoding", "compiled_columns", "compiled_scanning")
+PATHS = ("compiled", "compiled_path", "compiled_send", "compiled_iteration")
 GOES_ON = "embedlog: cannot build the compiled loops, going on without them"
 
 APPEND_AND_READ = """
@@ -81,7 +82,7 @@ def test_a_wheel_has_the_loops_and_no_generated_source(source: Path, tmp_path: P
     assert built.returncode == 0, built.stderr
     files = files_of(tmp_path / "wheels")
     loops = [f"embedlog/codec/{name}" for name in LOOPS]
-    loops += [f"embedlog/fast_append/{name}" for name in ("compiled", "compiled_path", "compiled_send")]
+    loops += [f"embedlog/fast_append/{name}" for name in PATHS]
     suffix = sysconfig.get_config_var("EXT_SUFFIX")
     assert {name for name in files if name.endswith((".c", suffix))} == {f"{loop}{suffix}" for loop in loops}
     assert not list((source / "embedlog").rglob("*.c"))

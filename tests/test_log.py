@@ -15,8 +15,9 @@ from programs import crash
 import embedlog
 from embedlog import Log, OffsetAndTimestamp, PartitionOffsets, Record, RecordMetadata, TopicPartition
 from embedlog.clients.consumer import Consumer
-from embedlog.clients.options import ConsumerOptions, ProducerOptions
+from embedlog.clients.options import ConsumerOptions, ProducerOptions, QueueOptions
 from embedlog.clients.producer import Producer
+from embedlog.clients.queue import Queue
 from embedlog.errors import (
     Closed,
     InvalidArgument,
@@ -508,7 +509,10 @@ def test_a_topic_inherits_nothing_from_an_earlier_one_of_its_name(path: Path, tm
             assert "t 0" not in (where / "cleaner-offset-checkpoint").read_text()
 
 
-@pytest.mark.parametrize(("options", "client"), [(ProducerOptions, Producer), (ConsumerOptions, Consumer)])
+@pytest.mark.parametrize(
+    ("options", "client"),
+    [(ProducerOptions, Producer), (ConsumerOptions, Consumer), (QueueOptions, Queue)],
+)
 def test_the_typed_options_are_those_of_the_clients(options: type, client: type) -> None:
     parameters = inspect.signature(client).parameters.values()
     keywords = [p.name for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY]

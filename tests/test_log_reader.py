@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from faults import partition_of
 
 import embedlog
 from embedlog.backends.local import EngineBackend
 from embedlog.backends.port import Interrupt
-from embedlog.clients.reader import PartitionReader, read_records, time_ms
-from embedlog.codec import encode_control_batch, scan
+from embedlog.clients.partition_reader import PartitionReader
+from embedlog.clients.reader import read_records, time_ms
+from embedlog.codec import scan
 from embedlog.errors import (
     Closed,
     CorruptRecord,
@@ -128,7 +130,7 @@ def test_following_all_partitions_as_they_grow(log: embedlog.Log) -> None:
 
 
 def test_following_finds_new_partitions(log: embedlog.Log, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("embedlog.clients.reader._LOOK_FOR_PARTITIONS_MS", 5)
+    monkeypatch.setattr("embedlog.clients.follower.LOOK_FOR_PARTITIONS_MS", 5)
     records = log.read("t", start="latest", follow=True)
     log.create_partitions("t", 3)
     append(log, 2, 0)
@@ -299,9 +301,7 @@ def test_no_such_record(log: embedlog.Log, error: type[Exception], arguments: tu
 
 
 def test_a_transaction_marker_is_not_a_record(log: embedlog.Log) -> None:
-    log.backend.append(
-        "t", 0, encode_control_batch(commit=True, producer_id=1, producer_epoch=0, timestamp_ms=1)
-    )
+    partition_of(log).end_transaction(1, 0, commit=True, timestamp_ms=1)
     assert log.read_at("t", 0, 10) is None
 
 

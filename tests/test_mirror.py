@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 from encoding import encode_values
+from faults import partition_of
 from programs import crash
-from transactions import Transactions
+from transactions import Transactions, coordinated
 
 import embedlog
 from embedlog import InvalidArgument, InvalidType, Log, Mirror, MirrorStatus, Record, TopicPartition
@@ -129,7 +130,7 @@ def test_a_filter_is_for_whole_names(log: Log, there: Path) -> None:
 
 def test_committed_transactions_are_copied_as_plain_records(log: Log, there: Path) -> None:
     log.create_topic("t")
-    account = Transactions(lambda batch: log.backend.append("t", 0, batch).base_offset)
+    account = Transactions(lambda batch: coordinated(partition_of(log), batch).base_offset)
     chosen = random.Random(7)
     for number in range(300):
         account.step(chosen, number)

@@ -637,7 +637,7 @@ def test_a_log_that_cannot_be_released_blocks_no_other_child_handler(
     log.create_topic("t")
     with embedlog.open(tmp_path / "other") as other, monkeypatch.context() as patched:
         patched.setattr(other.backend, "abandon", fails)
-        patched.setattr("embedlog.log._open_logs", [other, log])  # in this order
+        patched.setattr("embedlog.runtime.closing.open_handles", [other, log])  # in this order
         assert in_child(lambda: log.append("t", b"the child's")) == ForkedHandle.__name__
 
 

@@ -36,6 +36,7 @@ from embedlog.errors import (
     PartitionNotFound,
     RecordTooLarge,
     TopicNotFound,
+    TransactionAborted,
 )
 from embedlog.fast_append import RECORD_MEMORY
 from embedlog.model import Appended, Record, RecordMetadata
@@ -853,3 +854,19 @@ def test_a_forked_child_refuses_and_leaves_the_parent_alone(tmp_path: Path) -> N
     """
     assert run(script, tmp_path / "data").stdout.split() == ["ForkedHandle", "ForkedHandle"]
     assert survived(tmp_path / "data") == [b"before", b"after"]
+
+
+def test_an_aborted_transaction_keeps_no_batch(log: Any) -> None:
+    """What was buffered at the abort is gone; the next transaction begins batches of its own."""
+    with log.producer(transactional_id="tx", linger_ms=60_000) as producer:
+        for number in range(3):
+            producer.begin_transaction()
+            dropped = producer.send("one", b"dropped")
+            producer.abort_transaction()
+            with pytest.raises(TransactionAborted):
+                dropped.result()
+            producer.begin_transaction()
+            producer.send("one", b"%d" % number)
+            producer.commit_transaction()
+    found = log.read("one", follow=False, isolation_level="read_committed")
+    assert [record.value for record in found] == [b"0", b"1", b"2"]

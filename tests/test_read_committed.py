@@ -18,7 +18,7 @@ import pytest
 from faults import UnsyncedFileSystem, crash, open_log, partition_of, store_of, values
 from housekeeping import housekeep
 from programs import Program
-from transactions import Transactions
+from transactions import Transactions, coordinated
 
 import embedlog
 from embedlog import Log
@@ -32,13 +32,15 @@ Start = Callable[..., Program]
 # Appends the batches that it is told, in hexadecimal, and does what else it is told; answers with the result.
 WRITER = """
 import sys, embedlog
+from faults import partition_of
 from housekeeping import housekeep
+from transactions import coordinated
 log = embedlog.open(sys.argv[1], **eval(sys.argv[2]))
 if not log.topics():
     log.create_topic("t")
 print("open", flush=True)
 def append(batch):
-    return log.backend.append("t", 0, bytearray.fromhex(batch)).base_offset
+    return coordinated(partition_of(log), bytearray.fromhex(batch)).base_offset
 for line in sys.stdin:
     print(eval(line), flush=True)
 """
@@ -87,7 +89,7 @@ def copy_of(path: Path, *without: str) -> Path:
     """A copy of a log's directory, but for some of its files."""
     copy = path.with_name(f"copy without {len(without)}")
     shutil.rmtree(copy, ignore_errors=True)
-    return shutil.copytree(path, copy, ignore=shutil.ignore_patterns("writer.json", *without))
+    return shutil.copytree(path, copy, ignore=shutil.ignore_patterns("writer.json", "*.sock", *without))
 
 
 # -- the three ways in which what the writer published is not enough -----------------------------------------
@@ -219,12 +221,14 @@ def test_readers_and_a_writer_of_a_copy_agree(program: Start, path: Path, seed: 
 BUSY_WRITER = """
 import random, sys, embedlog
 from embedlog.codec import encode_batch, encode_control_batch
+from faults import partition_of
+from transactions import coordinated
 rng = random.Random(sys.argv[2])
 log = embedlog.open(sys.argv[1], flush_ms=3, segment_bytes=50_000, file_delete_delay_ms=0)
 if not log.topics():
     log.create_topic("t")
 def append(batch):
-    log.backend.append("t", 0, batch)
+    coordinated(partition_of(log), batch)
 def end(producer, commit):
     append(encode_control_batch(commit=commit, producer_id=producer, producer_epoch=0, timestamp_ms=1))
 counts = {producer: 0 for producer in range(4)}  # of records that were committed
@@ -362,7 +366,7 @@ class Scene:
         self.halting = Halting()
         self.log = open_log(path, self.halting, **self.settings)
         self.log.create_topic("t")
-        self.transactions = Transactions(lambda batch: partition_of(self.log).append(batch).base_offset)
+        self.transactions = Transactions(lambda batch: coordinated(partition_of(self.log), batch).base_offset)
         self.fs = Interrupted()
         self.reader = embedlog.open(path, mode="r", fs=self.fs)
 

@@ -22,7 +22,9 @@ from faults import (
 )
 from housekeeping import housekeep
 from old_formats import encode_messages_07
+from transactions import coordinated
 
+from embedlog import recovery
 from embedlog.codec import encode_batch, encode_control_batch, read_header
 from embedlog.codec.message_set import encode_message_set
 from embedlog.errors import (
@@ -44,6 +46,22 @@ from embedlog.store.repair import repair_partition
 from embedlog.store.verify import verify_log
 
 pytestmark = pytest.mark.plain
+
+
+class WatchedFileSystem(FaultyFileSystem):
+    """Notes the segments with records that were without an index file before or after a call."""
+
+    def __init__(self, root: str | os.PathLike[str]) -> None:
+        super().__init__(root)
+        self.bare: list[tuple[str, str]] = []
+
+    def _note(self, operation: str, path: str) -> None:
+        super()._note(operation, path)
+        for segment in Path(path).parent.glob("*.kafka"):
+            indexes = segment.with_suffix(".index"), segment.with_suffix(".timeindex")
+            if segment.stat().st_size and not all(map(Path.exists, indexes)):
+                self.bare.append((operation, segment.name))
+
 
 NAME = TopicPartition("t", 0)
 FIRST = "00000000000.kafka"
@@ -367,26 +385,64 @@ def test_a_first_batch_that_was_never_synced_and_looks_foreign_is_a_torn_tail(
 # -- the tail is rewritten (promise 2) -------------------------------------------------------------------
 
 
-def test_the_tail_is_rewritten_in_the_order_that_survives_power(tmp_path: Path) -> None:
-    crashed_log(tmp_path, flushed=4)
+@pytest.fixture(params=["whole", "split"])
+def rewritten(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """How: with what precedes the tail in its segment, or without, as if that were long."""
+    if request.param == "split":
+        monkeypatch.setattr(recovery, "_SHORT_START", 0)
+    return str(request.param)
+
+
+def test_the_tail_is_rewritten_in_the_order_that_survives_power(tmp_path: Path, rewritten: str) -> None:
+    data = crashed_log(tmp_path, flushed=4)
     fs = FaultyFileSystem(tmp_path)
     with open_log(tmp_path, fs) as log:
-        new = "t_0/00000000012.kafka"
+        new = "t_0/00000000012.kafka" if rewritten == "split" else f"t_0/{FIRST}"
         calls = [call for call in fs.calls if call.path in (new, new + ".recovering", "t_0", f"t_0/{FIRST}")]
         order = [(call.operation, os.path.basename(call.path)) for call in calls]
-        assert order[:7] == [
-            ("create", "00000000012.kafka.recovering"),
-            ("write", "00000000012.kafka.recovering"),
-            ("sync", "00000000012.kafka.recovering"),
-            ("rename", "00000000012.kafka"),
+        name = os.path.basename(new)
+        steps = [
+            ("create", f"{name}.recovering"),
+            ("write", f"{name}.recovering"),
+            ("sync", f"{name}.recovering"),
+            ("rename", name),
             ("sync_dir", "t_0"),
-            ("truncate", FIRST),
-            ("sync", FIRST),
         ]
-        assert log.recovery.partitions[0].bytes_rewritten > 0
+        cutting = [("truncate", FIRST), ("sync", FIRST)] if rewritten == "split" else []
+        assert order[: len(steps + cutting)] == steps + cutting
+        start = batch_ends(data)[4] if rewritten == "split" else 0
+        assert log.recovery.partitions[0].bytes_rewritten == len(data) - start
         assert len(values(log)) == 18
+        assert b"".join(path.read_bytes() for path in segments(tmp_path / "t_0")) == data
 
 
+def test_only_a_short_start_is_copied(tmp_path: Path) -> None:
+    for number, size in enumerate((65_000, 66_000)):
+        path = tmp_path / str(number)
+        log = open_log(path)
+        log.create_topic("t")
+        log.append("t", bytes(size))
+        housekeep(store_of(log))
+        log.append("t", b"tail")
+        crash(log)
+        with open_log(path) as log:
+            assert len(segments(path / "t_0")) == 1 + number
+            assert [record.offset for record in log.read("t")] == [0, 1]
+
+
+@pytest.mark.parametrize("flushed", [0, 3])
+def test_a_segment_is_never_without_its_indexes(path: Path, flushed: int, rewritten: str) -> None:
+    """Other processes read while a log is recovered."""
+    crashed_log(path, flushed=flushed)
+    fs = WatchedFileSystem(path)
+    with open_log(path, fs=fs) as log:
+        assert log.recovery.partitions[0].bytes_rewritten > 0
+        assert len(segments(path / "t_0")) == 1 + (flushed > 0 and rewritten == "split")
+    assert fs.count("rename") > 0
+    assert fs.bare == []
+
+
+@pytest.mark.usefixtures("rewritten")
 def test_a_hard_linked_segment_is_replaced_and_not_cut(tmp_path: Path) -> None:
     for flushed in (0, 4):
         path = tmp_path / f"log{flushed}"
@@ -430,16 +486,19 @@ def _torn(path: Path) -> None:
         )
         if number == 2:
             housekeep(store_of(log))
-    partition.append(
+    coordinated(
+        partition,
         encode_batch(
             [(None, b"aborted", (), 2000)],
             producer_id=8,
             producer_epoch=0,
             base_sequence=0,
             transactional=True,
-        )
+        ),
     )
-    partition.append(encode_control_batch(commit=False, producer_id=8, producer_epoch=0, timestamp_ms=2000))
+    coordinated(
+        partition, encode_control_batch(commit=False, producer_id=8, producer_epoch=0, timestamp_ms=2000)
+    )
     log.append("t", b"last")
     crash(log)
     last = max((path / "t_0").glob("*.kafka"))
@@ -474,6 +533,7 @@ def _recover_killed(path: Path, before_call: int) -> int:
     return in_child(recover)
 
 
+@pytest.mark.usefixtures("rewritten")
 def test_recovery_killed_at_any_call_restarts_and_ends_the_same(tmp_path: Path) -> None:
     source, whole, copy = tmp_path / "source", tmp_path / "whole", tmp_path / "copy"
     _torn(source)
@@ -499,6 +559,7 @@ def test_recovery_killed_repeatedly(tmp_path: Path) -> None:
         shutil.rmtree(copy)
 
 
+@pytest.mark.usefixtures("rewritten")
 def test_a_power_cut_at_any_call_loses_nothing_that_was_durable(tmp_path: Path) -> None:
     """Appends, rolls, topics, log starts, a close: at each call, with only what had been fsynced."""
     path = tmp_path / "log"
@@ -766,11 +827,13 @@ def test_aborted_transactions_stay_dropped(tmp_path: Path, how: str) -> None:
     log.create_topic("t")
     partition = partition_of(log)
     log.append("t", b"plain")
-    partition.append(_batch(0, value=b"aborted", transactional=True))
-    partition.append(_batch(0, value=b"kept", transactional=True, producer=6))
-    partition.append(encode_control_batch(commit=False, producer_id=5, producer_epoch=0, timestamp_ms=1))
-    partition.append(encode_control_batch(commit=True, producer_id=6, producer_epoch=0, timestamp_ms=1))
-    partition.append(_batch(1, value=b"open", transactional=True))
+    coordinated(partition, _batch(0, value=b"aborted", transactional=True))
+    coordinated(partition, _batch(0, value=b"kept", transactional=True, producer=6))
+    coordinated(
+        partition, encode_control_batch(commit=False, producer_id=5, producer_epoch=0, timestamp_ms=1)
+    )
+    coordinated(partition, encode_control_batch(commit=True, producer_id=6, producer_epoch=0, timestamp_ms=1))
+    coordinated(partition, _batch(1, value=b"open", transactional=True))
     log.append("t", b"behind")
     if how != "crash":
         housekeep(store_of(log))
@@ -797,9 +860,10 @@ def test_a_txnindex_that_found_no_room_is_completed(tmp_path: Path) -> None:
         for number in range(3):
             # They begin at offsets of which the last byte looks like the begin of an entry where one is torn.
             log.append_many("t", [b"plain"] * (254 if number else 256))
-            partition_of(log).append(_batch(number, value=b"aborted", transactional=True))
-            partition_of(log).append(
-                encode_control_batch(commit=False, producer_id=5, producer_epoch=0, timestamp_ms=1)
+            coordinated(partition_of(log), _batch(number, value=b"aborted", transactional=True))
+            coordinated(
+                partition_of(log),
+                encode_control_batch(commit=False, producer_id=5, producer_epoch=0, timestamp_ms=1),
             )
             if not number:
                 fs.fail("write", errno.ENOSPC, path=".txnindex")
@@ -815,14 +879,15 @@ def test_aborted_transactions_past_the_end_are_forgotten(tmp_path: Path) -> None
     """Else they would take what is appended there for theirs."""
     with open_log(tmp_path) as log:
         log.create_topic("t")
-        partition_of(log).append(_batch(0, transactional=True))
+        coordinated(partition_of(log), _batch(0, transactional=True))
     index = tmp_path / "t_0" / "00000000000.txnindex"
     index.write_bytes(encode_aborted([AbortedTransaction(5, 0, 3, 4)]))
     with open_log(tmp_path) as log, open_log_reader(tmp_path) as reader:
         for sequence in range(1, 6):
-            partition_of(log).append(_batch(sequence, transactional=True))
-        partition_of(log).append(
-            encode_control_batch(commit=True, producer_id=5, producer_epoch=0, timestamp_ms=1)
+            coordinated(partition_of(log), _batch(sequence, transactional=True))
+        coordinated(
+            partition_of(log),
+            encode_control_batch(commit=True, producer_id=5, producer_epoch=0, timestamp_ms=1),
         )
         for each in (log, reader):
             assert len(values(each, isolation_level="read_committed")) == 6

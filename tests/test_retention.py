@@ -16,19 +16,28 @@ import embedlog
 from embedlog.config import TopicSettings
 from embedlog.errors import InvalidArgument, InvalidSetting, OffsetOutOfRange
 from embedlog.files.filesystem import FileSystem
-from embedlog.retention import SegmentInfo, apply_retention, name_policies, policy_by_name
+from embedlog.retention import SegmentInfo, apply_retention, name_policies, policy_of
 
 HOUR_MS = 3_600_000
 NOW_MS = START_MS + 1000 * HOUR_MS
 
 
-def info(number: int, *, size: int = 100, modified: int = 0, largest: int = -1, active: bool = False):
+def info(
+    number: int,
+    *,
+    size: int = 100,
+    modified: int = 0,
+    largest: int = -1,
+    active: bool = False,
+    finished: bool = False,
+) -> SegmentInfo:
     """Segment number `number`; times in hours before now."""
     return SegmentInfo(
         number * 10,
         number * 10 + 10,
         size,
         active,
+        finished,
         lambda: NOW_MS - modified * HOUR_MS,
         lambda: NOW_MS - largest * HOUR_MS if largest >= 0 else -1,
     )
@@ -36,7 +45,8 @@ def info(number: int, *, size: int = 100, modified: int = 0, largest: int = -1, 
 
 def count(names: str, segments: Sequence[SegmentInfo], **settings: int) -> int:
     name_policies({"delete_policy": names})
-    return policy_by_name(names)(segments, TopicSettings(**settings), NOW_MS)
+    wanted = TopicSettings(delete_policy=names, **settings)
+    return policy_of(wanted)(segments, wanted, NOW_MS)
 
 
 ALL = "modification_time,record_timestamp,bytes"
@@ -78,7 +88,7 @@ def test_no_more_indexes_are_read_than_the_decision_takes(
         return NOW_MS - (9 if number < 2 else 1) * HOUR_MS
 
     def told(number: int) -> SegmentInfo:
-        return SegmentInfo(number, number + 1, 100, False, lambda: NOW_MS, lambda: largest(number))
+        return SegmentInfo(number, number + 1, 100, False, False, lambda: NOW_MS, lambda: largest(number))
 
     count(names, [told(number) for number in range(50)], **settings)
     assert found == asked
@@ -154,20 +164,20 @@ def bench_with_segments(
 
 def test_nothing_is_deleted_by_default(tmp_path: Path) -> None:
     with bench_with_segments(tmp_path, [10**5, 10**4, 1]) as bench:
-        assert apply_retention(bench.partition, NOW_MS) == 0
+        assert apply_retention(bench.partition, NOW_MS, 0) == 0
         assert len(read_all(bench.partition)) == 30
         assert bench.starts == 0
 
 
 def test_a_topic_that_is_only_compacted_loses_no_segment(tmp_path: Path) -> None:
     with bench_with_segments(tmp_path, [9, 8, 0], cleanup_policy="compact", retention_ms=0) as bench:
-        assert apply_retention(bench.partition, NOW_MS) == 0
+        assert apply_retention(bench.partition, NOW_MS, 0) == 0
 
 
 def test_without_a_cleanup_policy_every_record_stays(tmp_path: Path) -> None:
     settings = {"cleanup_policy": "", "retention_ms": 0, "retention_bytes": 0}
     with bench_with_segments(tmp_path / "bench", [9, 8, 0], **settings) as bench:
-        assert apply_retention(bench.partition, NOW_MS) == 0
+        assert apply_retention(bench.partition, NOW_MS, 0) == 0
         assert len(read_all(bench.partition)) == 30
     with embedlog.open(tmp_path / "log") as log:
         log.create_topic("t", **settings)
@@ -179,14 +189,14 @@ def test_deleting_old_segments_advances_the_log_start(tmp_path: Path) -> None:
     with bench_with_segments(tmp_path, [9, 8, 1, 0], retention_ms=5 * HOUR_MS) as bench:
         partition = bench.partition
         size = sum(segment.size for segment in partition.segments()[:2])
-        assert apply_retention(partition, NOW_MS) == size
+        assert apply_retention(partition, NOW_MS, 0) == size
         assert partition.offsets().log_start_offset == 20
         assert [record.offset for record in read_all(partition)] == list(range(20, 40))
         assert all(path.endswith(".deleted") for path in bench.waiting)
         assert bench.delays == [partition.settings.file_delete_delay_ms]
         with pytest.raises(OffsetOutOfRange):
             partition.fetch(19, 100)
-        assert apply_retention(partition, NOW_MS) == 0
+        assert apply_retention(partition, NOW_MS, 0) == 0
         assert bench.reopen().offsets().log_start_offset == 20
 
 
@@ -194,20 +204,22 @@ def test_bytes_keeps_the_youngest(tmp_path: Path) -> None:
     with bench_with_segments(tmp_path, [4, 3, 2, 1]) as bench:
         size = bench.partition.segments()[0].size
         bench.partition.settings = TopicSettings(retention_bytes=2 * size)
-        assert apply_retention(bench.partition, NOW_MS) == 2 * size
+        assert apply_retention(bench.partition, NOW_MS, 0) == 2 * size
         bench.partition.settings = TopicSettings(retention_bytes=0)
-        assert apply_retention(bench.partition, NOW_MS) == size, "the active segment is not for bytes to take"
+        assert apply_retention(bench.partition, NOW_MS, 0) == size, (
+            "the active segment is not for bytes to take"
+        )
         assert len(read_all(bench.partition)) == 10
 
 
 def test_an_active_segment_whose_records_have_all_expired_is_rolled_and_goes(tmp_path: Path) -> None:
     with bench_with_segments(tmp_path, [9, 8], retention_ms=5 * HOUR_MS) as bench:
         partition = bench.partition
-        assert apply_retention(partition, NOW_MS) > 0
+        assert apply_retention(partition, NOW_MS, 0) > 0
         assert partition.offsets() == (20, 20, 20)
         assert read_all(partition) == []
         assert bench.append((b"k", b"new")) == 20
-        assert apply_retention(partition, NOW_MS) == 0
+        assert apply_retention(partition, NOW_MS, 0) == 0
         assert len(read_all(partition)) == 1
         assert [r.offset for r in read_all(bench.reopen())] == [20]
 
@@ -215,14 +227,14 @@ def test_an_active_segment_whose_records_have_all_expired_is_rolled_and_goes(tmp
 def test_an_active_segment_with_one_young_record_stays(tmp_path: Path) -> None:
     with bench_with_segments(tmp_path, [9, 8], retention_ms=5 * HOUR_MS) as bench:
         bench.append((b"k", b"young"))
-        assert apply_retention(bench.partition, NOW_MS) > 0
+        assert apply_retention(bench.partition, NOW_MS, 0) > 0
         assert bench.partition.offsets().log_start_offset == 10
         assert len(bench.partition.segments()) == 1
 
 
 def test_an_empty_partition_is_left_alone(tmp_path: Path) -> None:
     with Bench(str(tmp_path), TopicSettings(retention_ms=0, delete_policy="modification_time")) as bench:
-        assert apply_retention(bench.partition, NOW_MS * 2) == 0
+        assert apply_retention(bench.partition, NOW_MS * 2, 0) == 0
         assert len(bench.partition.segments()) == 1
 
 
@@ -231,9 +243,9 @@ def test_modification_time_of_the_active_segment_is_its_files(tmp_path: Path) ->
     with bench_with_segments(tmp_path, [0], **settings) as bench:
         path = bench.partition.segments()[0].path
         os.utime(path, (NOW_MS / 1000 - 3600, NOW_MS / 1000 - 3600))
-        assert apply_retention(bench.partition, NOW_MS) == 0
+        assert apply_retention(bench.partition, NOW_MS, 0) == 0
         os.utime(path, (NOW_MS / 1000 - 6 * 3600, NOW_MS / 1000 - 6 * 3600))
-        assert apply_retention(bench.partition, NOW_MS) > 0
+        assert apply_retention(bench.partition, NOW_MS, 0) > 0
 
 
 def test_a_policy_that_takes_more_than_there_is_deletes_nothing(tmp_path: Path) -> None:
@@ -242,7 +254,7 @@ def test_a_policy_that_takes_more_than_there_is_deletes_nothing(tmp_path: Path) 
         bench_with_segments(tmp_path, [9, 8], delete_policy="test_retention:too_many") as bench,
         pytest.raises(InvalidSetting, match="nothing was deleted"),
     ):
-        apply_retention(bench.partition, NOW_MS)
+        apply_retention(bench.partition, NOW_MS, 0)
 
 
 def test_a_reader_that_holds_a_segment_finishes(tmp_path: Path) -> None:
@@ -250,7 +262,7 @@ def test_a_reader_that_holds_a_segment_finishes(tmp_path: Path) -> None:
         partition = bench.partition
         held, size = partition.readable_segments()[0]
         before = held.pread(size, 0)
-        apply_retention(partition, NOW_MS)
+        apply_retention(partition, NOW_MS, 0)
         bench.files.descriptors.forget(held._handle)  # as if others had needed its descriptor more
         assert held.pread(size, 0) == before
         held.pread(1, 0)
@@ -277,7 +289,7 @@ def test_the_log_start_is_durable_before_a_segment_loses_its_name(tmp_path: Path
     fs = Noting()
     with bench_with_segments(tmp_path, [9, 8, 0], fs, retention_ms=5 * HOUR_MS) as bench:
         fs.calls.clear()
-        apply_retention(bench.partition, NOW_MS)
+        apply_retention(bench.partition, NOW_MS, 0)
         checkpoint = fs.calls.index(("rename", "log-start-offset-checkpoint"))
         assert fs.calls[checkpoint + 1] == ("sync_dir", tmp_path.name)
         renames = [i for i, (call, name) in enumerate(fs.calls) if name.endswith(".deleted")]

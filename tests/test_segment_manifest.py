@@ -394,6 +394,54 @@ def test_a_manifest_of_an_older_version_is_rebuilt(path: Path) -> None:
     assert not verify_log(path).ok
 
 
+def as_version_0(directory: Path) -> None:
+    """Summaries with the CRC-32 of the file, as they were first."""
+    *sealed, active = segments(directory)
+    summaries = listed(directory).summaries
+    lines = [
+        f"{int(each.stem)} {noted.size} {noted.batches} {noted.records} {zlib.crc32(each.read_bytes()):08x}"
+        for each in sealed
+        for noted in (summaries[int(each.stem)],)
+    ]
+    text = "\n".join(["0", str(len(lines) + 1), *lines, str(int(active.stem)), ""]).encode()
+    (directory / MANIFEST).write_bytes(text + b"crc32 %08x\n" % zlib.crc32(text))
+
+
+def test_a_manifest_with_the_crcs_of_files_is_kept(path: Path) -> None:
+    directory = make(path, compacted)
+    as_version_0(directory)
+    before = listed(directory).summaries
+    assert before
+    assert all(each.of_file for each in before.values())
+    assert verify_log(path).findings == ()
+    with open_log(path) as log:
+        fill(log, 100, 130)
+        partition_of(log).roll()
+        housekeep(store_of(log))
+    after = listed(directory).summaries
+    assert after[0] == before[0]
+    assert not all(each.of_file for each in after.values())
+    assert verify_log(path).findings == ()
+
+
+def test_a_wrong_digest_of_either_kind_is_found(path: Path) -> None:
+    """The batches are valid, but not those that were sealed."""
+    directory = make(path, compacted)
+    good = (directory / MANIFEST).read_bytes()
+    as_version_0(directory)
+    for text in (good, (directory / MANIFEST).read_bytes()):
+        version, count, first, *others, _ = text.decode().removesuffix("\n").split("\n")
+        *kept, digest = first.split(" ")
+        first = " ".join([*kept, f"{int(digest, 16) ^ 1:08x}"])
+        changed = "\n".join([version, count, first, *others, ""]).encode()
+        (directory / MANIFEST).write_bytes(changed + b"crc32 %08x\n" % zlib.crc32(changed))
+        (finding,) = verify_log(path).findings
+        assert finding.kind == DAMAGE
+        assert "not those that it was sealed with" in finding.reason
+        (directory / MANIFEST).write_bytes(text)
+        assert verify_log(path).findings == ()
+
+
 def test_a_directory_without_a_manifest_gets_one(path: Path) -> None:
     directory = make(path, compacted)
     (directory / MANIFEST).unlink()

@@ -22,7 +22,7 @@ from kafka_files import fingerprint
 
 import embedlog
 from embedlog import Log, Mirror, Record, TopicPartition
-from embedlog.backends.handover import append_staged
+from embedlog.backends.tool_requests import append_staged
 from embedlog.cli import main
 from embedlog.codec import encode_batch
 from embedlog.store.verify import verify_log

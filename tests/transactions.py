@@ -1,15 +1,34 @@
-"""Transactional producers, and the records that read_committed returns at any time."""
+"""Transactional producers of one partition, and the records that read_committed returns at any time."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable
 
-from embedlog.codec import encode_batch, encode_control_batch
+from embedlog.codec import decode, encode_batch, encode_control_batch, read_header, transaction_end
+from embedlog.model import Appended
+from embedlog.partition import Partition
 
 Appending = Callable[[bytearray], int]
 
 PRODUCERS = (1, 2, 3)
+
+
+def coordinated(partition: Partition, batch: bytearray) -> Appended:
+    """Append a batch as a coordinator of version-1 transactions would have it appended."""
+    header = read_header(batch)
+    if header.is_control:
+        (record,) = decode(batch, header, *partition.name)
+        return partition.end_transaction(
+            header.producer_id,
+            header.producer_epoch,
+            commit=transaction_end(record.key, record.value).commit,
+            timestamp_ms=header.max_timestamp_ms,
+            transaction_version=1,
+        )
+    if header.is_transactional:
+        partition.allow_transaction(header.producer_id, header.producer_epoch, transaction_version=1)
+    return partition.append(batch)
 
 
 class Transactions:

@@ -1,1 +1,1 @@
-"""The port that clients use, and its implementations: over a local directory, or over the wire."""
+"""The port that clients use, and its implementations: a directory, alone or shared, or brokers."""

@@ -6,14 +6,20 @@ Nothing is decided here: each method finds the partition and calls it. Waiting i
 from __future__ import annotations
 
 import contextlib
+import socket
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
-from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, NoReturn, Self, TypeVar
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, ClassVar, Final, NoReturn, Self, TypeVar
 
 from ..config import TopicSettings
-from ..errors import InvalidArgument, StorageError, TopicNotFound
-from ..files.names import FORGETTING_OFFSETS, check_not_internal
+from ..errors import Closed, InvalidArgument, StorageError, TopicNotFound
+from ..files.names import (
+    FORGETTING_OFFSETS,
+    STAGING_DIRECTORY,
+    TRANSACTION_STATE_TOPIC,
+    check_not_internal,
+)
 from ..model import (
     Appended,
     Fetched,
@@ -21,21 +27,25 @@ from ..model import (
     OffsetAndTimestamp,
     OffsetRange,
     PartitionOffsets,
-    PartitionState,
     Record,
     RecoveryReport,
     TopicDescription,
     TopicPartition,
 )
-from ..partition import Partition
 from ..storage.reader import ReadablePartition
 from ..store.store import Store
-from .attendant import Attendant
+from .owner_socket import OwnerSocket, Served
 from .port import Interrupt
 
 if TYPE_CHECKING:
     from ..groups.coordinator import GroupCoordinator
+    from ..groups.share_coordinator import ShareGroupCoordinator
+    from ..groups.share_state import ShareState
+    from ..groups.transaction_coordinator import TransactionCoordinator
     from ..store.read_only_store import ReadOnlyStore
+    from ..wire.transaction_state import TransactionMetadata
+    from .listening import ListeningArrivals
+    from .stored_shares import StoredShares
 
 _READ_ERRORS: Final = (StorageError, OSError)
 
@@ -137,6 +147,10 @@ class EngineBackend:
         edges = [offsets for topic in topics for offsets in topic.values()]
         refusing, damage, failing = self._trouble()
         disk_bytes, used_fraction, is_full = self._disk()
+        try:
+            free_bytes = self._engine.fs.free_bytes(self.path)
+        except OSError as error:  # the directory was moved or removed
+            raise StorageError(f"{self.path} cannot be read: {error}", path=self.path) from error
         return Health(
             "degraded" if refusing or damage or failing else "full" if is_full else "ok",
             self.path,
@@ -144,7 +158,7 @@ class EngineBackend:
             len(topics),
             len(edges),
             self._bytes(),
-            self._engine.fs.free_bytes(self.path),
+            free_bytes,
             sum(edge.log_end_offset - edge.flushed_offset for edge in edges),
             refusing,
             damage,
@@ -161,13 +175,26 @@ class EngineBackend:
         """Bytes on disk, their fraction of max_bytes, and whether an append was refused for lack of room."""
         return -1, 0.0, False
 
+    def share_reader(self) -> StoredShares:
+        from .stored_shares import StoredShares
+
+        return StoredShares(self._engine)
+
+    def stored_transactions(self) -> dict[str, TransactionMetadata]:
+        from ..groups.transaction_log import read_transactions
+
+        exists = TRANSACTION_STATE_TOPIC in self._engine.topics()
+        return read_transactions(self._engine.partitions_of(TRANSACTION_STATE_TOPIC) if exists else ())
+
     def _bytes(self) -> int:
         """Bytes of all segments."""
-        return sum(self._of_each_topic(self._bytes_of))
+        return sum(sum(sizes.values()) for sizes in self._of_each_topic(self.sizes))
 
-    def _bytes_of(self, topic: str) -> int:
-        partitions = self._engine.partitions_of(topic)
-        return sum(size for partition in partitions for _, size in partition.readable_segments())
+    def sizes(self, topic: str) -> dict[int, int]:
+        return {
+            partition.name.partition: sum(size for _, size in partition.readable_segments())
+            for partition in self._engine.partitions_of(topic)
+        }
 
     def _of_each_topic(self, ask: Callable[[str], T]) -> list[T]:
         """The answers for all topics, without those that are deleted in the meantime."""
@@ -186,12 +213,21 @@ class EngineBackend:
         raise error
 
 
+def import_server() -> None:
+    """Import what recovers the log, and what serves it to other processes."""
+    from ..cluster import owner  # noqa: F401
+    from ..codec import sniff  # noqa: F401
+
+
 class WriterBackend(EngineBackend):
-    """Over a store: the whole port. Implements `port.TopicAdmin` and `Maintenance` too."""
+    """Over a store: the whole port. Implements `port.TopicAdmin` and `Maintenance` too.
+
+    shared: whether other processes may use the log through this one's socket.
+    """
 
     mode = "rw"
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, *, shared: bool = False) -> None:
         super().__init__(store)
         self.store = store
         self.appenders = store.partitions_of
@@ -202,13 +238,38 @@ class WriterBackend(EngineBackend):
         self.flush = store.flush
         self.reopen = store.reopen
         self._lock = threading.Lock()
-        # Both are guarded by _lock.
+        # All are guarded by _lock.
         self._coordinator: GroupCoordinator | None = None
         self._closed = False
-        store.deletions.listen(lambda topic: self.coordinator.forget_topic(topic))
-        self._attendant = Attendant(store, lambda: self.coordinator)
+        self._share_state: ShareState | None = None
+        self._share_coordinator: ShareGroupCoordinator | None = None
+        self._transactions: TransactionCoordinator | None = None
+        store.deletions.listen(self._forget_topic)
+        store.holds.ask(lambda name: self.share_state.hold_offset(name))
+        if TRANSACTION_STATE_TOPIC in store.by_topic:
+            store.background.add_timer("opening transactions", self._open_transactions)
+        self._shared = shared
+        self._socket = OwnerSocket(self.path, self._tidy, self._serve)
         if store.background.started:
-            self._attendant.start()
+            self._socket.start()
+            store.background.add_timer("looking for the socket", self._socket.restore)
+
+    def _tidy(self) -> None:
+        """Remove what jobs that were killed long ago have staged."""
+        if self.store.fs.exists(self.store.catalog.file(STAGING_DIRECTORY)):
+            from ..store.atomic_append import tidy_staging
+
+            tidy_staging(self.store)
+
+    def _serve(self, listening: socket.socket, path: str) -> Served:
+        from ..cluster.owner import OwnerServer
+
+        return OwnerServer(listening, path, self, shared=self._shared)
+
+    @property
+    def unreachable(self) -> OSError | None:
+        """Why other processes cannot connect to the directory's socket; None if they can."""
+        return self._socket.failure
 
     @property
     def coordinator(self) -> GroupCoordinator:
@@ -221,6 +282,65 @@ class WriterBackend(EngineBackend):
                 if self._closed:
                     self._coordinator.close()
             return self._coordinator
+
+    @property
+    def share_state(self) -> ShareState:
+        """Created when it is first used."""
+        with self._lock:
+            if self._share_state is None:
+                from ..groups.share_state import ShareState
+
+                self._share_state = ShareState(self.store)
+            return self._share_state
+
+    def _forget_topic(self, topic: str) -> None:
+        self.coordinator.forget_topic(topic)
+        with self._lock:
+            share_state, share_coordinator = self._share_state, self._share_coordinator
+        if share_coordinator is not None:
+            share_coordinator.forget_topic(topic)
+        if share_state is not None:
+            share_state.forget_topic(topic)
+
+    def group_reader(self) -> GroupCoordinator:
+        return self.coordinator
+
+    @property
+    def share_coordinator(self) -> ShareGroupCoordinator:
+        """Created when it is first used."""
+        state = self.share_state
+        with self._lock:
+            if self._share_coordinator is None:
+                from ..groups.share_coordinator import ShareGroupCoordinator
+
+                if self._closed:
+                    raise Closed("the log is closed")
+                self._share_coordinator = ShareGroupCoordinator(self.store, state)
+            return self._share_coordinator
+
+    @property
+    def transactions(self) -> TransactionCoordinator:
+        """Created when it is first used, and soon after the open of a log that has had transactions."""
+        groups = self.coordinator
+        with self._lock:
+            if self._transactions is None:
+                from ..groups.transaction_coordinator import TransactionCoordinator
+
+                self._transactions = TransactionCoordinator(self.store, groups)
+                if self._closed:
+                    self._transactions.close()
+            return self._transactions
+
+    def stored_transactions(self) -> dict[str, TransactionMetadata]:
+        if TRANSACTION_STATE_TOPIC not in self.store.by_topic:
+            self.check_open()
+            return {}
+        return self.transactions.describe_all()
+
+    def _open_transactions(self) -> None:
+        """In the background: open transactions time out, and prepared ends are finished, also if they are
+        not used. The coordinator's own timer loads it."""
+        _ = self.transactions
 
     @property
     def topic_admin(self) -> WriterBackend:
@@ -250,6 +370,8 @@ class WriterBackend(EngineBackend):
         return found.append(batches, flush=flush, expected_offset=expected_offset)
 
     def arrivals(self, *, read_committed: bool, interrupt: Interrupt) -> ListeningArrivals:
+        from .listening import ListeningArrivals
+
         return ListeningArrivals(self.store, read_committed, interrupt)
 
     def wait(
@@ -262,7 +384,9 @@ class WriterBackend(EngineBackend):
     ) -> bool:
         deadline = time.monotonic() + timeout_ms / 1000
         interrupt = Interrupt() if interrupt is None else interrupt
-        with contextlib.closing(ListeningArrivals(self.store, read_committed, interrupt)) as arrivals:
+        with contextlib.closing(
+            self.arrivals(read_committed=read_committed, interrupt=interrupt)
+        ) as arrivals:
             if any(arrivals.expect(*position) for position in positions.items()):
                 return True
             while not arrivals.ready():
@@ -301,22 +425,30 @@ class WriterBackend(EngineBackend):
 
     def close(self) -> None:
         try:
-            self._attendant.stop()
+            self._socket.stop()
             with self._lock:
-                self._closed, coordinator = True, self._coordinator
-            if coordinator is not None:
-                coordinator.close()
+                self._closed = True
+                coordinators = self._transactions, self._coordinator, self._share_coordinator
+            for coordinator in coordinators:
+                if coordinator is not None:
+                    coordinator.close()
         finally:
             self.store.close()
 
     def abandon(self) -> None:
         self._lock, self._closed = threading.Lock(), True
+        if self._transactions is not None:
+            self._transactions.abandon()
         if self._coordinator is not None:
             self._coordinator.abandon()
+        if self._share_coordinator is not None:
+            self._share_coordinator.abandon()
+        if self._share_state is not None:
+            self._share_state.abandon()
         try:
             self.store.abandon()
         finally:
-            self._attendant.abandon()
+            self._socket.abandon()
 
     def _trouble(self) -> tuple[dict[TopicPartition, str], list[str], list[str]]:
         return (
@@ -331,85 +463,3 @@ class WriterBackend(EngineBackend):
 
     def _bytes(self) -> int:
         return sum(partition.size for partition in self.store.partitions())
-
-
-class _Expected(NamedTuple):
-    """An idle partition: where it was read to, and its listener."""
-
-    partition: Partition
-    offset: int
-    wake: Callable[[], None]
-
-
-class ListeningArrivals:
-    """Implements `port.Arrivals` by listeners on partitions: a look costs as much as there is to report."""
-
-    def __init__(self, store: Store, read_committed: bool, interrupt: Interrupt) -> None:
-        self._store = store
-        self._read_committed = read_committed
-        self._interrupt = interrupt
-        self._expected: dict[TopicPartition, _Expected] = {}
-        self._woken: dict[TopicPartition, None] = {}  # changed since; filled by any thread, without a lock
-
-    def expect(self, tp: TopicPartition, offset: int) -> bool:
-        partition = self._store.partition(*tp)
-        if partition.has_data(offset, read_committed=self._read_committed):
-            return True
-        self.forget(tp)
-        expected = _Expected(partition, offset, _waking(tp, self._woken, self._interrupt))
-        self._expected[tp] = expected
-        partition.log.add_listener(expected.wake)
-        return self._may_have_data(expected) and self.forget(tp)  # appended in between
-
-    def forget(self, tp: TopicPartition) -> bool:
-        expected = self._expected.pop(tp, None)
-        if expected is None:
-            return False
-        expected.partition.log.remove_listener(expected.wake)
-        self._woken.pop(tp, None)
-        return True
-
-    def ready(self) -> Collection[TopicPartition]:
-        return [tp for tp in list(self._woken) if self._is_ready(tp)] if self._woken else ()
-
-    def wait(self, timeout_ms: float) -> None:
-        if not self._woken:
-            self._interrupt.wait(timeout_ms)
-
-    def close(self) -> None:
-        for tp in list(self._expected):
-            self.forget(tp)
-
-    def _is_ready(self, tp: TopicPartition) -> bool:
-        """Also lets the next change wake us again if there is nothing yet."""
-        expected = self._expected[tp]
-        if not self._may_have_data(expected):
-            still = True
-            try:
-                del self._woken[tp]
-                still = self._may_have_data(expected)  # changed in between
-            finally:  # Ctrl-C, too, must not lose the wakeup
-                if still:
-                    self._woken[tp] = None
-            return still
-        return True
-
-    def _may_have_data(self, expected: _Expected) -> bool:
-        """True of a closed partition, too: the next fetch tells why."""
-        partition = expected.partition
-        return partition.state is PartitionState.CLOSED or partition.has_data(
-            expected.offset, read_committed=self._read_committed
-        )
-
-
-def _waking(
-    tp: TopicPartition, woken: dict[TopicPartition, None], interrupt: Interrupt
-) -> Callable[[], None]:
-    """A listener that does nothing further until the partition is looked at. It holds no client."""
-
-    def wake() -> None:
-        if tp not in woken:
-            woken[tp] = None
-            interrupt.signal()
-
-    return wake

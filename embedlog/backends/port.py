@@ -3,12 +3,13 @@
 `local.py` implements it over the engine in this process, `remote/` over the wire. Encoded record batches and
 plain values cross it, never segments, locks or sockets, so each client is written once.
 
-    Backend          the core, which every backend has
-    Coordinator      consumer groups and their offsets; GroupAdmin adds administration
+    Backend          the core, which every backend has; Appends is what an append needs of it
     TopicAdmin       create, alter and delete topics
     Maintenance      flush, reopen, compact, backup: of the process that has the directory open for writing
     Splits           divide a partition among several readers
     Arrivals         which idle partitions have records again
+
+Consumer groups, share groups and transactions are in coordinators.py.
 
 A backend gives the object that implements a part through the property of that name; the property raises
 ReadOnly or UnsupportedByBackend, with advice, if the backend does not have that part.
@@ -20,18 +21,16 @@ the readable end is returned; every method may be called from any thread.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..config import TopicSettings
 from ..model import (
     Appended,
-    CommittedOffset,
     Fetched,
     Headers,
     Health,
-    JoinResult,
     OffsetAndTimestamp,
     OffsetRange,
     PartitionOffsets,
@@ -43,10 +42,9 @@ from ..model import (
 from ..runtime.wakeups import Wakeup
 
 if TYPE_CHECKING:
-    from concurrent.futures import Future
-
-    from ..groups.events import GroupDescription
     from ..model import PartitionRecovery, RecoveryReport
+    from ..wire.transaction_state import TransactionMetadata
+    from .coordinators import GroupAdmin, GroupReader, ShareCoordinator, ShareReader, TransactionCoordinator
 
 
 class Interrupt:
@@ -93,71 +91,6 @@ class Interrupt:
         finally:
             with self._lock:
                 self._wakers.remove(wake)
-
-
-class Coordinator(Protocol):
-    """Consumer groups and their offsets, by Kafka's classic group protocol.
-
-    `join_group` and `sync_group` depend on the other members, so they return futures: a client keeps a
-    future from one poll to the next and never blocks its thread.
-    """
-
-    def join_group(
-        self,
-        group: str,
-        member_id: str,
-        *,
-        session_timeout_ms: int,
-        rebalance_timeout_ms: int,
-        protocols: Sequence[tuple[str, bytes]],
-        client_id: str = "",
-        group_instance_id: str | None = None,
-        on_rebalance: Callable[[], object] | None = None,
-    ) -> Future[JoinResult]:
-        """Join the group's next generation. A new member gives member_id "" and gets its id in the result.
-
-        on_rebalance is called when the group starts to rebalance, from any thread and possibly under locks:
-        a hint to a client that waits in `Backend.wait`, confirmed by its next heartbeat. A backend over the
-        wire may never call it.
-        """
-
-    def sync_group(
-        self, group: str, member_id: str, generation: int, assignments: Mapping[str, bytes]
-    ) -> Future[bytes]: ...
-
-    def heartbeat(self, group: str, member_id: str, generation: int) -> None:
-        """Keep the membership alive. Raises RebalanceInProgress, UnknownMember, IllegalGeneration."""
-
-    def leave_group(self, group: str, member_id: str) -> None: ...
-
-    def commit_offsets(
-        self,
-        group: str,
-        offsets: Mapping[TopicPartition, CommittedOffset],
-        *,
-        member_id: str = "",
-        generation: int = -1,
-    ) -> None: ...
-
-    def committed_offsets(
-        self, group: str, partitions: Iterable[TopicPartition] | None = None
-    ) -> dict[TopicPartition, CommittedOffset]: ...
-
-
-class GroupAdmin(Coordinator, Protocol):
-    """A coordinator with the operations of an administrator."""
-
-    def list_groups(self) -> list[str]:
-        """The groups with members or offsets, sorted."""
-
-    def describe_group(self, group: str) -> GroupDescription:
-        """Raises GroupNotFound."""
-
-    def delete_group(self, group: str) -> None:
-        """Delete a group without members, and its offsets. Raises GroupNotFound, GroupNotEmpty."""
-
-    def delete_offsets(self, group: str, partitions: Iterable[TopicPartition]) -> None:
-        """Delete offsets of a group without members."""
 
 
 class TopicAdmin(Protocol):
@@ -264,38 +197,16 @@ class PartitionAppender(Protocol):
         """
 
 
-class Backend(Protocol):
-    """A log as its clients see it: the core."""
-
-    @property
-    def path(self) -> str:
-        """The directory, or the address of the brokers."""
-
-    @property
-    def log_id(self) -> str:
-        """The permanent id of the directory or the cluster; empty if it has none."""
-
-    @property
-    def mode(self) -> str:
-        """ "rw" or "r"."""
+class Appends(Protocol):
+    """What an append needs of a log."""
 
     @property
     def one_batch_per_append(self) -> bool:
         """Whether each batch costs a request of its own, so that one large batch beats several."""
 
-    # -- topics ----------------------------------------------------------------------------------------
-
-    def topics(self) -> list[str]:
-        """Names of the topics, internal ones included, sorted."""
-
     def describe_topic(self, topic: str) -> TopicDescription: ...
 
     def topic_settings(self, topic: str) -> TopicSettings: ...
-
-    # -- appending -------------------------------------------------------------------------------------
-
-    def check_append(self, *, flush: bool = False) -> None:
-        """Raises ReadOnly, Closed, or UnsupportedByBackend if appends cannot be flushed."""
 
     def appenders(self, topic: str) -> Sequence[PartitionAppender]:
         """The appenders of a topic's partitions, in order. Valid for one append; the next asks again.
@@ -313,6 +224,28 @@ class Backend(Protocol):
         expected_offset: int | None = None,
     ) -> Appended:
         """Append encoded batches. Assigns their base offsets and leader epochs, in place."""
+
+
+class Backend(Appends, Protocol):
+    """A log as its clients see it: the core."""
+
+    @property
+    def path(self) -> str:
+        """The directory, or the address of the brokers."""
+
+    @property
+    def log_id(self) -> str:
+        """The permanent id of the directory or the cluster; empty if it has none."""
+
+    @property
+    def mode(self) -> str:
+        """ "rw" or "r"."""
+
+    def topics(self) -> list[str]:
+        """Names of the topics, internal ones included, sorted."""
+
+    def check_append(self, *, flush: bool = False) -> None:
+        """Raises ReadOnly, Closed, or UnsupportedByBackend if appends cannot be flushed."""
 
     # -- reading ---------------------------------------------------------------------------------------
 
@@ -366,6 +299,9 @@ class Backend(Protocol):
     def offsets(self, topic: str, partition: int | None = None) -> dict[int, PartitionOffsets]:
         """The edges of all partitions of a topic, or of one of them."""
 
+    def sizes(self, topic: str) -> dict[int, int]:
+        """Bytes of the segments, by partition; empty if the backend cannot tell. Raises TopicNotFound."""
+
     def offset_for_time(self, topic: str, partition: int, time_ms: int) -> OffsetAndTimestamp | None:
         """The first record, in offset order, whose timestamp is time_ms or later; None if there is none."""
 
@@ -374,6 +310,32 @@ class Backend(Protocol):
     @property
     def coordinator(self) -> GroupAdmin | None:
         """Consumer groups; None for a process that only reads."""
+
+    def group_reader(self) -> GroupReader:
+        """The consumer groups; in a process that only reads as its files tell, at the time of this call.
+
+        Raises StorageError, CorruptRecord, Closed.
+        """
+
+    @property
+    def share_coordinator(self) -> ShareCoordinator:
+        """Raises ReadOnly, UnsupportedByBackend, Closed."""
+
+    def share_reader(self) -> ShareReader:
+        """The share groups at the time of this call; reads what they have stored.
+
+        Raises UnsupportedByBackend, StorageError, CorruptRecord, Closed.
+        """
+
+    def stored_transactions(self) -> dict[str, TransactionMetadata]:
+        """The last state of each transactional id; in a process that only reads as its files tell.
+
+        Raises UnsupportedByBackend, StorageError, CorruptRecord, Closed.
+        """
+
+    @property
+    def transactions(self) -> TransactionCoordinator:
+        """Raises ReadOnly, UnsupportedByBackend, Closed."""
 
     @property
     def topic_admin(self) -> TopicAdmin:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ..storage.writer_state import WriterStateReader
     from ..store.read_only_partition import WriterView
     from ..store.read_only_store import ReadOnlyStore
+    from .stored_groups import StoredGroups
 
 # The writer's write wakes us a moment before it stores its edges: check again after these delays.
 _EDGE_DELAYS_MS: Final = (0.0, 0.2, 1.0, 5.0, 20.0)
@@ -31,22 +32,22 @@ class ReaderArrivals(PolledArrivals):
     """Compares the writer's statement with its last one, in one step; then asks about what changed."""
 
     def __init__(
-        self, backend: ReaderBackend, writer: WriterView, read_committed: bool, interrupt: Interrupt
+        self, backend: FilesBackend, writer: WriterView, read_committed: bool, interrupt: Interrupt
     ) -> None:
         super().__init__(backend, read_committed, interrupt)
         self._writer = writer
         self._seen: tuple[WriterStateReader, bytes] | None = None
 
     def ready(self) -> Collection[TopicPartition]:
-        if not self._expected:
+        if not self.expected:
             return ()
         seen, now = self._seen, self._writer.statement()  # before the partitions are asked
-        candidates: Mapping[TopicPartition, int] = self._expected
+        candidates: Mapping[TopicPartition, int] = self.expected
         if seen is not None and now is not None and seen[0] is now[0]:
             if seen[1] == now[1]:
                 return ()
             state, after = now
-            candidates = {tp: at for tp, at in self._expected.items() if state.changed(tp, seen[1], after)}
+            candidates = {tp: at for tp, at in self.expected.items() if state.changed(tp, seen[1], after)}
         found = self.ask(candidates)
         if not found:
             self._seen = now
@@ -54,45 +55,16 @@ class ReaderArrivals(PolledArrivals):
 
     def wait(self, timeout_ms: float) -> None:
         super().wait(timeout_ms)
-        self._seen = None  # it asks about all partitions, and `ready` must agree with it
+        self.waited()
+
+    def waited(self) -> None:
+        self._seen = None  # a wait asks about all partitions, and `ready` must agree with it
 
 
-class ReaderBackend(EngineBackend):
-    """Over a read-only store: reading alone."""
+class FilesBackend(EngineBackend):
+    """Reads the files of a log that another process writes, or none."""
 
-    mode = "r"
-    coordinator = None
     _engine: ReadOnlyStore
-
-    @property
-    def topic_admin(self) -> NoReturn:
-        raise self._read_only()
-
-    @property
-    def maintenance(self) -> NoReturn:
-        raise self._read_only()
-
-    def check_append(self, *, flush: bool = False) -> None:
-        raise self._read_only()
-
-    def appenders(self, topic: str) -> Sequence[PartitionAppender]:
-        raise self._read_only()
-
-    def append(
-        self,
-        topic: str,
-        partition: int,
-        batches: bytearray,
-        *,
-        flush: bool = False,
-        expected_offset: int | None = None,
-    ) -> Appended:
-        raise self._read_only()
-
-    def _read_only(self) -> ReadOnly:
-        """Raises Closed."""
-        self._engine.check_open()
-        return ReadOnly(f'{self.path} was opened with mode="r": only its writer can do that')
 
     def close(self) -> None:
         self._engine.close()
@@ -140,3 +112,53 @@ class ReaderBackend(EngineBackend):
                         if interrupt is not None and interrupt.is_set:
                             return False
             return True
+
+
+class ReaderBackend(FilesBackend):
+    """The port of a process that only reads."""
+
+    mode = "r"
+    coordinator = None
+
+    def group_reader(self) -> StoredGroups:
+        from .stored_groups import StoredGroups
+
+        return StoredGroups(self._engine)
+
+    @property
+    def share_coordinator(self) -> NoReturn:
+        raise self._read_only()
+
+    @property
+    def transactions(self) -> NoReturn:
+        raise self._read_only()
+
+    @property
+    def topic_admin(self) -> NoReturn:
+        raise self._read_only()
+
+    @property
+    def maintenance(self) -> NoReturn:
+        raise self._read_only()
+
+    def check_append(self, *, flush: bool = False) -> None:
+        raise self._read_only()
+
+    def appenders(self, topic: str) -> Sequence[PartitionAppender]:
+        raise self._read_only()
+
+    def append(
+        self,
+        topic: str,
+        partition: int,
+        batches: bytearray,
+        *,
+        flush: bool = False,
+        expected_offset: int | None = None,
+    ) -> Appended:
+        raise self._read_only()
+
+    def _read_only(self) -> ReadOnly:
+        """Raises Closed."""
+        self._engine.check_open()
+        return ReadOnly(f'{self.path} was opened with mode="r": only its writer can do that')

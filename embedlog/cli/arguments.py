@@ -25,6 +25,10 @@ READS: Final = (
 WRITES: Final = (
     "Needs the writer's lock: it is refused (exit 2) while an application has the directory open for writing."
 )
+SHARED_WRITES: Final = (
+    "Works while applications have the directory open with shared=True; is refused (exit 2) while one has it "
+    "open for itself."
+)
 JSON_NOTE: Final = 'bytes that are not UTF-8 appear as {"base64": "..."}'
 OFFSET_FORMS: Final = "earliest, latest, an offset, or an ISO time (2024-05-01, 2024-05-01T10:41+02:00)"
 
@@ -180,7 +184,7 @@ def positive(text: str) -> int:
     return number
 
 
-def settings(given: Iterable[str], flag: str = "--config") -> dict[str, str]:
+def settings(given: Iterable[str], flag: str = "--config") -> dict[str, Any]:
     """Parse `name=value` pairs; the engine validates names and values. Raises InvalidArgument."""
     parsed = {}
     for pair in given:

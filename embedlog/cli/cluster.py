@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Final
 
 from ..backends.remote import RemoteBackend
-from ..errors import BrokerUnavailable, InvalidArgument
+from ..clients.group_admin import ConsumerGroup
+from ..errors import BrokerUnavailable, GroupNotFound, InvalidArgument
 from ..open import open as open_log
 from .arguments import add_command, add_json, add_log, is_over_wire
-from .group_views import GroupView, all_groups
-from .groups import lags_of
 from .ui import UI, Column, number_columns
 from .units import counted
 
@@ -41,7 +41,10 @@ def run(args: argparse.Namespace, ui: UI) -> int:
         backend = log.backend
         assert isinstance(backend, RemoteBackend)
         cluster = backend.describe_cluster()
-        groups = [_Group(backend, group) for group in all_groups(backend)]
+        groups = []
+        for name in log.groups():
+            with contextlib.suppress(GroupNotFound):  # deleted meanwhile
+                groups.append(_Group(backend, log.group(name)))
     leads = Counter(leader for leaders in cluster.leaders.values() for leader in leaders)
     coordinates = Counter(group.coordinator for group in groups)
     addresses = {node: f"{host}:{port}" for node, (host, port) in sorted(cluster.brokers.items())}
@@ -104,9 +107,9 @@ def run(args: argparse.Namespace, ui: UI) -> int:
 class _Group:
     """A group, its coordinator, and its lag (None if unknown)."""
 
-    def __init__(self, backend: RemoteBackend, group: GroupView) -> None:
+    def __init__(self, backend: RemoteBackend, group: ConsumerGroup) -> None:
         self.name = group.name
-        self.members = len(group.members)
+        self.members = len(group.members())
         try:
             host, port = backend.coordinator.coordinator_of(group.name)
             self.coordinator = f"{host}:{port}"
@@ -114,7 +117,7 @@ class _Group:
             self.coordinator = ""
         self.lag: int | None
         try:
-            self.lag = sum(lag.behind or 0 for lag in lags_of(backend, group))
+            self.lag = group.describe().lag
         except BrokerUnavailable:
             self.lag = None
 

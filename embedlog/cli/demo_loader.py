@@ -9,7 +9,6 @@ Run as `python -m embedlog.cli.demo_loader DIRECTORY`; says what it does in JSON
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import sys
 import time
@@ -31,7 +30,7 @@ def load(directory: str) -> None:
         if TOPIC not in log.topics():
             log.create_topic(TOPIC, partitions=PARTITIONS, compression_type="zstd")
         else:
-            _say(recovery=[dataclasses.asdict(p) for p in log.recovery.partitions])
+            _say(recovery=[each.as_dict() for each in log.recovery.partitions])
         done = [offsets.log_end_offset for _, offsets in sorted(log.offsets(TOPIC).items())]
         loaded = sum(done)
         _say(loaded=loaded, bytes=0, seconds=0.0)

@@ -1,36 +1,37 @@
-"""`embedlog groups`: consumer groups, their committed offsets, their lag. group_views.py reads them."""
+"""`embedlog groups`: consumer groups, their committed offsets, their lag."""
 
 from __future__ import annotations
 
 import argparse
 import time
 from collections.abc import Mapping
-from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any
 
-from ..clients.reader import time_ms
-from ..errors import EmbedlogError, GroupNotEmpty, InvalidArgument, OffsetOutOfRange, UnknownMember
-from ..log import Log
-from ..model import NO_TIMESTAMP, CommittedOffset, PartitionOffsets, TopicPartition
+from ..clients.group_admin import (
+    ConsumerGroup,
+    ConsumerGroupDescription,
+    GroupMember,
+    OffsetReset,
+    PartitionLag,
+)
+from ..model import NO_TIMESTAMP, TopicPartition
 from .arguments import (
     OFFSET_FORMS,
     READS,
-    WRITES,
-    OffsetArgument,
+    SHARED_WRITES,
     add_command,
     add_json,
     add_log,
     count,
     offset_argument,
 )
-from .group_views import GroupView, all_groups, committed_offsets, one_group
-from .opening import Viewed, reader, viewed, writer
+from .opening import reader, writer
 from .ui import UI, Column, number_columns
 from .units import counted, duration
 
 _RESET = f"""\
-Set a group's committed offsets. The group must have no members, which the writer's lock or the broker
-ensures; a group or topic without offsets gets them. PLACE: {OFFSET_FORMS};
+Set a group's committed offsets. The group must have no members; a group or topic without offsets gets
+them. PLACE: {OFFSET_FORMS};
 a time means the first record at or after it, or the end if there is none."""
 
 
@@ -39,7 +40,7 @@ def add_parser(subparsers: Any) -> None:
         subparsers,
         "groups",
         "list, describe, reset, delete consumer groups",
-        lock="list, describe and reset --dry-run take no lock; reset and delete need the writer's lock.",
+        lock=f"list, describe and reset --dry-run take no lock. {SHARED_WRITES}",
     )
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
 
@@ -56,7 +57,7 @@ def add_parser(subparsers: Any) -> None:
         actions,
         "reset",
         "set a group's committed offsets",
-        lock=f"{WRITES} --dry-run takes no lock.",
+        lock=f"{SHARED_WRITES} --dry-run takes no lock.",
         description=_RESET,
     )
     add_log(each)
@@ -70,12 +71,13 @@ def add_parser(subparsers: Any) -> None:
     each.add_argument("--partition", type=count, metavar="N", help="default: all partitions")
     each.add_argument("--dry-run", action="store_true", help="only show what would be committed")
     add_json(each, "print a JSON object per partition")
-    each.set_defaults(inside="consumer.seek(...) and consumer.commit()")
+    each.set_defaults(inside="log.group(...).reset(...)")
 
-    each = add_command(actions, "delete", "delete a group and its offsets", lock=WRITES)
+    each = add_command(actions, "delete", "delete a group and its offsets", lock=SHARED_WRITES)
     add_log(each)
     _add_group(each)
     add_json(each, "print a JSON object: the group, and how many offsets it had")
+    each.set_defaults(inside="log.group(...).delete()")
 
 
 def _add_group(parser: argparse.ArgumentParser) -> None:
@@ -89,73 +91,39 @@ def run(args: argparse.Namespace, ui: UI) -> int:
 # -- reading -----------------------------------------------------------------------------------------
 
 
-class _Lag(NamedTuple):
-    """A partition as the group sees it. `edges` is None if the topic is gone."""
-
-    name: TopicPartition
-    committed: CommittedOffset | None
-    edges: PartitionOffsets | None
-    consumer: str
-
-    @property
-    def behind(self) -> int | None:
-        if self.committed is None or self.edges is None:
-            return None
-        return max(self.edges.log_end_offset - self.committed.offset, 0)
-
-
-def lags_of(engine: Viewed, group: GroupView) -> list[_Lag]:
-    """The partitions that a group reads or has read, with its lag in each."""
-    committed, consumers = group.committed, group.consumers()
-    topics = sorted({name.topic for name in (*committed, *consumers)})
-    existing = set(engine.topics())
-    lags = []
-    for topic in topics:
-        edges = engine.offsets(topic) if topic in existing else {}
-        numbers = sorted({*edges, *(n.partition for n in (*committed, *consumers) if n.topic == topic)})
-        for number in numbers:
-            name = TopicPartition(topic, number)
-            lags.append(_Lag(name, committed.get(name), edges.get(number), consumers.get(name, "")))
-    return lags
-
-
 def _list(args: argparse.Namespace, ui: UI) -> int:
-    with viewed(args.directory) as engine:
-        rows = []
-        for group in all_groups(engine):
-            lags = lags_of(engine, group)
-            behind = sum(lag.behind or 0 for lag in lags)
-            topics = sorted({lag.name.topic for lag in lags})
-            if args.json:
-                ui.json(
-                    {
-                        "group": group.name,
-                        "members": len(group.members),
-                        "generation": group.generation,
-                        "topics": topics,
-                        "lag": behind,
-                    }
-                )
-            rows.append((group.name, len(group.members), behind, " ".join(topics)))
-    if rows and not args.json:
+    with reader(args.directory) as log:
+        groups = log.describe_groups()
+    if args.json:
+        for group in groups:
+            ui.json(
+                {
+                    "group": group.group,
+                    "members": len(group.members),
+                    "generation": group.generation,
+                    "topics": group.topics,
+                    "lag": group.lag,
+                }
+            )
+    elif groups:
         columns = (
             Column("group", shortens=True),
             *number_columns("members", "lag"),
             Column("topics", folds=True),
         )
-        ui.table(columns, rows)
-    elif not args.json:
+        ui.table(columns, [(g.group, len(g.members), g.lag, " ".join(g.topics)) for g in groups])
+    else:
         ui.line("no groups yet")
     return 0
 
 
 def _describe(args: argparse.Namespace, ui: UI) -> int:
-    with viewed(args.directory) as engine, reader(args.directory) as log:
-        group = one_group(engine, args.group, args.directory)
-        lags = lags_of(engine, group)
+    with reader(args.directory) as log:
+        group = log.group(args.group)
+        found = group.describe()
         if args.json:
-            for lag in lags:
-                ui.json(_as_json(lag))
+            for name, each in found.partitions.items():
+                ui.json(_as_json(name, each))
             return 0
         columns = (
             Column("topic", shortens=True),
@@ -164,37 +132,42 @@ def _describe(args: argparse.Namespace, ui: UI) -> int:
         )
         rows = [
             (
-                lag.name.topic,
-                str(lag.name.partition),
-                lag.committed.offset if lag.committed else None,
-                lag.edges.log_end_offset if lag.edges else None,
-                lag.behind,
-                _shortened(lag.consumer),
+                name.topic,
+                str(name.partition),
+                each.committed.offset if each.committed else None,
+                each.offsets.log_end_offset if each.offsets else None,
+                each.lag,
+                _shortened(_consumer(each.member)),
             )
-            for lag in lags
+            for name, each in found.partitions.items()
         ]
-        behind = sum(lag.behind or 0 for lag in lags)
         ui.table(columns, rows)
-        ui.line("\n" + " · ".join(_facts(log, group, lags, behind)))
-        for text in _oddities(lags):
+        ui.line("\n" + " · ".join(_facts(group, found)))
+        for text in _oddities(found):
             ui.line(text)
     return 0
 
 
-def _as_json(lag: _Lag) -> dict[str, Any]:
-    committed = lag.committed
+def _as_json(name: TopicPartition, found: PartitionLag) -> dict[str, Any]:
+    committed, offsets = found.committed, found.offsets
     at = NO_TIMESTAMP if committed is None else committed.commit_timestamp_ms
     return {
-        "topic": lag.name.topic,
-        "partition": lag.name.partition,
+        "topic": name.topic,
+        "partition": name.partition,
         "committed": committed.offset if committed else None,
         "metadata": committed.metadata if committed else None,
         "commit_timestamp_ms": None if at == NO_TIMESTAMP else at,
-        "log_start_offset": lag.edges.log_start_offset if lag.edges else None,
-        "log_end_offset": lag.edges.log_end_offset if lag.edges else None,
-        "lag": lag.behind,
-        "consumer": lag.consumer or None,
+        "log_start_offset": offsets.log_start_offset if offsets else None,
+        "log_end_offset": offsets.log_end_offset if offsets else None,
+        "lag": found.lag,
+        "consumer": _consumer(found.member) or None,
     }
+
+
+def _consumer(member: GroupMember | None) -> str:
+    if member is None:
+        return ""
+    return member.group_instance_id or f"{member.client_host}:{member.member_id}"
 
 
 def _shortened(consumer: str) -> str:
@@ -204,47 +177,35 @@ def _shortened(consumer: str) -> str:
     return f"{host}:{tail[:8]}…" if colon and len(tail) >= 8 else consumer
 
 
-def _facts(log: Log, group: GroupView, lags: list[_Lag], behind: int) -> list[str]:
-    facts = [f"{behind:,} behind"]
-    oldest = min(filter(None, (_unread_since(log, lag) for lag in lags)), default=None)
+def _facts(group: ConsumerGroup, found: ConsumerGroupDescription) -> list[str]:
+    facts = [f"{found.lag:,} behind"]
+    oldest = group.oldest_unread_ms(found)
     if oldest is not None:
         facts.append(f"oldest unread {duration(time.time() - oldest / 1000)} ago")
-    members = {lag.consumer for lag in lags if lag.consumer}
-    facts.append(counted(len(members), "member") if members else "no members")
-    if group.generation:
-        facts.append(f"generation {group.generation}")
-    if group.protocol and members:
-        facts.append(group.protocol)
+    members = sum(1 for member in found.members if member.partitions)
+    facts.append(counted(members, "member") if members else "no members")
+    if found.generation:
+        facts.append(f"generation {found.generation}")
+    if found.protocol and members:
+        facts.append(found.protocol)
     return facts
 
 
-def _unread_since(log: Log, lag: _Lag) -> int | None:
-    """The timestamp of the first record that the group has not read."""
-    if not lag.behind or lag.committed is None or lag.edges is None:
-        return None
-    start = max(lag.committed.offset, lag.edges.log_start_offset)
-    try:
-        record = next(log.read(*lag.name, start=start, max_bytes=1), None)
-    except EmbedlogError:
-        return None
-    return None if record is None or record.timestamp_ms < 0 else record.timestamp_ms
-
-
-def _oddities(lags: list[_Lag]) -> list[str]:
+def _oddities(found: ConsumerGroupDescription) -> list[str]:
     """What the lag does not show."""
     texts = []
-    for lag in lags:
-        if lag.edges is None:
-            texts.append(f"{lag.name}: there is no such partition any more")
-        elif lag.committed is not None and lag.committed.offset < lag.edges.log_start_offset:
-            missed = lag.edges.log_start_offset - lag.committed.offset
+    for name, (committed, offsets, _) in found.partitions.items():
+        if offsets is None:
+            texts.append(f"{name}: there is no such partition any more")
+        elif committed is not None and committed.offset < offsets.log_start_offset:
+            missed = offsets.log_start_offset - committed.offset
             texts.append(
-                f"{lag.name}: {counted(missed, 'offset')} deleted unread (the log starts at "
-                f"{lag.edges.log_start_offset:,})"
+                f"{name}: {counted(missed, 'offset')} deleted unread (the log starts at "
+                f"{offsets.log_start_offset:,})"
             )
-        elif lag.committed is not None and lag.committed.offset > lag.edges.log_end_offset:
+        elif committed is not None and committed.offset > offsets.log_end_offset:
             texts.append(
-                f"{lag.name}: committed past the log's end: it is a new topic, or a crash or repair cut it"
+                f"{name}: committed past the log's end: it is a new topic, or a crash or repair cut it"
             )
     return texts
 
@@ -253,102 +214,41 @@ def _oddities(lags: list[_Lag]) -> list[str]:
 
 
 def _reset(args: argparse.Namespace, ui: UI) -> int:
-    with viewed(args.directory) as engine, reader(args.directory) as log:
-        committed = committed_offsets(engine, args.group)
-        topics = args.topic or sorted({name.topic for name in committed})
-        if not topics:
-            raise InvalidArgument(f"group {args.group!r} has no offsets: say for which --topic")
-        if isinstance(args.to, int) and args.partition is None:
-            for topic in topics:
-                partitions = engine.describe_topic(topic).partitions
-                if partitions > 1:
-                    raise InvalidArgument(
-                        f"--to {args.to} is an offset, which belongs to one partition: "
-                        f"add --partition 0..{partitions - 1}"
-                    )
-        if not args.dry_run:
-            new = _committed_by_writer(args, ui, topics)
-        else:
-            new = {name: _target(log, name, args.to) for name in _chosen(log, args, topics)}
-    for name, offset in new.items():
-        if args.json:
-            before = committed[name].offset if name in committed else None
+    choice = {"to": args.to, "partitions": args.partition}
+    with reader(args.directory) as log:
+        resets = log.group(args.group).reset(args.topic, dry_run=True, **choice)
+    if not args.dry_run:
+        with writer(args, ui, ask_owner=True) as log:
+            resets = log.group(args.group).reset(args.topic, **choice)
+    if args.json:
+        for name, (before, after) in resets.items():
             ui.json(
-                {"topic": name.topic, "partition": name.partition, "committed": before, "reset_to": offset}
+                {"topic": name.topic, "partition": name.partition, "committed": before, "reset_to": after}
             )
-    if not args.json:
-        _reset_table(ui, committed, new)
+    else:
+        _reset_table(ui, resets)
         what = "would be reset; nothing was changed" if args.dry_run else "reset"
-        ui.line(f"\n{args.group}: {counted(len(new), 'partition')} {what}")
+        ui.line(f"\n{args.group}: {counted(len(resets), 'partition')} {what}")
     return 0
 
 
-def _reset_table(
-    ui: UI, committed: Mapping[TopicPartition, CommittedOffset], new: Mapping[TopicPartition, int]
-) -> None:
+def _reset_table(ui: UI, resets: Mapping[TopicPartition, OffsetReset]) -> None:
     columns = (
         Column("topic", shortens=True),
         *number_columns("partition", "committed", "reset to", "change"),
     )
     rows = []
-    for name, offset in new.items():
-        before = committed[name].offset if name in committed else None
-        change = None if before is None else f"{offset - before:+,}"
-        rows.append((name.topic, str(name.partition), before, offset, change))
+    for name, (before, after) in resets.items():
+        change = None if before is None else f"{after - before:+,}"
+        rows.append((name.topic, str(name.partition), before, after, change))
     ui.table(columns, rows)
 
 
-def _committed_by_writer(args: argparse.Namespace, ui: UI, topics: list[str]) -> dict[TopicPartition, int]:
-    with writer(args, ui) as log:
-        coordinator = log.backend.coordinator
-        assert coordinator is not None
-        new = {name: _target(log, name, args.to) for name in _chosen(log, args, topics)}
-        try:
-            coordinator.commit_offsets(
-                args.group, {name: CommittedOffset(offset) for name, offset in new.items()}
-            )
-        except UnknownMember:
-            raise GroupNotEmpty(
-                f"group {args.group!r} has members: its offsets can be set when all have left it"
-            ) from None
-        return new
-
-
-def _chosen(log: Log, args: argparse.Namespace, topics: list[str]) -> list[TopicPartition]:
-    names = []
-    for topic in topics:
-        args.topic = topic  # for what an error says
-        numbers = range(log.describe_topic(topic).partitions)
-        chosen = numbers if args.partition is None else [n for n in numbers if n == args.partition]
-        if not chosen:
-            raise InvalidArgument(f"{topic} has partitions 0 to {len(numbers) - 1}, not {args.partition}")
-        names += [TopicPartition(topic, number) for number in chosen]
-    return names
-
-
-def _target(log: Log, name: TopicPartition, to: OffsetArgument) -> int:
-    edges = log.offsets(name.topic)[name.partition]
-    if to == "earliest":
-        return edges.log_start_offset
-    if to == "latest":
-        return edges.log_end_offset
-    if isinstance(to, int):
-        if not edges.log_start_offset <= to <= edges.log_end_offset:
-            raise OffsetOutOfRange(
-                f"{name}: offset {to:,} is outside {edges.log_start_offset:,}..{edges.log_end_offset:,}"
-            )
-        return to
-    assert isinstance(to, datetime)
-    found = log.offset_for_time(*name, time_ms(to))
-    return edges.log_end_offset if found is None else found.offset
-
-
 def _delete(args: argparse.Namespace, ui: UI) -> int:
-    with writer(args, ui) as log:
-        coordinator = log.backend.coordinator
-        assert coordinator is not None
-        offsets = len(coordinator.committed_offsets(args.group))
-        coordinator.delete_group(args.group)
+    with writer(args, ui, ask_owner=True) as log:
+        group = log.group(args.group)
+        offsets = len(group.offsets())
+        group.delete()
     if args.json:
         ui.json({"group": args.group, "offsets": offsets, "deleted": True})
     else:

@@ -33,9 +33,9 @@ class Stopped(BaseException):
 
 
 class Stop:
-    """Waits for one of the signals of `stops`. Until `is_awaited` is set they raise Stopped.
+    """Waits for the signals of `stops`. Until `is_awaited` is set they raise Stopped.
 
-    The second signal has its usual effect, for a user who does not want to wait.
+    After `wait`, the second signal has its usual effect, for a user who does not want to wait.
     """
 
     def __init__(self) -> None:
@@ -62,9 +62,21 @@ class Stop:
 
     def wait(self) -> int:
         """Wait for one of the signals. Returns which one came."""
-        select.select([self._woken], [], [])
+        number = self.next()
         self._restore()
-        return self._woken.recv(1)[0]
+        return number
+
+    def next(self) -> int:
+        """Wait for the next of the signals, or 0 for `tell`. Returns which one came."""
+        while True:
+            select.select([self._woken], [], [])
+            number = self._woken.recv(1)[0]
+            if number == 0 or number in self._before:
+                return number
+
+    def tell(self) -> None:
+        """End a `next`, from any thread."""
+        self._wakes.send(b"\0")
 
     def _restore(self) -> None:
         for number, handler in self._before.items():

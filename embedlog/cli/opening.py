@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any, TypeAlias
 
 from ..backends.port import Backend
+from ..errors import DirectoryLocked
 from ..log import Log
 from ..model import RecoveryReport, TopicPartition
 from ..open import open as open_log
@@ -39,7 +40,7 @@ def viewed(target: str) -> Iterator[Viewed]:
 @contextlib.contextmanager
 def read_only_store(directory: str) -> Iterator[ReadOnlyStore]:
     """The engine beneath a directory for reading."""
-    with contextlib.closing(ReadOnlyStore(_checked(directory))) as engine:
+    with contextlib.closing(ReadOnlyStore(existing(directory))) as engine:
         yield engine
 
 
@@ -56,8 +57,12 @@ def reader(target: str) -> Iterator[Log]:
 
 
 @contextlib.contextmanager
-def writer(args: argparse.Namespace, ui: UI, *, create: bool = False, **settings: Any) -> Iterator[Log]:
+def writer(
+    args: argparse.Namespace, ui: UI, *, create: bool = False, ask_owner: bool = False, **settings: Any
+) -> Iterator[Log]:
     """The log, with the writer's lock; reports a recovery on standard error. Brokers have neither.
+
+    ask_owner: if a process that shares the log has the lock, reach it through its socket.
 
     Raises DirectoryLocked, and what opening raises.
     """
@@ -66,18 +71,27 @@ def writer(args: argparse.Namespace, ui: UI, *, create: bool = False, **settings
             yield log
         return
     if not create:
-        _checked(args.directory)
-    with _recovering(ui) as progress:
-        log = open_log(args.directory, progress=progress, **settings)
-    with log:
+        existing(args.directory)
+    try:
+        with _recovering(ui) as progress:
+            log = open_log(args.directory, progress=progress, **settings)
+    except DirectoryLocked as locked:
+        if not ask_owner:
+            raise
+        try:
+            log = open_log(args.directory, shared=True, **settings)
+        except DirectoryLocked:
+            raise locked from None  # which says what can be done instead
+    else:
         report(log.recovery, ui)
+    with log:
         yield log
 
 
 @contextlib.contextmanager
 def store(args: argparse.Namespace, ui: UI) -> Iterator[Store]:
     """The engine beneath a log for writing. Raises as `writer` does."""
-    directory = _checked(args.directory)
+    directory = existing(args.directory)
     with _recovering(ui) as progress:
         engine = Store(directory, progress=progress)
     with contextlib.closing(engine):
@@ -85,7 +99,7 @@ def store(args: argparse.Namespace, ui: UI) -> Iterator[Store]:
         yield engine
 
 
-def _checked(directory: str) -> str:
+def existing(directory: str) -> str:
     """The absolute path of a log. Raises what `embedlog.open` raises."""
     with open_log(directory, mode="r") as log:
         return log.path

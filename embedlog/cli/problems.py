@@ -18,6 +18,7 @@ from ..errors import (
     DirectoryLocked,
     EmbedlogError,
     GroupNotFound,
+    InvalidArgument,
     LoadFailed,
     Located,
     LogTruncated,
@@ -70,14 +71,19 @@ def explain(error: EmbedlogError, args: argparse.Namespace) -> str:
     if isinstance(error, TopicExists):
         return f"{_cause(error)}\n--if-not-exists takes it as it is, `embedlog topics alter` changes it"
     if isinstance(error, GroupNotFound) and args.action == "delete":
-        listing = f"embedlog groups list {directory}   shows those that there are"
+        listing = f"embedlog {args.command} list {directory}   shows those that there are"
         return f"no group {args.group!r} in {directory}\n{listing}"
+    if isinstance(error, GroupNotFound):
+        return str(error).replace(" (groups: ", f" in {directory} (groups: ")
     if isinstance(error, NotALog):
         return "\n".join(str(error).rsplit(". ", 1))  # cause, and what to do
     if isinstance(error, UnknownSetting) and "did you mean" not in str(error):
         where = "docs/settings.md" if args.command == "serve" else "embedlog topics create --help"
         unknown = re.search("unknown setting '.*?'", str(error))  # a broker's words may stand around it
         return f"{unknown[0] if unknown else error}\n{where}   names them all"
+    if args.command == "groups" and isinstance(error, (InvalidArgument, OffsetOutOfRange)):
+        said = str(error).partition(";")[0]
+        return said.replace("give partitions=", "give --partition ").replace("give topics=", "give --topic")
     if isinstance(error, OffsetOutOfRange) and error.log_start_offset >= 0:
         return (
             f"{getattr(args, 'topic', '')}: offset {error.offset:,} is outside "

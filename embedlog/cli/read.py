@@ -10,9 +10,10 @@ from __future__ import annotations
 import argparse
 import select
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 
-from ..clients.reader import ISOLATION_LEVELS, PartitionReader, partition_readers
+from ..clients.partition_reader import PartitionReader
+from ..clients.reader import ISOLATION_LEVELS, partition_readers
 from ..errors import InvalidArgument
 from ..log import Log
 from ..model import Record, TopicPartition
@@ -31,7 +32,10 @@ from .opening import reader
 from .text import FIELDS, formatter, printable, record_as_json_line
 from .ui import UI
 
+T = TypeVar("T")
+
 _WAIT_MS: Final = 1_000
+_VALUE: Final = "{value}"
 
 _Records: TypeAlias = Sequence[Record]
 
@@ -89,7 +93,7 @@ def _add(subparsers: Any, name: str, summary: str, what: str) -> argparse.Argume
     form = parser.add_mutually_exclusive_group()
     form.add_argument(
         "--format",
-        default="{value}",
+        default=_VALUE,
         metavar="TEXT",
         help=r"e.g. '{offset} {key} {value}', with \t, \n and Python's format specifications; the fields are "
         f"{', '.join(FIELDS)}",
@@ -110,14 +114,25 @@ def _add(subparsers: Any, name: str, summary: str, what: str) -> argparse.Argume
 
 
 def run(args: argparse.Namespace, ui: UI) -> int:
+    # A wrong --format is refused before the log is opened.
     write = _writer(args, ui)
     with reader(args.directory) as log:
         _check(args, log)
-        chunks = _cat(args, log) if args.start is not None and not args.follow else _tail(args, log, ui)
-        for records in chunks if args.max_records is None else _first(args.max_records, chunks):
-            write(records)
+        if args.start is None or args.follow:
+            _print(args, _tail(args, log, ui), write)
+        elif args.json or args.format != _VALUE or ui.out.isatty():
+            _print(args, _cat(args, log, PartitionReader.read), write)
+        else:  # no records are made for values alone
+            _print(args, _cat(args, log, PartitionReader.read_values), _value_writer(ui))
         ui.flush()
     return 0
+
+
+def _print(
+    args: argparse.Namespace, chunks: Iterator[Sequence[T]], write: Callable[[Sequence[T]], object]
+) -> None:
+    for records in chunks if args.max_records is None else _first(args.max_records, chunks):
+        write(records)
 
 
 def _check(args: argparse.Namespace, log: Log) -> None:
@@ -141,18 +156,24 @@ def _writer(args: argparse.Namespace, ui: UI) -> Callable[[_Records], object]:
     return lambda records: raw.write(b"".join([fill(each) + b"\n" for each in records]))
 
 
-def _first(count: int, chunks: Iterator[_Records]) -> Iterator[_Records]:
+def _value_writer(ui: UI) -> Callable[[Sequence[bytes | None]], object]:
+    """As `_writer`, of values alone."""
+    raw = ui.out.buffer
+    return lambda values: raw.write(b"\n".join([*[value or b"" for value in values], b""]))
+
+
+def _first(count: int, chunks: Iterator[Sequence[T]]) -> Iterator[Sequence[T]]:
     """The first records. Reads no chunk that it does not need: one that follows the log would wait for it."""
     while count and (records := next(chunks, None)) is not None:
         yield records[:count]
         count -= min(count, len(records))
 
 
-def _cat(args: argparse.Namespace, log: Log) -> Iterator[_Records]:
+def _cat(args: argparse.Namespace, log: Log, read: Callable[[PartitionReader], list[T]]) -> Iterator[list[T]]:
     for each in partition_readers(
         log.backend, args.topic, args.partition, args.start, args.to, isolation_level=args.isolation_level
     ):
-        while records := each.read():
+        while records := read(each):
             yield records
 
 

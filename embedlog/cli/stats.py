@@ -153,12 +153,12 @@ def _bound(engine: ReadOnlyStore) -> int | None:
 
 def _build(args: argparse.Namespace, ui: UI) -> None:
     from .. import __version__
-    from ..codec import CHECKSUM_IMPLEMENTATION, LOOPS_IMPLEMENTATION
+    from ..codec import LOOPS_IMPLEMENTATION, checksum_implementation
 
     facts = {
         "embedlog": __version__,
         "loops": LOOPS_IMPLEMENTATION,
-        "checksum": CHECKSUM_IMPLEMENTATION,
+        "checksum": checksum_implementation(),
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         "platform": platform.platform(),
     }

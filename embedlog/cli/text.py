@@ -212,6 +212,11 @@ def printable(data: bytes) -> str:
     return _UNPRINTABLE.sub(_escaped, data.decode(errors="surrogateescape"))
 
 
+def in_a_line(data: bytes) -> str:
+    r"""As `printable`; tabs and the ends of lines appear as \t and \n."""
+    return printable(data).replace("\t", r"\t").replace("\n", r"\n")
+
+
 def _escaped(found: re.Match[str]) -> str:
     code = ord(found[0])
     return f"\\x{code - 0xDC00 if code >= 0xDC80 else code:02x}"

@@ -27,19 +27,22 @@ _GAP: Final = 2
 _FOLDED: Final = 12  # columns that fold stay at least as wide
 _WORD: Final = 32  # and no word up to so many characters is broken, if there is room
 _NAME: Final = 20  # names that lose their middle stay at least as wide
+_CUT: Final = 8  # and texts that lose their end
 _PATIENCE_S: Final = 0.5  # work that is done sooner needs no progress bar
 
 
 class Column(NamedTuple):
     """A table's column: its heading, its alignment, and what happens to it if the table does not fit.
 
-    folds: its text wraps. shortens: names lose their middle. spare: it is left out, the highest number first.
+    folds: its text wraps. shortens: names lose their middle. cuts: its text loses its end. spare: it is left
+    out, the highest number first.
     """
 
     name: str
     right: bool = False
     folds: bool = False
     shortens: bool = False
+    cuts: bool = False
     spare: int = 0
 
 
@@ -110,9 +113,7 @@ class UI:
             )
         for row in cells:
             style = "bold" if totals and row is cells[-1] else ""
-            shown = (
-                shortened(row[n], width) if columns[n].shortens else row[n] for n, width in widths.items()
-            )
+            shown = (_shown(row[n], columns[n], width) for n, width in widths.items())
             table.add_row(*(Text(cell, style=style) for cell in shown))
         console.width = max(console.width, sum(widths.values()) + _GAP * len(widths))
         with console.capture() as captured:
@@ -232,8 +233,16 @@ def _fitting(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: in
     return given
 
 
+def _shown(cell: str, column: Column, width: int) -> str:
+    if column.shortens:
+        return shortened(cell, width)
+    return cut(cell, width) if column.cuts else cell
+
+
 def _least(column: Column, wide: int, longest_word: int) -> int:
     """The minimum readable width of a column."""
+    if column.cuts:
+        return max(_CUT, len(column.name))
     if column.shortens:
         return max(_NAME, len(column.name))
     if column.folds:
@@ -255,6 +264,13 @@ def shortened(name: str, width: int) -> str:
     while cell_len(head) + cell_len(tail) >= width:
         head, tail = (head[:-1], tail) if cell_len(head) >= cell_len(tail) else (head, tail[1:])
     return f"{head}…{tail}"
+
+
+def cut(text: str, width: int) -> str:
+    """Cut the end off a text that is too wide: a rather l…"""
+    from rich.cells import cell_len, set_cell_size
+
+    return text if cell_len(text) <= width else set_cell_size(text, width - 1).rstrip() + "…"
 
 
 def width_of(stream: TextIO) -> int | None:

@@ -21,9 +21,9 @@ from __future__ import annotations
 
 import time
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from ..backends.port import Backend
+from ..backends.port import Appends
 from ..codec import HEADER_SIZE, BatchBuilder
 from ..codec.plain_encoding import Row
 from ..codec.record_size import BATCH_BYTES, RECORD_OVERHEAD, check_size, headers_size
@@ -38,7 +38,7 @@ _ALONE = HEADER_SIZE + RECORD_OVERHEAD
 
 
 def append(
-    backend: Backend,
+    backend: Appends,
     partitioner: Partitioner,
     topic: str,
     value: Bytes | None,
@@ -93,7 +93,7 @@ def append(
 
 
 def append_many(
-    backend: Backend,
+    backend: Appends,
     partitioner: Partitioner,
     topic: str,
     records: Iterable[Given],
@@ -101,8 +101,9 @@ def append_many(
     partition: int | None = None,
     compression: str | int | None = None,
     flush: bool = False,
+    expect: Callable[[str, Iterable[int]], object] | None = None,
 ) -> AppendedMany:
-    """See `Log.append_many`.
+    """See `Log.append_many`. `expect` is called with the topic and the partitions before any is appended to.
 
     A partition whose flush failed (FlushFailed) counts as failed, though its records may have been appended.
     Input errors are raised before anything is appended. After that: if all partitions fail, the first error
@@ -136,6 +137,8 @@ def append_many(
         _refuse_large(topic, rows, limit)
 
     times = None if settings.append_time else given_times
+    if expect is not None:
+        expect(topic, batches)
     try:
         return append_batches(backend, topic, batches, {}, codec, limit, flush, now, times, places)
     finally:
@@ -144,7 +147,7 @@ def append_many(
 
 
 def append_batches(
-    backend: Backend,
+    backend: Appends,
     topic: str,
     batches: Mapping[int, Sequence[BatchBuilder]],
     appended: dict[int, Appended],

@@ -20,12 +20,13 @@ from typing import TYPE_CHECKING, Any, Final
 from ..backends.port import Backend, Interrupt
 from ..codec import BatchHeader, loops, opened_body
 from ..codec.columns import BytesColumn, HeadersColumn
+from ..codec.fetch_decoder import Chunk
 from ..codec.rules import Rules
 from ..errors import EmbedlogError, InvalidArgument, InvalidType, shown
 from ..model import Record, TopicPartition
 from ..validation import is_several
-from .fetch_decoder import Chunk
-from .reader import DEFAULT_FETCH_BYTES, PartitionReader, Where, partition_readers
+from .partition_reader import DEFAULT_FETCH_BYTES, PartitionReader
+from .reader import Where, partition_readers
 
 if TYPE_CHECKING:
     import pyarrow

@@ -98,7 +98,9 @@ class Assignment:
             self.membership.leave()
             self.membership = None
             assert self._backend.coordinator is not None
-            self._commits.stand_alone(MemberOffsets(self._backend.coordinator, None))
+            self._commits.stand_alone(
+                MemberOffsets(self._backend.coordinator, None, read_committed=self._positions.read_committed)
+            )
         self.watch = TopicWatch(self._backend, (), _LONGEST_REFRESH_MS)
         self.by_hand = True
         self._positions.assign(partitions)

@@ -25,9 +25,10 @@ Source of the idea: Kafka's FutureRecordMetadata, which holds its batch's Produc
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from concurrent.futures import Future
 from concurrent.futures._base import FINISHED, RUNNING
 from typing import Any, TypeAlias
@@ -65,7 +66,7 @@ class ProducerBatch(BatchFields):
 
     __slots__ = (
         "_base_offset", "_durable", "_log_append_ms", "announced", "deadline", "done", "error", "is_ready",
-        "lock", "partition", "released", "topic",
+        "lock", "partition", "released", "tasks", "topic",
     )  # fmt: skip
 
     def __init__(self, topic: TopicState, partition: int, deadline: float) -> None:
@@ -80,6 +81,7 @@ class ProducerBatch(BatchFields):
         # The result, guarded by `lock`: valid once `done` is set.
         self.lock = threading.RLock()
         self.done = OneShotEvent()
+        self.tasks: dict[Any, list[Any]] = {}  # event loop -> the futures of tasks; each loop owns its entry
         self.error: BaseException | None = None
         self._base_offset = -1
         self._log_append_ms: int | None = None
@@ -186,6 +188,13 @@ class SendFuture(FutureFields, Future[RecordMetadata]):
             raise TimeoutError
         return batch.error
 
+    def __await__(self) -> Generator[Any, None, RecordMetadata]:
+        """The metadata of the record, for a task: one call wakes all tasks that await records of a batch."""
+        batch = self.batch
+        if not batch.done.is_set:
+            yield from _wait_in_loop(self)
+        return self.result()
+
     # -- what Future's own methods use -----------------------------------------------------------------
 
     @property
@@ -206,3 +215,32 @@ class SendFuture(FutureFields, Future[RecordMetadata]):
         if batch.error is not None or not batch.done.is_set:
             return None
         return batch.metadata(self.index, self.timestamp_ms)
+
+
+def _wait_in_loop(future: SendFuture) -> Generator[Any, None, None]:
+    """Wait in the running event loop until the batch of this future is done.
+
+    `asyncio.wrap_future` would call into the loop for each record. Here the first task of a loop that awaits
+    a record of the batch adds one callback, which wakes all its tasks.
+    """
+    import asyncio
+
+    loop = asyncio.get_running_loop()
+    batch = future.batch
+    waiting = batch.tasks.get(loop)
+    if waiting is None:
+        waiting = batch.tasks[loop] = []
+
+        def wake() -> None:
+            for waiter in batch.tasks.pop(loop, ()):
+                if not waiter.done():  # its task was cancelled
+                    waiter.set_result(None)
+
+        def call_soon(_: object) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(wake)
+
+        future.add_done_callback(call_soon)
+    waiter: asyncio.Future[None] = loop.create_future()
+    waiting.append(waiter)
+    yield from waiter

@@ -31,41 +31,38 @@ import contextlib
 import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final, Generic
 
 from .. import validation
 from ..backends.port import Backend, Interrupt
-from ..config import MAX_INT32, MAX_INT64
-from ..errors import (
-    Closed,
-    CommitFailed,
-    GroupError,
-    InvalidArgument,
-    InvalidType,
-    TopicNotFound,
-    counted,
-)
-from ..model import CommittedOffset, Record, TopicPartition
-from ..runtime.closing import Closing
+from ..config import MAX_INT32
+from ..errors import Closed, CommitFailed, EmbedlogError, GroupError, InvalidArgument, TopicNotFound, counted
+from ..model import CommittedOffset, K, Record, TopicPartition, V, of_one_or_two
 from ..runtime.thread_guard import ThreadGuard
 from .assignment import Assignment, RebalanceCallback
 from .assignors import Assignor, as_assignors
+from .decoding import decoded_chunk, take
 from .membership import MemberOffsets, Membership
-from .offset_commits import Commits, as_commits, check_store
+from .offset_commits import Commits, TransactionOffsets, as_commits, check_store
 from .offset_store import OffsetStore
+from .partition_reader import DEFAULT_FETCH_BYTES
 from .positions import Position, Positions
-from .reader import DEFAULT_FETCH_BYTES, checked_isolation, time_ms
+from .reader import checked_isolation
+from .seeking import Seeking
 from .subscription import Topics
+
+if TYPE_CHECKING:
+    from .record_serde import RecordSerde
 
 RESETS: Final = ("earliest", "latest", "error")
 _FOREVER: Final = float("inf")
-_NOTHING: Final[Iterator[Record]] = iter(())
+_NOTHING: Final[Iterator[Any]] = iter(())
 
 _logger = logging.getLogger(__name__)
 
 
-class Consumer(Closing):
+@of_one_or_two
+class Consumer(Seeking, Generic[V, K]):
     """Reads records of topics; see `Log.consumer`. A context manager and an iterator of `Record`.
 
     Args:
@@ -74,13 +71,15 @@ class Consumer(Closing):
             created later (never internal ones). () to `assign` partitions instead.
         group: consumers of one group share the partitions; consumers of different groups, or of none, each
             read all. Offsets are committed under this name.
+        serde: decodes values and keys (see `Topic.consumer`); by default they are bytes.
         auto_offset_reset: where to start without a committed offset, or if that no longer exists:
             "earliest", "latest", or "error", which raises OffsetOutOfRange or LogTruncated.
         auto_commit: commit what is done every auto_commit_interval_ms, before giving up partitions, at the
             end of an iteration and at close. Default: True in a group.
         assignors: strategies to share the partitions, best first: names ("range", "roundrobin", "sticky")
             or `Assignor` objects. The group uses one that all members support.
-        isolation_level: "read_uncommitted", or "read_committed" (no records of aborted transactions).
+        isolation_level: "read_committed": no records of aborted transactions, and none past one that is
+            open; or "read_uncommitted".
         max_poll_records: the most records that `poll` returns.
         fetch_max_bytes: how much to fetch from a partition at a time.
         max_poll_interval_ms: the longest time between polls; later the consumer loses its partitions. Within
@@ -107,12 +106,13 @@ class Consumer(Closing):
         backend: Backend,
         topics: Topics = (),
         group: str | None = None,
+        serde: RecordSerde[V, K] | None = None,
         *,
         auto_offset_reset: str = "earliest",
         auto_commit: bool | None = None,
         auto_commit_interval_ms: int = 5_000,
         assignors: Sequence[str | Assignor] = ("range", "sticky"),
-        isolation_level: str = "read_uncommitted",
+        isolation_level: str = "read_committed",
         max_poll_records: int = 500,
         fetch_max_bytes: int = DEFAULT_FETCH_BYTES,
         max_poll_interval_ms: int = 300_000,
@@ -136,16 +136,18 @@ class Consumer(Closing):
         validation.check_text("client_id", client_id)
         if group_instance_id is not None:
             validation.check_text("group_instance_id", group_instance_id)
+        read_committed = checked_isolation(isolation_level)
         self._backend = backend
         self._group = group
+        self._serde = serde
         self._max_poll_records = max_poll_records
         self._stop_at_end = stop_at_end
-        self._interrupt = Interrupt()
+        self._interrupt = self._new_interrupt()
         self._inside = ThreadGuard()
         self._closed = self._woken = False
         self._due = 0.0  # when a turn has to advance or commit
         self._current: Position | None = None  # the partition that an iteration is in
-        self._left: Iterator[Record] = _NOTHING  # what an iteration may take of it without a turn
+        self._left: Iterator[Record[V, K]] = _NOTHING  # what an iteration may take of it without a turn
 
         coordinator = backend.coordinator
         membership: Membership | None = None
@@ -172,14 +174,14 @@ class Consumer(Closing):
                 partitions_of=lambda topic: backend.describe_topic(topic).partitions,
                 interrupt=self._interrupt,
             )
-            store = MemberOffsets(coordinator, membership)
+            store = MemberOffsets(coordinator, membership, read_committed=read_committed)
         self._commits = Commits(store, group, auto=auto_commit, interval_ms=auto_commit_interval_ms)
         self._positions = Positions(
             backend,
             load=self._commits.load,
             reset=auto_offset_reset,
             max_bytes=fetch_max_bytes,
-            read_committed=checked_isolation(isolation_level),
+            read_committed=read_committed,
             interrupt=self._interrupt,
         )
         self._assignment = Assignment(
@@ -197,11 +199,20 @@ class Consumer(Closing):
     def __repr__(self) -> str:
         state = "closed" if self._closed else counted(len(self._positions), "partition")
         group = f", group {self._group}" if self._group is not None else ""
+        with contextlib.suppress(EmbedlogError):
+            for name, ids in self.held_back().items():
+                state += f"; {name} waits for the end of {', '.join(map(repr, ids))}"
         return f"<embedlog.Consumer {self._assignment.watch}{group}: {state}>"
+
+    def _repr_html_(self) -> str:
+        """For notebooks: position and lag in each partition. From any thread, as `estimated_lag`."""
+        from .notebook import consumer_html
+
+        return consumer_html(self._backend, self._positions.estimated(), repr(self))
 
     # -- records ---------------------------------------------------------------------------------
 
-    def poll(self, timeout_ms: float = 0, max_records: int | None = None) -> list[Record]:
+    def poll(self, timeout_ms: float = 0, max_records: int | None = None) -> list[Record[V, K]]:
         """Return available records, perhaps of several partitions; wait up to timeout_ms (or math.inf).
 
         The records of the previous poll count as done from now on. Returns [] at the timeout, after
@@ -220,7 +231,7 @@ class Consumer(Closing):
             self._positions.settle()
             while self._turn():
                 try:
-                    records = self._positions.take(limit)
+                    records = take(self._positions, limit, self._serde)
                     if records:
                         return records
                 except TopicNotFound as error:
@@ -235,7 +246,7 @@ class Consumer(Closing):
         finally:
             self._inside.release()
 
-    def __iter__(self) -> Iterator[Record]:
+    def __iter__(self) -> Iterator[Record[V, K]]:
         interrupt = self._interrupt
         while self._next_chunk():
             left, due = self._left, self._due
@@ -246,7 +257,7 @@ class Consumer(Closing):
                 if self._left is not left or interrupt.is_set or time.monotonic() >= due:
                     break
 
-    def __next__(self) -> Record:
+    def __next__(self) -> Record[V, K]:
         """Wait for the next record. The iteration ends at `close`, or at stop_at_end."""
         if not self._interrupt.is_set and time.monotonic() < self._due:
             for record in self._left:
@@ -262,24 +273,33 @@ class Consumer(Closing):
         try:
             self._left = _NOTHING
             self._positions.settle()
-            while not self._closed and self._turn():
-                before, self._current = self._current, None
-                try:
-                    self._current = self._positions.continued(before)
-                except TopicNotFound as error:
-                    self._notice_deletion(error)
-                if self._current is not None:
-                    self._left = self._current.left
-                    return True
-                self._backend.check_open()
-                if self._stop_at_end and self._assignment.is_settled and self._positions.all_idle:
-                    self._commits.auto(self._positions)
-                    break
+            while (found := self._try_chunk()) is None:
                 self._woken = False
                 self._sleep(_FOREVER)
-            return False
+            return found
         finally:
             self._inside.release()
+
+    def _try_chunk(self) -> bool | None:
+        """`_next_chunk` without waiting: None if nothing is ready."""
+        if self._closed or not self._turn():
+            return False
+        before, self._current = self._current, None
+        try:
+            self._current = self._positions.continued(before)
+        except TopicNotFound as error:
+            self._notice_deletion(error)
+        if self._current is not None:
+            self._left = decoded_chunk(self._current, self._serde)
+            return True
+        self._backend.check_open()
+        if self._at_end():
+            self._commits.auto(self._positions)
+            return False
+        return None
+
+    def _at_end(self) -> bool:
+        return self._stop_at_end and self._assignment.is_settled and self._positions.all_idle
 
     def wakeup(self) -> None:
         """Make a waiting `poll` return [], from any thread; if none waits, the next one does not wait."""
@@ -300,16 +320,30 @@ class Consumer(Closing):
         """
         self._enter()
         try:
-            if offsets is None:
-                given = self._positions.given(unchanged=self._commits.standalone)
-            else:
-                given = as_commits(offsets)
-                for tp in given:
-                    if self._assignment.membership is not None and tp not in self._positions:
-                        raise CommitFailed(f"{tp} is not, or no longer, assigned to this consumer")
-            self._commits.save(given, self._positions)
+            self._commits.save(self._to_commit(offsets), self._positions)
         finally:
             self._inside.release()
+
+    def _transaction_offsets(
+        self, offsets: Mapping[TopicPartition, int | CommittedOffset] | None
+    ) -> TransactionOffsets:
+        """What a transaction commits: as `commit`. They count as committed from now on; if the transaction is
+        aborted, `seek_to_committed` goes back."""
+        with self._using():
+            found = self._commits.of_transaction(self._to_commit(offsets))
+            self._positions.committed(found.offsets)
+            return found
+
+    def _to_commit(
+        self, offsets: Mapping[TopicPartition, int | CommittedOffset] | None
+    ) -> dict[TopicPartition, CommittedOffset]:
+        if offsets is None:
+            return self._positions.given(unchanged=self._commits.standalone)
+        given = as_commits(offsets)
+        for tp in given:
+            if self._assignment.membership is not None and tp not in self._positions:
+                raise CommitFailed(f"{tp} is not, or no longer, assigned to this consumer")
+        return given
 
     def committed(self, tp: TopicPartition) -> CommittedOffset | None:
         """The group's committed offset of a partition, whichever member reads it; None if there is none."""
@@ -317,75 +351,17 @@ class Consumer(Closing):
         with self._using():
             return self._commits.load([name]).get(name)
 
-    # -- positions -------------------------------------------------------------------------------
-
-    def position(self, tp: TopicPartition) -> int:
-        """The offset of the next record to return. Raises NotAssigned."""
-        name = validation.as_topic_partition(tp)
-        with self._using():
-            position = self._positions[name]
-            self._positions.resolve()
-            return position.at[0]
-
-    def lag(self) -> dict[TopicPartition, int]:
-        """The number of offsets from each position to the end of its partition."""
-        with self._using():
-            self._positions.resolve()
-            return self._positions.lag()
-
-    def seek(self, where: TopicPartition | str, partition: int, offset: int | None = None) -> None:
-        """`seek(tp, offset)` or `seek(topic, partition, offset)`: continue from that offset.
-
-        auto_offset_reset applies if the offset turns out to be outside the log.
-        """
-        if isinstance(where, str) is (offset is None):
-            raise InvalidType("seek takes (topic, partition, offset) or (TopicPartition, offset)")
-        tp = validation.as_topic_partition((where, partition) if isinstance(where, str) else where)
-        wanted = partition if offset is None else offset
-        validation.check_int("offset", wanted, low=0, high=MAX_INT64)
-        with self._using():
-            self._positions.seek(tp, wanted)
-
-    def seek_to_beginning(self, *partitions: TopicPartition) -> None:
-        """Continue from the first record of these partitions (default: all assigned ones)."""
-        with self._using():
-            for tp in self._chosen(partitions):
-                self._positions.seek_to_beginning(tp)
-
-    def seek_to_end(self, *partitions: TopicPartition) -> None:
-        """Continue from the end of these partitions (default: all assigned ones)."""
-        with self._using():
-            for tp in self._chosen(partitions):
-                self._positions.seek_to_end(tp)
-
-    def seek_to_time(self, when: datetime | int, *partitions: TopicPartition) -> None:
-        """Continue from the first record whose timestamp is `when` or later, or from the end.
-
-        when: a datetime (a naive one is local time), or milliseconds since the epoch.
-        """
-        if isinstance(when, bool) or not isinstance(when, (datetime, int)):
-            raise InvalidType(
-                f"when must be a datetime or milliseconds since the epoch, not {type(when).__name__}"
-            )
-        moment = time_ms(when) if isinstance(when, datetime) else when
-        with self._using():
-            for tp in self._chosen(partitions):
-                self._positions.seek_to_time(tp, moment)
-
-    def pause(self, *partitions: TopicPartition) -> None:
-        """Return no records of these partitions until `resume` (default: all assigned ones)."""
-        self._set_paused(partitions, True)
-
-    def resume(self, *partitions: TopicPartition) -> None:
-        """Undo `pause` (default: all assigned partitions)."""
-        self._set_paused(partitions, False)
-
-    def paused(self) -> set[TopicPartition]:
-        """The paused partitions. A rebalance ends a pause, as in Kafka."""
-        with self._using():
-            return {p.tp for p in self._positions if p.paused}
-
     # -- partitions ------------------------------------------------------------------------------
+
+    @property
+    def group(self) -> str | None:
+        """The name of the group, or None."""
+        return self._group
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` has ended."""
+        return self._closed
 
     @property
     def subscription(self) -> tuple[str, ...]:
@@ -435,6 +411,9 @@ class Consumer(Closing):
                 self._assignment.leave()
 
     # -- one turn --------------------------------------------------------------------------------
+
+    def _new_interrupt(self) -> Interrupt:
+        return Interrupt()
 
     def _turn(self) -> bool:
         """Advance and commit if that is due, without waiting. False if the consumer is closing."""
@@ -486,12 +465,3 @@ class Consumer(Closing):
             yield
         finally:
             self._inside.release()
-
-    def _chosen(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
-        """These partitions, or all assigned ones."""
-        return validation.as_topic_partitions(partitions) or list(self._positions.partitions)
-
-    def _set_paused(self, partitions: Iterable[TopicPartition], paused: bool) -> None:
-        with self._using():
-            for tp in self._chosen(partitions):
-                self._positions.pause(tp, paused)

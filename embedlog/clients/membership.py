@@ -26,7 +26,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Final, NamedTuple, TypeAlias
 
-from ..backends.port import Coordinator, Interrupt
+from ..backends.coordinators import Coordinator
+from ..backends.port import Interrupt
 from ..config import MAX_INT32
 from ..errors import (
     CommitFailed,
@@ -93,9 +94,11 @@ class Departure:
         self.joining: Future[JoinResult] | None = None
 
     def leave(self) -> None:
-        """Leave now, or once a pending join returns the member id. Ignores errors: they mean it is out."""
+        """Leave now, and withdraw a pending join. Ignores errors: they mean it is out."""
         joining, self.joining = self.joining, None
-        if joining is not None and not self.member_id:
+        if self.static or (joining is not None and joining.cancel()):
+            return
+        if joining is not None and not self.member_id:  # it is being answered
             # The callback may run under the coordinator's lock.
             joining.add_done_callback(lambda _: run_soon(self._late_leave(joining)))
             return
@@ -109,7 +112,7 @@ class Departure:
         return leave
 
     def _leave(self, member_id: str) -> None:
-        if member_id and not self.static:
+        if member_id:
             try:
                 self.coordinator.leave_group(self.group, member_id)
             except EmbedlogError:
@@ -336,20 +339,21 @@ class MemberOffsets:
     Without a membership it commits as a consumer that assigns its own partitions.
     """
 
-    def __init__(self, coordinator: Coordinator, membership: Membership | None) -> None:
+    def __init__(
+        self, coordinator: Coordinator, membership: Membership | None, *, read_committed: bool
+    ) -> None:
+        """read_committed: offsets that an open transaction may change are not loaded."""
         self._coordinator = coordinator
         self._membership = membership
+        self._read_committed = read_committed
 
     def load(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, CommittedOffset]:
-        return self._coordinator.committed_offsets(group, partitions)
+        """Raises UnstableOffsetCommit."""
+        return self._coordinator.committed_offsets(group, partitions, require_stable=self._read_committed)
 
     def save(self, group: str, offsets: Mapping[TopicPartition, CommittedOffset]) -> None:
         """Raises CommitFailed if the partitions are being, or have been, reassigned."""
-        member_id, generation = "", -1
-        if self._membership is not None:
-            member_id, generation = self._membership.departure.member_id, self._membership.generation
-            if not member_id:
-                raise CommitFailed(f"{_names(offsets)}: this consumer is no longer in the group {group!r}")
+        member_id, generation = self.member(group, offsets)
         try:
             self._coordinator.commit_offsets(group, offsets, member_id=member_id, generation=generation)
         except (*_LOST, RebalanceInProgress) as error:
@@ -357,6 +361,18 @@ class MemberOffsets:
                 f"{_names(offsets)}: the group {group!r} has reassigned the partitions ({error}); "
                 "poll more often, or raise max_poll_interval_ms"
             ) from error
+
+    def member(self, group: str, offsets: Iterable[TopicPartition]) -> tuple[str, int]:
+        """The member id and the generation to commit with: "" and -1 without a membership.
+
+        Raises CommitFailed if the group has removed the member.
+        """
+        if self._membership is None:
+            return "", -1
+        member_id = self._membership.member_id
+        if not member_id:
+            raise CommitFailed(f"{_names(offsets)}: this consumer is no longer in the group {group!r}")
+        return member_id, self._membership.generation
 
 
 def _checked_shares(

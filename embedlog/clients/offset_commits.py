@@ -13,15 +13,26 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 from ..errors import CommitFailed, InvalidArgument, InvalidType
 from ..model import CommittedOffset, TopicPartition
 from ..validation import as_seconds, as_topic_partition, check_committed, check_flag
+from .membership import MemberOffsets
 from .offset_store import OffsetStore
 from .positions import Positions
 
 _logger = logging.getLogger(__name__)
 _NEVER = float("inf")
+
+
+class TransactionOffsets(NamedTuple):
+    """What a transaction commits of a group's offsets, and the member that does; "" and -1 if none does."""
+
+    group: str
+    offsets: Mapping[TopicPartition, CommittedOffset]
+    member_id: str
+    generation: int
 
 
 class Commits:
@@ -77,6 +88,22 @@ class Commits:
         if offsets:
             self._store.save(self._group, offsets)
             positions.committed(offsets)
+
+    def of_transaction(self, offsets: Mapping[TopicPartition, CommittedOffset]) -> TransactionOffsets:
+        """For a transaction that commits these offsets. Raises InvalidArgument, CommitFailed."""
+        if self._store is None:
+            raise InvalidArgument("commit_offsets needs a consumer in a group: give it group=")
+        if not isinstance(self._store, MemberOffsets):
+            raise InvalidArgument(
+                "commit_offsets needs a consumer whose offsets are in the log: this one keeps them in its "
+                "offset_store, which no transaction includes"
+            )
+        if self._auto:
+            raise InvalidArgument(
+                "commit_offsets needs a consumer with auto_commit=False: this one commits by itself, also "
+                "what belongs to an aborted transaction"
+            )
+        return TransactionOffsets(self._group, offsets, *self._store.member(self._group, offsets))
 
     def auto(self, positions: Positions) -> None:
         """Commit what is done, if auto-commit is on."""

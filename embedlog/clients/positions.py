@@ -5,22 +5,24 @@
                   |         '-- returned to the application up to here: how far `left` has got in the chunk
                   '-- returned, and the application has come back: auto-commit commits this
 
-Returning a record advances an iterator and does nothing else. The position is computed from that iterator
-when it is needed. `done` is the position, unless the application is still at work on what it got last: then
-`held` says where that began.
+Returning a record advances an iterator and does nothing else (decoding.py does more). The position is
+computed from that iterator when it is needed. `done` is the position, unless the application is still at work
+on what it got last: then `held` says where that began.
 
 Partitions with records are served round-robin from a queue: the one served last goes to its end, so a busy
 partition does not starve the others. A partition read to its end is idle: it leaves the queue until
 `Arrivals` reports records, so that a poll costs as much as is ready, not as is assigned.
 
 Invariants: a position moves only over records that were returned, or that are never returned (control
-batches, aborted records); a partition that raises moves to the end of the queue first; each partition with a
-start offset is paused, in the queue or idle.
+batches, aborted records); a partition that raises moves to the end of the queue first; each partition is
+paused, in the queue or idle; one without a start offset is not idle.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
@@ -28,10 +30,17 @@ from operator import length_hint
 from typing import Final, TypeAlias
 
 from ..backends.port import Arrivals, Backend, Interrupt
-from ..errors import EmbedlogError, LogTruncated, NotAssigned, OffsetOutOfRange
+from ..errors import (
+    EmbedlogError,
+    LogTruncated,
+    NotAssigned,
+    OffsetOutOfRange,
+    TopicNotFound,
+    UnstableOffsetCommit,
+)
 from ..model import NO_EPOCH, CommittedOffset, PartitionOffsets, Record, TopicPartition
 from ..runtime.finalizing import when_collected
-from .reader import PartitionReader
+from .partition_reader import PartitionReader
 
 Load: TypeAlias = Callable[[Iterable[TopicPartition]], Mapping[TopicPartition, CommittedOffset]]
 
@@ -39,6 +48,7 @@ OffsetAndEpoch: TypeAlias = tuple[int, int]
 """A position: an offset, and the leader epoch of the record before it."""
 
 _NOWHERE: Final = (-1, NO_EPOCH)
+_UNSTABLE_MS: Final = 50  # how soon offsets are asked for again that an open transaction may change
 
 _logger = logging.getLogger(__name__)
 
@@ -57,6 +67,14 @@ class Position:
         self.committed = -1
         self.paused = False
         self._begin = _NOWHERE  # the position before the chunk
+
+    def forget(self) -> None:
+        """The start offset is to be found again."""
+        self.reader = None
+        self.committed = -1
+        self._begin = _NOWHERE
+        self.chunk = []
+        self.left = iter(self.chunk)
 
     def begin(self, reader: PartitionReader) -> None:
         """Continue from the reader's position; drop fetched records."""
@@ -85,6 +103,7 @@ class Position:
         try:
             records = self.reader.records()
             if records:
+                self._begin = before[:2]
                 self.chunk, self.left = records, iter(records)
                 return True
         except BaseException:  # Ctrl-C may come after the reader has advanced
@@ -107,6 +126,12 @@ class Position:
         self._begin = self.reader.position, self.reader.epoch
         self.chunk = []
         self.left = iter(self.chunk)
+
+    def step_back(self) -> None:
+        """Return the record that was returned last once more."""
+        returned = len(self.chunk) - length_hint(self.left)
+        self.left = iter(self.chunk)
+        self.left.__setstate__(returned - 1)  # type: ignore[attr-defined]  # as copying an iterator does
 
     def _after(self, returned: int) -> OffsetAndEpoch:
         """The position after so many records of the chunk."""
@@ -144,7 +169,7 @@ class Positions:
         self._backend = backend
         self._reset = reset
         self._max_bytes = max_bytes
-        self._read_committed = read_committed
+        self.read_committed = read_committed
         self._all: dict[TopicPartition, Position] = {}
         self._unresolved: list[Position] = []
         self._queue: deque[Position] = deque()
@@ -177,7 +202,14 @@ class Positions:
 
     def wait(self, timeout_ms: int) -> None:
         """Sleep until a partition may have records, the interrupt is set, or the timeout is over."""
-        self.arrivals.wait(timeout_ms if self.all_idle else 1)
+        self.arrivals.wait(min(timeout_ms, self.longest_wait_ms))
+
+    @property
+    def longest_wait_ms(self) -> float:
+        """How long to sleep at most before partitions are asked again."""
+        if self._unresolved and all(position.reader is None for position in self._queue):
+            return _UNSTABLE_MS
+        return 1 if self._queue else math.inf
 
     def close(self) -> None:
         """Wait for nothing any more."""
@@ -195,6 +227,15 @@ class Positions:
                 self._hold(position, _NOWHERE)  # nothing is done yet
         self._unresolved = [position for position in self._all.values() if position.reader is None]
         self._queue = deque(position for position in self._all.values() if not position.paused)
+
+    def forget(self, tp: TopicPartition) -> None:
+        """Continue from the committed offset."""
+        position = self[tp]
+        self._unresolved.append(position)
+        position.forget()
+        self._hold(position, _NOWHERE)
+        if self.arrivals.forget(tp):
+            self._queue.append(position)
 
     def pause(self, tp: TopicPartition, paused: bool) -> None:
         """Return no records of this partition, or return them again."""
@@ -215,7 +256,7 @@ class Positions:
             offset,
             epoch=epoch,
             max_bytes=self._max_bytes,
-            read_committed=self._read_committed,
+            read_committed=self.read_committed,
         )
         position.begin(reader)
         if self.arrivals.forget(tp):
@@ -233,7 +274,10 @@ class Positions:
         self.seek(tp, found.offset if found is not None else self._edges(tp).log_end_offset)
 
     def resolve(self) -> None:
-        """Give new partitions a start offset: the committed one, else by the reset policy."""
+        """Give new partitions a start offset: the committed one, else by the reset policy.
+
+        Raises UnstableOffsetCommit while an open transaction may change a committed offset.
+        """
         unknown = [position for position in self._unresolved if position.reader is None]
         committed = self._load([position.tp for position in unknown]) if unknown else {}
         for position in unknown:
@@ -257,7 +301,8 @@ class Positions:
         read to their ends stay in the queue. That costs less if they have grown when they are next looked at.
         """
         if self._unresolved:
-            self.resolve()
+            with contextlib.suppress(UnstableOffsetCommit):  # until its transaction has ended
+                self.resolve()
         queue = self._queue
         for tp in self.arrivals.ready():
             position = self._all[tp]
@@ -268,9 +313,9 @@ class Positions:
         for _ in range(len(queue)):
             position = queue[0]
             queue.rotate(-1)
-            if length_hint(position.left) or (
-                (idle or position.reader is None or not position.reader.at_end) and self._fill(position)
-            ):
+            if position.reader is None:
+                continue
+            if length_hint(position.left) or ((idle or not position.reader.at_end) and self._fill(position)):
                 return position
         return None
 
@@ -296,11 +341,26 @@ class Positions:
                 raise
             if position is None:
                 break
-            if position.held is None:
-                position.held = position.at
-                self._held.append(position)
-            taken += position.take(limit - len(taken))
+            taken += self._take(position, limit - len(taken))
         return taken
+
+    def take_fetched(self, limit: int) -> list[Record]:
+        """As `take`, of the records that are fetched already."""
+        taken: list[Record] = []
+        for position in reversed(self._queue):
+            if length_hint(position.left) and len(taken) < limit:
+                taken += self._take(position, limit - len(taken))
+        return taken
+
+    def fetched(self) -> Position | None:
+        """A partition that has fetched records; None if none has."""
+        return next((position for position in reversed(self._queue) if length_hint(position.left)), None)
+
+    def hold_next(self, position: Position) -> None:
+        """The application is at work on what it gets from now on."""
+        if position.held is None:
+            position.held = position.at
+            self._held.append(position)
 
     def hold_last(self, position: Position) -> None:
         """The application is still at work on the record that it got last."""
@@ -340,7 +400,37 @@ class Positions:
         """The number of offsets from each position to the end of its partition."""
         return {tp: max(0, self._edges(tp).log_end_offset - p.at[0]) for tp, p in self._all.items()}
 
+    def waiting(self) -> list[TopicPartition]:
+        """The partitions read to their readable ends: of about now, for other threads."""
+        positions = list(self._all.items())
+        return [tp for tp, position in positions if (reader := position.reader) and reader.at_end]
+
+    def estimated(self) -> dict[TopicPartition, int]:
+        """The offsets to return next, as far as they are known: of about now, for other threads."""
+        found = {}
+        for tp, position in list(self._all.items()):
+            if position.reader is not None:
+                with contextlib.suppress(IndexError):  # another chunk came in between
+                    found[tp] = position.at[0]
+        return found
+
+    def estimated_lag(self) -> dict[TopicPartition, int]:
+        """The offsets from `estimated` to the log ends."""
+        positions = self.estimated()
+        lag = {}
+        for topic in {tp.topic for tp in positions}:
+            with contextlib.suppress(TopicNotFound):
+                edges = self._backend.offsets(topic)
+                for tp, offset in positions.items():
+                    if tp.topic == topic and tp.partition in edges:
+                        lag[tp] = max(0, edges[tp.partition].log_end_offset - offset)
+        return lag
+
     # -- inside ------------------------------------------------------------------------------------
+
+    def _take(self, position: Position, limit: int) -> list[Record]:
+        self.hold_next(position)
+        return position.take(limit)
 
     def _hold(self, position: Position, done: OffsetAndEpoch) -> None:
         if position.held is None:

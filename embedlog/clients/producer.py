@@ -34,7 +34,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, TypeAlias
 
-from ..backends.port import Backend
+from ..backends.port import Appends
 from ..codec import HEADER_SIZE, codec_number
 from ..codec.record_size import RECORD_OVERHEAD, check_size, headers_size
 from ..config import KIB, MAX_INT64, MIB
@@ -85,7 +85,7 @@ class Producer(Closing):
 
     def __init__(
         self,
-        backend: Backend,
+        backend: Appends,
         *,
         linger_ms: float = LINGER_MS,
         batch_bytes: int = BATCH_BYTES,
@@ -257,6 +257,11 @@ class Producer(Closing):
     def closed(self) -> bool:
         """Whether `close` has been called."""
         return self._accumulator.closed
+
+    @property
+    def buffered_bytes(self) -> int:
+        """The memory of records that are not sent yet; see buffer_bytes."""
+        return self._accumulator.buffered
 
     # -- buffering -------------------------------------------------------------------------------------
 
@@ -463,7 +468,13 @@ class Producer(Closing):
         with self._lock:
             self._make_all_ready()
             abandoned = [batch for queue in self._ready.values() for batch in queue]
+            for batch in abandoned:  # no send may add to it
+                if batch.topic.open.get(batch.partition) is batch:
+                    del batch.topic.open[batch.partition]
             self._ready = {}
+            for batch in abandoned:  # what is sent from now on goes into others
+                if batch.topic.open.get(batch.partition) is batch:
+                    del batch.topic.open[batch.partition]
         self._fail(abandoned, error)
 
 

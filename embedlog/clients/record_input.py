@@ -56,7 +56,7 @@ def as_rows(records: Iterable[Given], now: int, append_time: bool) -> tuple[Sequ
     Raises InvalidType or InvalidArgument for the first invalid record, with its index.
     """
     if type(records) is not list:
-        _check_iterable(records)
+        check_iterable(records)
     given: list[Any] = list(records)
     kinds = set(map(type, given))
     if kinds <= _BYTES_OR_NULLS:
@@ -85,7 +85,7 @@ def _as_row(given: object, now: int, append_time: bool) -> Row:
     return as_row(given, None, (), None, now)
 
 
-def _check_iterable(records: object) -> None:
+def check_iterable(records: object) -> None:
     if isinstance(records, str | bytes | bytearray | memoryview | Mapping | Record):
         raise InvalidType(
             f"records must be an iterable of records, not one {type(records).__name__}: append() appends one"

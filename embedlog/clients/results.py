@@ -66,6 +66,16 @@ class AppendedMany(Sequence[RecordMetadata]):
         return sum(map(_count, self._appended.values()))
 
     def __iter__(self) -> Iterator[RecordMetadata]:
+        given = self._timestamps
+        if self._places is None and len(self._appended) == 1 and (given is None or isinstance(given, int)):
+            [(partition, (base, last, time, durable))] = self._appended.items()
+            if last - base + 1 == len(self):  # in one piece
+                time = time if given is None else given
+                topic = self._topic
+                return (
+                    _new(RecordMetadata, (topic, partition, offset, time, durable))
+                    for offset in range(base, last + 1)
+                )
         return map(self._at, range(len(self)))
 
     @overload

@@ -14,10 +14,28 @@ zookeeper/     paths and contents of znodes, a client, servers to run
 classic/       the clients of the design documents, over the wire
 metrics.py     Prometheus metrics and health over HTTP
 broker.py      puts these together
+owner.py       the same without a port: the socket in a log's directory, for other processes
 """
 
-from .broker import Broker
-from .server import AddressInUse
-from .settings import BrokerSettings
+import importlib as _importlib
+import typing as _typing
+
+if _typing.TYPE_CHECKING:
+    from .broker import Broker
+    from .server import AddressInUse
+    from .settings import BrokerSettings
+
+# A name is imported when it is first used (PEP 562): a log's owner serves its socket without a broker's port.
+_MODULE_OF = {"AddressInUse": "server", "Broker": "broker", "BrokerSettings": "settings"}
+
+
+if not _typing.TYPE_CHECKING:  # a type checker would accept any name
+
+    def __getattr__(name: str) -> object:
+        if name not in _MODULE_OF:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = globals()[name] = getattr(_importlib.import_module(f".{_MODULE_OF[name]}", __name__), name)
+        return value
+
 
 __all__ = ["AddressInUse", "Broker", "BrokerSettings"]

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Final, TypeAlias
 
 from .. import errors
+from ..groups.consumer_member import (
+    FencedMemberEpoch,
+    StaleMemberEpoch,
+    UnreleasedInstance,
+    UnsupportedAssignor,
+)
 from ..wire.error_codes import ErrorCode
+from ..wire.owner_apis import STORAGE_ERRORS
+
+CodeFor: TypeAlias = Callable[[errors.EmbedlogError], int]
+"""The error code that a client gets for an error."""
 
 
 class ApiError(errors.EmbedlogError):
@@ -35,6 +45,12 @@ _CODES: Final[tuple[tuple[type[Exception], ErrorCode], ...]] = (  # subclasses b
     (errors.OffsetOutOfRange, ErrorCode.OFFSET_OUT_OF_RANGE),
     (errors.LogTruncated, ErrorCode.OFFSET_OUT_OF_RANGE),
     (errors.OutOfOrderSequence, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER),
+    (errors.InvalidProducerIdMapping, ErrorCode.INVALID_PRODUCER_ID_MAPPING),
+    (errors.ProducerFenced, ErrorCode.PRODUCER_FENCED),
+    (errors.TransactionNotFound, ErrorCode.TRANSACTIONAL_ID_NOT_FOUND),
+    (errors.InvalidTxnState, ErrorCode.INVALID_TXN_STATE),
+    (errors.ConcurrentTransactions, ErrorCode.CONCURRENT_TRANSACTIONS),
+    (errors.TransactionCoordinatorFenced, ErrorCode.TRANSACTION_COORDINATOR_FENCED),
     (errors.InvalidProducerEpoch, ErrorCode.INVALID_PRODUCER_EPOCH),
     (errors.CompressionUnavailable, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE),
     (errors.CorruptRecord, ErrorCode.CORRUPT_MESSAGE),
@@ -43,11 +59,16 @@ _CODES: Final[tuple[tuple[type[Exception], ErrorCode], ...]] = (  # subclasses b
     (errors.StorageError, ErrorCode.KAFKA_STORAGE_ERROR),
     (errors.UnknownMember, ErrorCode.UNKNOWN_MEMBER_ID),
     (errors.IllegalGeneration, ErrorCode.ILLEGAL_GENERATION),
+    (FencedMemberEpoch, ErrorCode.FENCED_MEMBER_EPOCH),
+    (StaleMemberEpoch, ErrorCode.STALE_MEMBER_EPOCH),
+    (UnreleasedInstance, ErrorCode.UNRELEASED_INSTANCE_ID),
+    (UnsupportedAssignor, ErrorCode.UNSUPPORTED_ASSIGNOR),
     (errors.RebalanceInProgress, ErrorCode.REBALANCE_IN_PROGRESS),
     (errors.FencedInstance, ErrorCode.FENCED_INSTANCE_ID),
     (errors.MemberIdRequired, ErrorCode.MEMBER_ID_REQUIRED),
     (errors.InconsistentProtocol, ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
     (errors.InvalidGroup, ErrorCode.INVALID_GROUP_ID),
+    (errors.UnstableOffsetCommit, ErrorCode.UNSTABLE_OFFSET_COMMIT),
     (errors.GroupNotFound, ErrorCode.GROUP_ID_NOT_FOUND),
     (errors.GroupNotEmpty, ErrorCode.NON_EMPTY_GROUP),
     (errors.GroupFull, ErrorCode.GROUP_MAX_SIZE_REACHED),
@@ -70,6 +91,13 @@ def error_code_for(error: errors.EmbedlogError) -> ErrorCode:
     return ErrorCode.UNKNOWN_SERVER_ERROR
 
 
+def owner_error_code_for(error: errors.EmbedlogError) -> int:
+    """The error code that a client of a log's owner gets: a failed disk has more codes than in Kafka."""
+    if isinstance(error, errors.StorageError):
+        return STORAGE_ERRORS.get(type(error), STORAGE_ERRORS[errors.StorageError])
+    return error_code_for(error)
+
+
 def group_error_code_for(error: errors.EmbedlogError, *, member: bool = False) -> ErrorCode:
     """The error code that a client gets for a failed operation on a group.
 
@@ -82,3 +110,15 @@ def group_error_code_for(error: errors.EmbedlogError, *, member: bool = False) -
     if member and isinstance(error, errors.GroupNotFound):
         return ErrorCode.UNKNOWN_MEMBER_ID
     return error_code_for(error)
+
+
+def commit_error_code_for(error: errors.EmbedlogError) -> int:
+    """The error code of a member's failed commit."""
+    return group_error_code_for(error, member=True)
+
+
+def owner_commit_error_code_for(error: errors.EmbedlogError) -> int:
+    """The error code of a failed commit on the socket of a log's owner: a retry would not help its disk."""
+    if isinstance(error, errors.StorageError):
+        return owner_error_code_for(error)
+    return commit_error_code_for(error)

@@ -12,7 +12,8 @@ Batches that are rejected, with Kafka's error codes:
     truncated, impossible header, wrong CRC                          CORRUPT_MESSAGE
     not exactly one batch, no records, unreadable records,
     a control batch, a keyless record for a compacted topic          INVALID_RECORD
-    transactional                                                    INVALID_TXN_STATE
+    transactional, in a request without a transactional id           TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    transactional, without a producer id                             INVALID_PRODUCER_ID_MAPPING
     zstd in a request before version 7                               UNSUPPORTED_COMPRESSION_TYPE
 """
 
@@ -49,8 +50,13 @@ _MAX_RECORD_ERRORS: Final = 10_000  # in one response: a compressed batch may ho
 _KEEP: Final = "producer"
 
 
-def read_batch_header(records: memoryview, version: int, settings: TopicSettings) -> BatchHeader:
-    """Check that these bytes are exactly one batch with a valid CRC; returns its header. Raises ApiError."""
+def read_batch_header(
+    records: memoryview, version: int, settings: TopicSettings, *, transactional: bool = False
+) -> BatchHeader:
+    """Check that these bytes are exactly one batch with a valid CRC; returns its header. Raises ApiError.
+
+    transactional: may it be part of a transaction?
+    """
     size = len(records)
     if size > settings.max_message_bytes:
         raise ApiError(
@@ -71,8 +77,13 @@ def read_batch_header(records: memoryview, version: int, settings: TopicSettings
         raise ApiError(ErrorCode.CORRUPT_MESSAGE, "the CRC does not match the bytes")
     if header.is_control:
         raise ApiError(ErrorCode.INVALID_RECORD, "only the broker writes control batches")
-    if header.is_transactional:
-        raise ApiError(ErrorCode.INVALID_TXN_STATE, "transactions are not supported yet")
+    if header.is_transactional and not transactional:
+        raise ApiError(
+            ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+            "a batch of a transaction without transactional id",
+        )
+    if header.is_transactional and header.producer_id < 0:
+        raise ApiError(ErrorCode.INVALID_PRODUCER_ID_MAPPING, "a batch of a transaction without producer id")
     if not header.record_count or header.record_count != header.last_offset_delta + 1:
         raise ApiError(
             ErrorCode.INVALID_RECORD,

@@ -16,7 +16,6 @@ import contextlib
 import ipaddress
 import logging
 import os
-import resource
 import shutil
 import socket
 import tempfile
@@ -24,7 +23,6 @@ import threading
 import time
 import weakref
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 from ..backends.local import WriterBackend
@@ -34,6 +32,7 @@ from ..files.filesystem import default_open_files
 from ..log import Log
 from ..open import open_directory
 from ..runtime.closing import Closing
+from ..runtime.worker_pool import WorkerPool
 from ..store.store import Store
 from ..synonyms import BROKER_ARGUMENTS
 from ..validation import also_named, as_path, check_flag, check_int, check_text
@@ -42,13 +41,12 @@ from .coordination import BrokerAddress, Coordination, SingleBroker, check_stand
 from .dispatch import Dispatcher
 from .meter import Meter
 from .metrics import MetricsServer
-from .server import Server
+from .server import Server, bind, room_for_connections
 from .settings import BrokerSettings
 
 logger = logging.getLogger(__name__)
 
 _STOP_S: Final = 10.0
-_OTHER_FILES: Final = 64  # descriptors of neither the log nor its clients
 _LAST_PORT: Final = 65_535
 _OPEN_TO_ALL: Final = (
     "there is no authentication: any client that reaches the port reads and writes everything"
@@ -120,7 +118,7 @@ class Broker(Closing):
         self._stop_timeout_s = stop_timeout_s
         self._closed = False
         with contextlib.ExitStack() as undo:
-            self._server = Server(host, port, self.settings)
+            self._server = Server(bind(host, port), self.settings)
             undo.callback(self._server.stop, 0)
             self._metrics = None if metrics_port is None else MetricsServer(host, metrics_port)
             if self._metrics is not None:
@@ -138,20 +136,20 @@ class Broker(Closing):
                 if path is None:
                     path = tempfile.mkdtemp(prefix="embedlog-broker-")
                     undo.callback(shutil.rmtree, path, ignore_errors=True)
-                # Half of what the process may open: the other half is for connections.
-                of_log.setdefault("max_open_files", default_open_files() * 3 // 5)
-                self.log = open_directory(as_path(path), **of_log)
+                # Half of it: the other half is for connections.
+                of_log.setdefault("max_open_files", default_open_files() // 2)
+                self.log = open_directory(as_path(path), shared=zookeeper is None, **of_log)
                 undo.callback(self.log.close)
             if not isinstance(self.log.backend, WriterBackend):
                 raise ReadOnly("a broker is the writer of its directory: open the log with mode='rw'")
             store = self.log.backend.store
             _claim(store)
             undo.callback(_served.discard, store)
-            self._executor = ThreadPoolExecutor(self.settings.num_io_threads, "embedlog-io")
+            self._executor = WorkerPool(self.settings.num_io_threads, "embedlog-io")
             undo.callback(self._executor.shutdown, cancel_futures=True)
-            run_large = ThreadPoolExecutor(1, "embedlog-large")
+            run_large = WorkerPool(1, "embedlog-large")
             undo.callback(run_large.shutdown, cancel_futures=True)
-            converter = ThreadPoolExecutor(1, "embedlog-converter")
+            converter = WorkerPool(1, "embedlog-converter")
             undo.callback(converter.shutdown, cancel_futures=True)
             address = BrokerAddress(
                 self.settings.broker_id,
@@ -176,15 +174,16 @@ class Broker(Closing):
                 self._executor,
                 run_large,
                 converter,
+                self.log.backend.transactions if zookeeper is None else None,
                 meter,
             )
             self.address = address
             self._dispatcher = Dispatcher(self.context)
             self._dispatcher.start()
             undo.callback(self._dispatcher.stop)
-            self._server.start(self._dispatcher, _connections(self.settings, store))
+            self._server.start(self._dispatcher, room_for_connections(self.settings, store.max_open_files))
             if self._metrics is not None and meter is not None:
-                self._metrics.start(self.context, meter, self._server)
+                self._metrics.start(self.context, self.log.backend, meter, self._server)
             store.catalog.writer_lock.note_broker(self.bootstrap_servers)
             undo.callback(store.catalog.writer_lock.note_broker, None)
             self._undo = undo.pop_all()
@@ -291,14 +290,6 @@ def _check_address(
         check_int("metrics_port", metrics_port, low=0, high=_LAST_PORT)
         if metrics_port and metrics_port == port:
             raise InvalidArgument(f"port and metrics_port are both {port}: they must differ")
-
-
-def _connections(settings: BrokerSettings, store: Store) -> int:
-    """The limit of connections: max.connections, or fewer to leave descriptors for the log."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY:
-        return settings.max_connections
-    return min(settings.max_connections, max(soft - store.max_open_files - _OTHER_FILES, soft // 8))
 
 
 def _is_own(host: str) -> bool:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import base64
 import threading
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future
 from typing import Any, Final, NamedTuple, ParamSpec, TypeAlias, TypeVar
 
 from ..errors import TopicNotFound
 from ..groups.coordinator import GroupCoordinator
+from ..groups.transaction_coordinator import TransactionCoordinator
 from ..partition import Partition
 from ..store.store import Store
 from ..wire.error_codes import ErrorCode
@@ -19,6 +19,8 @@ from .coordination import Coordination
 from .meter import Meter
 from .principal import Principal
 from .settings import BrokerSettings
+
+NO_TRANSACTIONS: Final = "brokers of a cluster have no transactions yet: use a broker on its own"
 
 _PRODUCER_ID_BLOCK: Final = 1_000
 
@@ -48,6 +50,7 @@ class BrokerContext:
             connections. Several at a time would do the same by holding the GIL.
         converter: has one thread, which converts responses for old clients: no other request waits for it,
             and only one conversion is in memory at a time.
+        transactions: None in a cluster, whose brokers have no coordinator of transactions yet.
         meter: counts requests and records; None to count nothing.
     """
 
@@ -57,13 +60,15 @@ class BrokerContext:
         groups: GroupCoordinator,
         coordination: Coordination,
         settings: BrokerSettings,
-        executor: ThreadPoolExecutor,
-        large_executor: ThreadPoolExecutor,
-        converter: ThreadPoolExecutor,
+        executor: Executor,
+        large_executor: Executor,
+        converter: Executor,
+        transactions: TransactionCoordinator | None,
         meter: Meter | None = None,
     ) -> None:
         self.store = store
         self.groups = groups
+        self.transactions = transactions
         self.coordination = coordination
         self.settings = settings
         self.meter = meter
@@ -125,7 +130,7 @@ class BrokerContext:
 
     def topic_id(self, topic: str) -> bytes:
         """The topic's id, 16 bytes. Raises TopicNotFound."""
-        return _decode_topic_id(self.store.topic(topic).topic_id)
+        return self.store.topic(topic).uuid
 
     def topic_name(self, topic_id: bytes) -> str | None:
         """The name of the topic with this id; None if there is none, or it has been deleted."""
@@ -193,7 +198,3 @@ def not_leader() -> ApiError:
 def internal_topic(topic: str) -> ApiError:
     """The error for a change to one of `INTERNAL_TOPICS`."""
     return ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"only the broker writes to {topic}")
-
-
-def _decode_topic_id(text: str) -> bytes:
-    return base64.urlsafe_b64decode(text + "==")

@@ -33,6 +33,7 @@ from concurrent.futures import CancelledError, Future
 from typing import Final, Protocol, TypeAlias
 
 from ..errors import Closed
+from ..runtime.forking import no_fork
 from .frame_memory import FrameMemory
 from .outbox import Chunk, FileRegion, Outbox, release
 from .poll import READ, WRITE
@@ -76,7 +77,13 @@ class Application(Protocol):
         """
 
     def on_half_close(self, connection: Connection) -> None:
-        """The client sends no more and may have disconnected: complete its pending request now."""
+        """The client sends no more and may have disconnected: complete its pending request now.
+
+        In the loop's thread. May close the connection.
+        """
+
+    def on_gone(self, host: str) -> None:
+        """The last connection from this host, or of this process of the machine, has closed."""
 
 
 class Cancellable(Protocol):
@@ -100,6 +107,10 @@ class EventLoop(Protocol):
     @property
     def unsent_bytes(self) -> int:
         """Of responses in memory that clients have not read yet."""
+
+    @property
+    def may_wait(self) -> bool:
+        """Whether a request may wait for a disk in the loop's thread: no other connection waits with it."""
 
     def post(self, callback: Callable[[], object]) -> None:
         """Call it in the loop's thread soon. From any thread."""
@@ -147,7 +158,8 @@ class Connection:
 
     def __repr__(self) -> str:
         client_id = f" ({self.client_id!r:.80})" if self.client_id else ""
-        return f"{self.host}:{self.port}{client_id}"
+        peer = f"{self.host}:{self.port}" if self.host else "a process on this machine"  # Unix sockets
+        return f"{peer}{client_id}"
 
     def fileno(self) -> int:
         return self._transport.fileno()
@@ -157,6 +169,20 @@ class Connection:
         events = self._transport.handshake()
         self._in_handshake = bool(events)
         self.loop.watch(self, events or READ)
+
+    @property
+    def has_hung_up(self) -> bool:
+        """Whether the client has closed its socket, or ended, and gets no response any more.
+
+        A Unix socket tells at once. On a network the client may just as well have shut down its sending side.
+        """
+        try:
+            self._transport.send(b"", 0)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+        return False
 
     # -- what the loop needs to know -------------------------------------------------------------------
 
@@ -471,9 +497,14 @@ class Connection:
             self._frame = None
         self._unread.clear()
         self.application_state = None
-        self.loop.remove(self)
-        with contextlib.suppress(OSError):
+        self.loop.watch(self, 0)
+        with contextlib.suppress(OSError), no_fork:  # see runtime/forking.py
             self._transport.close()
+        self.loop.remove(self)
+
+    def abandon(self) -> None:
+        """In a forked child: close the copy of the socket."""
+        self._transport.close()
 
 
 def _discard(response: Future[Sequence[Chunk]]) -> None:

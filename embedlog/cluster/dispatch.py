@@ -8,6 +8,9 @@ code in the response.
 
 Most requests are a producer's and differ from the one before on the same connection only in their records.
 These go straight to the handler of Produce, which reads and answers them by a template.
+
+On the socket of a log's owner there is one more API, and Produce takes two more options (wire/owner_apis.py).
+Of a log that is not shared only this API is offered, to tools.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any, Final, NamedTuple
 
+from ..backends.log_requests import LogRequests
 from ..wire.apis import APIS
 from ..wire.apis.produce import ProduceRequest
 from ..wire.errors import ProtocolError
@@ -28,20 +32,35 @@ from ..wire.frames import (
     unsupported_api_versions,
 )
 from ..wire.messages import Exchange, Response
+from ..wire.owner_apis import LOG, OWNER_APIS
+from .api_errors import (
+    commit_error_code_for,
+    error_code_for,
+    owner_commit_error_code_for,
+    owner_error_code_for,
+)
 from .broker_context import BrokerContext, Handler, RequestContext
 from .connection import CloseConnection, Connection, EncodedResponse
 from .futures import flatten_future, map_future
 from .group_requests import GroupRequests
+from .handlers.acls import AclHandlers
 from .handlers.commits import CommitHandlers
 from .handlers.configs import ConfigHandlers
+from .handlers.consumer_groups import ConsumerGroupHandlers
 from .handlers.describe import DescribeHandlers
 from .handlers.fetch import FetchHandlers
 from .handlers.group_admin import GroupAdminHandlers
 from .handlers.groups import GroupHandlers
+from .handlers.log import LogHandlers
 from .handlers.metadata import MetadataHandlers
 from .handlers.offsets import OffsetHandlers
 from .handlers.produce import LastProduce, ProduceHandlers, remember
+from .handlers.replicas import ReplicaHandlers
+from .handlers.topic_partitions import TopicPartitionHandlers
 from .handlers.topics import TopicHandlers
+from .handlers.transaction_admin import TransactionAdminHandlers
+from .handlers.transactions import TransactionHandlers
+from .local_members import LocalMembers
 from .log_throttle import LogThrottle
 from .outbox import Chunk
 
@@ -68,34 +87,55 @@ class Route(NamedTuple):
 
 
 class Dispatcher:
-    """Implements `connection.Application` over a broker's context."""
+    """Implements `connection.Application` over a broker's context.
 
-    def __init__(self, broker: BrokerContext) -> None:
+    Args:
+        requests: on the owner's socket, what executes requests to the owner; None on the network.
+    """
+
+    def __init__(self, broker: BrokerContext, requests: LogRequests | None = None) -> None:
         metadata = MetadataHandlers(broker)
         self._fetch = FetchHandlers(broker)
+        code_for = error_code_for if requests is None else owner_error_code_for
+        commit_code_for = commit_error_code_for if requests is None else owner_commit_error_code_for
         self._produce = ProduceHandlers(broker)
-        self._groups = GroupRequests(broker)
+        self._members = members = None if requests is None else LocalMembers(broker)
+        self._groups = GroupRequests(broker, None if members is None else members.restored)
         handlers = {
             **metadata.handlers(),
             **self._produce.handlers(),
             **self._fetch.handlers(),
-            **OffsetHandlers(broker).handlers(),
-            **TopicHandlers(broker).handlers(),
-            **ConfigHandlers(broker).handlers(),
+            **OffsetHandlers(broker, code_for).handlers(),
+            **TopicHandlers(broker, code_for).handlers(),
+            **TopicPartitionHandlers(broker).handlers(),
+            **ReplicaHandlers(broker).handlers(),
+            **ConfigHandlers(broker, code_for).handlers(),
+            **AclHandlers().handlers(),
             **DescribeHandlers(broker).handlers(),
-            **GroupHandlers(broker, self._groups).handlers(),
-            **CommitHandlers(broker, self._groups).handlers(),
+            **GroupHandlers(broker, self._groups, self._members).handlers(),
+            **CommitHandlers(broker, self._groups, commit_code_for).handlers(),
             **GroupAdminHandlers(broker, self._groups).handlers(),
+            **TransactionHandlers(broker, self._groups, code_for).handlers(),
+            **TransactionAdminHandlers(broker, self._groups).handlers(),
+            **ConsumerGroupHandlers(broker, self._groups).handlers(),
         }
+        self._log: LogHandlers | None = None
+        exchanges = dict(APIS)
+        if requests is not None:
+            exchanges.update(OWNER_APIS)
+            self._log = LogHandlers(broker, requests)
+            handlers.update(self._log.handlers())
+            if not requests.shared:
+                exchanges = {key: exchanges[key] for key in (_API_VERSIONS, LOG.key)}
         self._broker = broker
         self._coordination = broker.coordination
-        self._meter = broker.meter
+        self._meter = broker.meter if requests is None else None  # metrics are of the network
         self._stale_session_log = LogThrottle()
         self._routes = {
             key: Route(
                 exchange, handlers[exchange.api.name], exchange.api.min_version, exchange.api.max_version
             )
-            for key, exchange in APIS.items()
+            for key, exchange in exchanges.items()
             if exchange.api.name in handlers
         }
         metadata.advertise({key: (route.low, route.high) for key, route in self._routes.items()})
@@ -106,8 +146,12 @@ class Dispatcher:
 
     def stop(self) -> None:
         """Answer the requests that wait for other clients or for records, so that closing need not wait."""
+        if self._members is not None:
+            self._members.stop()
         self._groups.stop()
         self._fetch.stop()
+        if self._log is not None:
+            self._log.stop()
 
     def handle(self, connection: Connection, frame: memoryview) -> bytes | EncodedResponse:
         """See `connection.Application`."""
@@ -176,6 +220,15 @@ class Dispatcher:
     def on_half_close(self, connection: Connection) -> None:
         """See `connection.Application`."""
         self._fetch.on_half_close(connection)
+        if self._members is not None:
+            self._members.on_half_close(connection)
+        if self._log is not None:
+            self._log.on_half_close(connection)
+
+    def on_gone(self, host: str) -> None:
+        """See `connection.Application`."""
+        if self._members is not None:
+            self._members.gone(host)
 
     def _encode(self, header: RequestHeader, response: Response | None, began: float) -> Sequence[Chunk]:
         if not self._coordination.is_current:

@@ -32,10 +32,14 @@ _MS_PER_MINUTE: Final = 60_000
 
 
 class GroupRequests:
-    """Between the handlers of groups and the coordinator. Thread-safe."""
+    """Between the handlers of groups and the coordinator. Thread-safe.
 
-    def __init__(self, broker: BrokerContext) -> None:
+    on_loaded: called once the groups have been loaded; may block.
+    """
+
+    def __init__(self, broker: BrokerContext, on_loaded: Callable[[], object] | None = None) -> None:
         self._broker = broker
+        self._on_loaded = on_loaded
         self._lock = threading.Lock()
         self._loading = False
         self._stopped = False
@@ -164,7 +168,10 @@ class GroupRequests:
 
     def _load(self) -> None:
         try:
-            self._broker.groups.load(clients=True)
+            session_ms = self._broker.settings.group_consumer_session_timeout_ms
+            self._broker.groups.load(clients=True, session_timeout_ms=session_ms)
+            if self._on_loaded is not None:
+                self._on_loaded()
         except Closed:
             pass
         except EmbedlogError as error:

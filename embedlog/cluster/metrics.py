@@ -18,8 +18,8 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
+from ..backends.port import Backend
 from ..errors import EmbedlogError
-from ..model import PartitionState
 from .broker_context import BrokerContext
 from .meter import BUCKETS_S, Meter
 from .server import Server, bind, listen
@@ -27,6 +27,8 @@ from .server import Server, bind, listen
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
     from prometheus_client.metrics_core import Metric
+
+    from ..metrics import Families
 
 logger = logging.getLogger(__name__)
 
@@ -39,17 +41,26 @@ _POLL_S: Final = 0.2  # until a stop is noticed
 class Collector:
     """Collects a broker's metrics for Prometheus; called for each scrape."""
 
-    def __init__(self, broker: BrokerContext, meter: Meter, server: Server) -> None:
+    def __init__(self, broker: BrokerContext, backend: Backend, meter: Meter, server: Server) -> None:
         self._broker = broker
+        self._backend = backend
         self._meter = meter
         self._server = server
 
     def collect(self) -> Iterator[Metric]:
+        from ..metrics import Families, add_queues, add_store
+
         yield from self._of_requests()
-        yield from self._of_connections()
-        yield from self._of_records()
-        yield from self._of_partitions()
-        yield from self._of_cluster()
+        into = Families()
+        self._add_connections(into)
+        self._add_records(into)
+        add_store(into, self._broker.store)
+        try:
+            add_queues(into, self._backend)
+        except EmbedlogError as error:  # the other values still tell
+            logger.warning("metrics of work queues: %s", error)
+        self._add_cluster(into)
+        yield from into
 
     def _of_requests(self) -> Iterator[Metric]:
         from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
@@ -75,96 +86,44 @@ class Collector:
             seconds.add_metric((api,), buckets, times.total_s)
         yield seconds
 
-    def _of_connections(self) -> Iterator[Metric]:
-        server = self._server
-        yield _gauge("embedlog_connections", "Open connections.", server.connections)
-        yield _counter("embedlog_connections_accepted", "Connections accepted.", server.accepted)
-        yield _counter("embedlog_connections_rejected", "Connections rejected by a limit.", server.rejected)
-        slow = sum(processor.too_slow for processor in server.processors)
-        yield _counter(
-            "embedlog_connections_timed_out", "Connections closed because a request arrived too slowly.", slow
-        )
-        held = sum(processor.frame_memory.held_bytes for processor in server.processors)
-        yield _gauge("embedlog_request_buffer_bytes", "Memory of large requests that are arriving.", held)
-        received = sum(processor.bytes_in for processor in server.processors)
-        yield _counter("embedlog_received_bytes", "Bytes received from clients.", received)
-        sent = sum(processor.bytes_out for processor in server.processors)
-        yield _counter("embedlog_sent_bytes", "Bytes sent to clients.", sent)
-        unsent = sum(processor.unsent_bytes for processor in server.processors)
-        yield _gauge(
-            "embedlog_response_buffer_bytes", "Memory of responses that clients have not read yet.", unsent
-        )
+    def _add_connections(self, into: Families) -> None:
+        server, processors = self._server, self._server.processors
+        into.gauge("embedlog_connections", "Open connections.", server.connections)
+        into.counter("embedlog_connections_accepted", "Connections accepted.", server.accepted)
+        into.counter("embedlog_connections_rejected", "Connections rejected by a limit.", server.rejected)
+        slow = sum(processor.too_slow for processor in processors)
+        text = "Connections closed because a request arrived too slowly."
+        into.counter("embedlog_connections_timed_out", text, slow)
+        held = sum(processor.frame_memory.held_bytes for processor in processors)
+        into.gauge("embedlog_request_buffer_bytes", "Memory of large requests that are arriving.", held)
+        received = sum(processor.bytes_in for processor in processors)
+        into.counter("embedlog_received_bytes", "Bytes received from clients.", received)
+        sent = sum(processor.bytes_out for processor in processors)
+        into.counter("embedlog_sent_bytes", "Bytes sent to clients.", sent)
+        unsent = sum(processor.unsent_bytes for processor in processors)
+        text = "Memory of responses that clients have not read yet."
+        into.gauge("embedlog_response_buffer_bytes", text, unsent)
 
-    def _of_records(self) -> Iterator[Metric]:
+    def _add_records(self, into: Families) -> None:
         meter = self._meter
-        yield _counter("embedlog_produced_batches", "Batches appended for clients.", meter.produced_batches)
-        yield _counter("embedlog_produced_records", "Records appended for clients.", meter.produced_records)
-        yield _counter(
-            "embedlog_produced_bytes", "Bytes of batches appended for clients.", meter.produced_bytes
-        )
-        yield _counter("embedlog_fetched_bytes", "Bytes of batches fetched by clients.", meter.fetched_bytes)
+        into.counter("embedlog_produced_batches", "Batches appended for clients.", meter.produced_batches)
+        into.counter("embedlog_produced_records", "Records appended for clients.", meter.produced_records)
+        text = "Bytes of batches appended for clients."
+        into.counter("embedlog_produced_bytes", text, meter.produced_bytes)
+        into.counter("embedlog_fetched_bytes", "Bytes of batches fetched by clients.", meter.fetched_bytes)
 
-    def _of_partitions(self) -> Iterator[Metric]:
-        from prometheus_client.core import GaugeMetricFamily
-
-        labels = ("topic", "partition")
-        start = GaugeMetricFamily("embedlog_log_start_offset", "Offset of the first record.", labels=labels)
-        end = GaugeMetricFamily(
-            "embedlog_log_end_offset", "One past the offset of the last record.", labels=labels
-        )
-        flushed = GaugeMetricFamily(
-            "embedlog_flushed_offset", "One past the last durable offset.", labels=labels
-        )
-        size = GaugeMetricFamily("embedlog_log_size_bytes", "Bytes of the segments.", labels=labels)
-        failed = 0
-        for partition in self._broker.store.partitions():
-            name = (partition.name.topic, str(partition.name.partition))
-            offsets = partition.offsets()
-            start.add_metric(name, offsets.log_start_offset)
-            end.add_metric(name, offsets.log_end_offset)
-            flushed.add_metric(name, offsets.flushed_offset)
-            size.add_metric(name, sum(segment.size for segment in partition.segments()))
-            failed += partition.state in (PartitionState.FAILED, PartitionState.DAMAGED)
-        yield from (start, end, flushed, size)
-        yield _gauge("embedlog_failed_partitions", "Partitions that refuse appends.", failed)
-        store = self._broker.store
-        yield _gauge(
-            "embedlog_unflushed_age_seconds",
-            "Age of the oldest record that is not durable.",
-            store.flusher.unflushed_ms() / 1000,
-        )
-        failing = len(store.background.failures.reasons())
-        yield _gauge(
-            "embedlog_failing_background_tasks", "Background tasks whose last attempt failed.", failing
-        )
-        if store.quota.bounded:
-            yield _gauge("embedlog_disk_usage_bytes", "Size of the log on disk.", store.quota.used())
-            yield _gauge("embedlog_max_bytes", "Limit of the size of the log on disk.", store.quota.limit)
-
-    def _of_cluster(self) -> Iterator[Metric]:
+    def _add_cluster(self, into: Families) -> None:
         coordination, own = self._broker.coordination, self._broker.coordination.node_id
         leaders = Counter(
             coordination.placement(partition.name).leader for partition in self._broker.store.partitions()
         )
-        yield _gauge("embedlog_active_brokers", "Live brokers.", len(coordination.brokers()))
+        into.gauge("embedlog_active_brokers", "Live brokers.", len(coordination.brokers()))
         is_controller = coordination.controller_id() == own
-        yield _gauge("embedlog_active_controller", "1 if this broker is the controller.", is_controller)
+        into.gauge("embedlog_active_controller", "1 if this broker is the controller.", is_controller)
         is_current = coordination.is_current
-        yield _gauge("embedlog_lease_valid", "0 while this broker must not answer clients.", is_current)
-        yield _gauge("embedlog_leader_partitions", "Partitions that this broker leads.", leaders[own])
-        yield _gauge("embedlog_offline_partitions", "Partitions without a leader.", leaders[-1])
-
-
-def _gauge(name: str, text: str, value: float) -> Metric:
-    from prometheus_client.core import GaugeMetricFamily
-
-    return GaugeMetricFamily(name, text, value=value)
-
-
-def _counter(name: str, text: str, value: float) -> Metric:
-    from prometheus_client.core import CounterMetricFamily
-
-    return CounterMetricFamily(name, text, value=value)
+        into.gauge("embedlog_lease_valid", "0 while this broker must not answer clients.", is_current)
+        into.gauge("embedlog_leader_partitions", "Partitions that this broker leads.", leaders[own])
+        into.gauge("embedlog_offline_partitions", "Partitions without a leader.", leaders[-1])
 
 
 class MetricsServer:
@@ -190,10 +149,10 @@ class MetricsServer:
         self._broker: BrokerContext | None = None
         self._thread = threading.Thread(target=self._serve, name="embedlog-metrics", daemon=True)
 
-    def start(self, broker: BrokerContext, meter: Meter, server: Server) -> None:
+    def start(self, broker: BrokerContext, backend: Backend, meter: Meter, server: Server) -> None:
         """Begin to serve requests. Raises AddressInUse."""
         self._broker = broker
-        self.registry.register(Collector(broker, meter, server))
+        self.registry.register(Collector(broker, backend, meter, server))
         listen(self._http.socket, _BACKLOG)
         self._thread.start()
 

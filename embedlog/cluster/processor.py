@@ -3,7 +3,8 @@
 The design documents' network layer: one acceptor deals connections to N processors, which read requests and
 write responses. Here a processor also runs the requests that do not wait: an append to the page cache is
 cheaper than handing it to another thread. Whatever waits for a disk or for other members of a group runs
-elsewhere, and its response comes back through `post`.
+elsewhere, and its response comes back through `post`. Only where each connection has a processor to itself
+does that wait for the disk: two threads take longer to tell each other than the disk to write.
 
 Each turn of the loop serves each connection once, for a share of the time (connection.py): a client that
 sends many requests at once delays the others by one share only.
@@ -67,6 +68,7 @@ class Processor:
         min_bytes_per_second, grace_ms: a request that arrives more slowly than this over grace_ms closes its
             connection; 0: no minimum.
         on_close: called for each connection that closes.
+        dedicated: new connections go elsewhere as long as they can, once it has one.
     """
 
     def __init__(
@@ -80,6 +82,7 @@ class Processor:
         grace_ms: int,
         max_idle_ms: int,
         on_close: Callable[[Connection], object],
+        dedicated: bool = False,
     ) -> None:
         self.application = application
         self.max_frame_bytes = max_frame_bytes
@@ -89,12 +92,14 @@ class Processor:
         self.now = time.monotonic()
         self.share_s = _SHARE_S
         self.connections: set[Connection] = set()
+        self._arriving: set[socket.socket] = set()  # not among the connections yet
         self._buffer = bytearray(_BUFFER_BYTES)
         self._view = memoryview(self._buffer)
         self._max_idle_s = max_idle_ms / 1000
         self._grace_s = grace_ms / 1000
         self._min_bytes = min_bytes_per_second * self._grace_s
         self._on_close = on_close
+        self._dedicated = dedicated
         self._poller = Poller()
         self._connection_by_fd: dict[int, Connection] = {}
         self._posted: deque[Callable[[], object]] = deque()
@@ -119,6 +124,11 @@ class Processor:
         """Of responses in memory that clients have not read yet."""
         return sum(connection.unsent_bytes for connection in list(self.connections))
 
+    @property
+    def may_wait(self) -> bool:
+        """Whether a request may wait for a disk in this thread: no other connection waits with it."""
+        return self._dedicated and len(self.connections) == 1
+
     def post(self, callback: Callable[[], object]) -> None:
         """Call it in the processor's thread soon."""
         self._posted.append(callback)
@@ -128,12 +138,24 @@ class Processor:
 
     def adopt(self, connected: socket.socket, host: str, port: int) -> None:
         """Serve a connection from now on."""
+        self._arriving.add(connected)
         self.post(lambda: self._adopt(connected, host, port))
 
     def stop(self, deadline: float) -> None:
         """Answer the requests that have begun, until `deadline` (of time.monotonic); then close every
         connection and end the thread."""
         self.post(lambda: self._stop(deadline))
+
+    def abandon(self) -> None:
+        """In a forked child, which has no such thread: close the copies of the sockets."""
+        for connected in self._arriving:
+            connected.close()
+        for connection in list(self.connections):
+            with contextlib.suppress(OSError):
+                connection.abandon()
+        for each in (self._poller, self._waker, self._woken):
+            with contextlib.suppress(OSError):
+                each.close()
 
     # -- in the processor's thread -----------------------------------------------------------------------
 
@@ -171,14 +193,14 @@ class Processor:
         self._deferred[connection] = None
 
     def remove(self, connection: Connection) -> None:
-        """Forget a connection that closes."""
-        self.watch(connection, 0)
+        """Forget a connection that is closed. Until then a forked child must know it (`abandon`)."""
         self.connections.discard(connection)
         self._on_close(connection)
 
     def _adopt(self, connected: socket.socket, host: str, port: int) -> None:
         connection = Connection(self, PlainTransport(connected), host, port)
         self.connections.add(connection)
+        self._arriving.discard(connected)
         if self._stopping:
             connection.close(None)
         else:

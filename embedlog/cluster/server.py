@@ -16,13 +16,17 @@ from __future__ import annotations
 import contextlib
 import errno
 import logging
+import resource
+import select
 import socket
 import threading
 import time
 from collections import Counter
-from typing import Final
+from typing import Any, Final
 
 from ..errors import EmbedlogError, InvalidArgument
+from ..files.unix_sockets import peer_pid
+from ..runtime.forking import no_fork
 from .connection import Application, Connection, EventLoop
 from .frame_memory import FrameMemory
 from .processor import Processor
@@ -33,6 +37,10 @@ logger = logging.getLogger(__name__)
 _BACKLOG: Final = 512
 _OUT_OF_DESCRIPTORS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 _RETRY_ACCEPT_S: Final = 0.1
+_OTHER_FILES: Final = 64  # descriptors of neither the log nor its clients
+
+PROCESS: Final = "process "
+"""Before its id: the host of a peer on a Unix socket."""
 
 
 class AddressInUse(EmbedlogError):
@@ -43,22 +51,23 @@ class Server:
     """A listening socket and its threads.
 
     Args:
-        host, port: the address to listen on; port 0 takes a free one. A host with a colon is an IPv6 address.
+        bound: the socket to listen on, from `bind`, or a Unix socket. The server closes it.
         settings: the limits.
-
-    Raises AddressInUse; InvalidArgument for an address that is not this machine's, or not permitted.
+        dedicated: each connection gets a processor of its own, as long as there are fewer of them than
+            num_network_threads; so its requests may wait for a disk there (`EventLoop.may_wait`).
     """
 
-    def __init__(self, host: str, port: int, settings: BrokerSettings) -> None:
+    def __init__(self, bound: socket.socket, settings: BrokerSettings, *, dedicated: bool = False) -> None:
         self._settings = settings
-        self._socket = bind(host, port)
-        self.host: str = host
-        self.port: int = self._socket.getsockname()[1]
+        self._dedicated = dedicated
+        self._socket = bound
+        self.host, self.port = _host_and_port(bound.getsockname())
         self._lock = threading.Lock()
         self._per_address: Counter[str] = Counter()
         self._per_processor: Counter[EventLoop] = Counter()
         self._accepted = self._rejected = 0
         self._max_connections = 0
+        self._application: Application
         self._stopping = False
         self.processors: list[Processor] = []
         self._acceptor = threading.Thread(target=self._accept_all, name="embedlog-acceptor", daemon=True)
@@ -69,27 +78,24 @@ class Server:
         Raises AddressInUse.
         """
         self._max_connections = max_connections
-        settings = self._settings
-        self.processors = [
-            Processor(
-                number,
-                application,
-                max_frame_bytes=settings.socket_request_max_bytes,
-                frame_memory=FrameMemory(
-                    settings.queued_max_request_bytes // settings.num_network_threads,
-                    settings.queued_max_request_bytes_per_ip // settings.num_network_threads,
-                ),
-                min_bytes_per_second=settings.request_min_bytes_per_second,
-                grace_ms=settings.request_grace_ms,
-                max_idle_ms=settings.connections_max_idle_ms,
-                on_close=self._on_close,
-            )
-            for number in range(settings.num_network_threads)
-        ]
-        for processor in self.processors:
-            processor.thread.start()
+        self._application = application
+        for _ in range(1 if self._dedicated else self._settings.num_network_threads):
+            self._start_processor()
         listen(self._socket, _BACKLOG)
+        self._socket.setblocking(False)  # one that has arrived may be gone when it is accepted
         self._acceptor.start()
+
+    def listen_on(self, listening: socket.socket) -> None:
+        """Take connections from another socket from now on, and close the one before. Connections stay."""
+        listening.setblocking(False)
+        before, self._socket = self._socket, listening
+        before.shutdown(socket.SHUT_RDWR)  # wakes the acceptor, which closes it
+
+    def abandon(self) -> None:
+        """In a forked child: close the copies of the sockets without waiting for a lock or a thread."""
+        self._socket.close()
+        for processor in self.processors:
+            processor.abandon()
 
     def stop(self, timeout_s: float) -> None:
         """Close the port, answer the requests that have begun within timeout_s, close every connection."""
@@ -98,7 +104,8 @@ class Server:
             self._socket.shutdown(socket.SHUT_RDWR)
         if self._acceptor.ident is not None:
             self._acceptor.join()
-        self._socket.close()
+        with no_fork:
+            self._socket.close()
         deadline = time.monotonic() + timeout_s
         for processor in self.processors:
             processor.stop(deadline)
@@ -123,28 +130,65 @@ class Server:
 
     def _accept_all(self) -> None:
         while not self._stopping:
+            listening = self._socket
+            waiting = select.poll()
+            waiting.register(listening, select.POLLIN)
+            waiting.poll()
+            if listening is not self._socket:
+                with no_fork:
+                    listening.close()
+                continue
             try:
-                sock, address = self._socket.accept()
+                with no_fork:  # a child would keep a connection that no processor knows yet
+                    self._accept()
             except OSError as error:
-                if self._stopping:
-                    return
-                if error.errno in _OUT_OF_DESCRIPTORS:
+                if error.errno in _OUT_OF_DESCRIPTORS and not self._stopping:
                     logger.warning("a connection could not be accepted: %s", error)
                     threading.Event().wait(_RETRY_ACCEPT_S)  # it stays in the backlog until others close
-                continue
-            host, port = address[:2]
-            reason = self._admit(host)
-            if reason is not None:
-                logger.warning("%s:%d: connection refused: %s", host, port, reason)
-                sock.close()
-                continue
-            sock.setblocking(False)
-            with contextlib.suppress(OSError):
-                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            with self._lock:
-                processor = min(self.processors, key=self._per_processor.__getitem__)
-                self._per_processor[processor] += 1
-            processor.adopt(sock, host, port)
+
+    def _accept(self) -> None:
+        """Take one connection that has arrived. Raises OSError if there is none."""
+        sock, address = self._socket.accept()
+        host, port = _peer(sock, address)
+        reason = self._admit(host)
+        if reason is not None:
+            logger.warning("%s:%d: connection refused: %s", host, port, reason)
+            sock.close()
+            return
+        sock.setblocking(False)
+        with contextlib.suppress(OSError):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._choose_processor().adopt(sock, host, port)
+
+    def _choose_processor(self) -> Processor:
+        """The one with the fewest connections; a new one if all have some and there may be more."""
+        with self._lock:
+            chosen = min(self.processors, key=self._per_processor.__getitem__)
+            if self._per_processor[chosen] and len(self.processors) < self._settings.num_network_threads:
+                with contextlib.suppress(RuntimeError):  # no thread can be started
+                    chosen = self._start_processor()
+            self._per_processor[chosen] += 1
+            return chosen
+
+    def _start_processor(self) -> Processor:
+        settings = self._settings
+        processor = Processor(
+            len(self.processors),
+            self._application,
+            max_frame_bytes=settings.socket_request_max_bytes,
+            frame_memory=FrameMemory(
+                settings.queued_max_request_bytes // settings.num_network_threads,
+                settings.queued_max_request_bytes_per_ip // settings.num_network_threads,
+            ),
+            min_bytes_per_second=settings.request_min_bytes_per_second,
+            grace_ms=settings.request_grace_ms,
+            max_idle_ms=settings.connections_max_idle_ms,
+            on_close=self._on_close,
+            dedicated=self._dedicated,
+        )
+        processor.thread.start()
+        self.processors.append(processor)
+        return processor
 
     def _admit(self, host: str) -> str | None:
         """Count a new connection. Returns why it is rejected instead, if a limit is reached."""
@@ -165,12 +209,21 @@ class Server:
         with self._lock:
             self._per_processor[connection.loop] -= 1
             self._per_address[connection.host] -= 1
-            if not self._per_address[connection.host]:
+            gone = not self._per_address[connection.host]
+            if gone:
                 del self._per_address[connection.host]
+        if gone:
+            connection.loop.application.on_gone(connection.host)
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A bound socket that does not listen yet. Raises AddressInUse, InvalidArgument."""
+    """A bound socket that does not listen yet.
+
+    Args:
+        host, port: the address; port 0 takes a free one. A host with a colon is an IPv6 address.
+
+    Raises AddressInUse; InvalidArgument for an address that is not this machine's, or not permitted.
+    """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     bound = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -182,13 +235,32 @@ def bind(host: str, port: int) -> socket.socket:
     return bound
 
 
+def room_for_connections(settings: BrokerSettings, max_open_files: int) -> int:
+    """The limit of connections: max.connections, or fewer to leave descriptors for the log."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return settings.max_connections
+    return min(settings.max_connections, max(soft - max_open_files - _OTHER_FILES, soft // 8))
+
+
 def listen(bound: socket.socket, backlog: int) -> None:
     """Listen on a bound socket. Raises AddressInUse if another program has begun to listen on it."""
-    host, port = bound.getsockname()[:2]
     try:
         bound.listen(backlog)
     except OSError as error:
-        raise _cannot_listen(host, port, error) from error
+        raise _cannot_listen(*_host_and_port(bound.getsockname()), error) from error
+
+
+def _host_and_port(address: Any) -> tuple[str, int]:
+    """Of a socket's address; a Unix socket has its path."""
+    return (address, 0) if isinstance(address, str) else address[:2]
+
+
+def _peer(connected: socket.socket, address: Any) -> tuple[str, int]:
+    """The host and port of a peer. One that came through a Unix socket has no address: its process counts."""
+    if connected.family == socket.AF_UNIX:
+        return f"{PROCESS}{peer_pid(connected)}", 0
+    return _host_and_port(address)
 
 
 def _cannot_listen(host: str, port: int, error: OSError) -> EmbedlogError:

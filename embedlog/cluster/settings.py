@@ -7,21 +7,22 @@ A configuration file has these together with the log's (LogSettings) and the top
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from ..config import DAY_MS, MAX_INT32, MIB, Settings
 from ..synonyms import BROKER, Synonyms
 
 
-@dataclass(frozen=True, slots=True)
-class BrokerSettings(Settings):
+class BrokerSettings(Settings, frozen=True):
     """A broker's limits and behaviour. Times are in milliseconds unless the name says minutes."""
 
     rules: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "broker_id": {"low": 0, "high": MAX_INT32},
         "connections_max_idle_ms": {"low": 1, "high": MAX_INT32},
         "fetch_max_bytes": {"low": 1024, "high": MAX_INT32},
+        "group_consumer_heartbeat_interval_ms": {"low": 1, "high": MAX_INT32},
+        "group_consumer_max_size": {"low": 1, "high": MAX_INT32},
+        "group_consumer_session_timeout_ms": {"low": 1, "high": MAX_INT32},
         "group_max_size": {"low": 1, "high": MAX_INT32},
         "group_min_session_timeout_ms": {"low": 1, "high": MAX_INT32},
         "max_connections": {"low": 1, "high": MAX_INT32},
@@ -58,6 +59,9 @@ class BrokerSettings(Settings):
     connections_max_idle_ms: int = 600_000
     delete_topic_enable: bool = True
     fetch_max_bytes: int = 55 * MIB
+    group_consumer_heartbeat_interval_ms: int = 5_000
+    group_consumer_max_size: int = 1_000
+    group_consumer_session_timeout_ms: int = 45_000
     group_max_size: int = 1_000
     group_min_session_timeout_ms: int = 6_000
     max_connections: int = 4_000

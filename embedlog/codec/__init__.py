@@ -27,18 +27,20 @@ from .batch_decode import (
     recompressed,
     scan,
 )
-from .batch_encode import (
-    ABORT,
-    COMMIT,
-    control_type,
-    encode_batch,
-    encode_control_batch,
-)
+from .batch_encode import encode_batch
 from .batch_pieces import check_pieces, decode_pieces
 from .checksum import crc32, crc32c
 from .compression import GZIP, LZ4, NONE, SNAPPY, ZSTD, codec_name, codec_number, compress, decompress
-from .loops import CHECKSUM_IMPLEMENTATION, BatchBuilder, encode_one
+from .control_batch import (
+    ABORT,
+    COMMIT,
+    TransactionEnd,
+    control_type,
+    encode_control_batch,
+    transaction_end,
+)
 from .loops import IMPLEMENTATION as LOOPS_IMPLEMENTATION
+from .loops import BatchBuilder, checksum_implementation, encode_one
 from .plain_encoding import RecordTuple
 from .record_batch import (
     HEADER_SIZE,
@@ -48,6 +50,7 @@ from .record_batch import (
     assign,
     assign_all,
     crc_matches,
+    heads_sum,
     read_header,
     set_append_time,
     set_max_timestamp,
@@ -56,7 +59,6 @@ from .record_batch import (
 
 __all__ = [
     "ABORT",
-    "CHECKSUM_IMPLEMENTATION",
     "COMMIT",
     "DEFAULT_MAX_BYTES",
     "GZIP",
@@ -72,9 +74,11 @@ __all__ = [
     "BatchHeader",
     "RecordTuple",
     "Scan",
+    "TransactionEnd",
     "assign",
     "assign_all",
     "check_pieces",
+    "checksum_implementation",
     "codec_name",
     "codec_number",
     "compress",
@@ -91,6 +95,7 @@ __all__ = [
     "encode_one",
     "filter_batch",
     "find_batch",
+    "heads_sum",
     "opened_body",
     "read_batch",
     "read_header",
@@ -99,4 +104,5 @@ __all__ = [
     "set_append_time",
     "set_max_timestamp",
     "set_producer",
+    "transaction_end",
 ]

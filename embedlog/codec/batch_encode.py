@@ -6,7 +6,7 @@ The result is a bytearray, so that the log may write base offset and leader epoc
 Invariants: every batch holds at least one record; its base timestamp is the first record's, its max
 timestamp the largest.
 
-Source: Kafka 2.7 implementation, section 5.3.1; control batches 5.3.1.1.
+Source: Kafka 2.7 implementation, section 5.3.1.
 """
 
 from __future__ import annotations
@@ -18,12 +18,8 @@ from ..errors import InvalidArgument, InvalidType
 from . import loops
 from .compression import NONE, codec_number, compress
 from .plain_encoding import RecordTuple, unzipped
-from .record_batch import CONTROL_BIT, HEADER, MAGIC, TRANSACTIONAL_BIT
+from .record_batch import HEADER, MAGIC, TRANSACTIONAL_BIT
 from .varint import MAX_INT32, MAX_INT64, MIN_INT64
-
-ABORT, COMMIT = 0, 1
-_CONTROL_KEY = struct.Struct(">hh")
-_CONTROL_VALUE = struct.Struct(">hi")
 
 
 def encode_batch(
@@ -37,7 +33,6 @@ def encode_batch(
     producer_epoch: int = -1,
     base_sequence: int = -1,
     transactional: bool = False,
-    control: bool = False,
     timestamp_type: int = 0,
 ) -> bytearray:
     """One batch of (key, value, headers, timestamp_ms) tuples; headers are pairs (str, bytes or None).
@@ -54,10 +49,7 @@ def encode_batch(
     if builder.extend(rows) < len(rows):
         raise InvalidArgument(f"a record batch of more than {MAX_INT32:,} bytes")
     attributes = (
-        codec_number(compression)
-        | (timestamp_type & 1) << 3
-        | (TRANSACTIONAL_BIT if transactional else 0)
-        | (CONTROL_BIT if control else 0)
+        codec_number(compression) | (timestamp_type & 1) << 3 | (TRANSACTIONAL_BIT if transactional else 0)
     )
     try:
         header = HEADER.pack(
@@ -73,38 +65,6 @@ def encode_batch(
     batch += compress(compression, body, level) if compression else body
     loops.seal(batch)
     return batch
-
-
-def encode_control_batch(
-    *,
-    commit: bool,
-    producer_id: int,
-    producer_epoch: int,
-    timestamp_ms: int,
-    coordinator_epoch: int = 0,
-    base_offset: int = 0,
-    leader_epoch: int = -1,
-) -> bytearray:
-    """The batch that ends a transaction of `producer_id`: committed, or else aborted."""
-    key = _CONTROL_KEY.pack(0, COMMIT if commit else ABORT)
-    value = _CONTROL_VALUE.pack(0, coordinator_epoch)
-    return encode_batch(
-        [(key, value, (), timestamp_ms)],
-        base_offset=base_offset,
-        leader_epoch=leader_epoch,
-        producer_id=producer_id,
-        producer_epoch=producer_epoch,
-        transactional=True,
-        control=True,
-    )
-
-
-def control_type(key: bytes | None) -> int:
-    """What a control record's key says: 0 abort, 1 commit, -1 nothing; Kafka may add other numbers."""
-    if key is None or len(key) < _CONTROL_KEY.size:
-        return -1
-    version, kind = _CONTROL_KEY.unpack_from(key)
-    return int(kind) if version >= 0 else -1
 
 
 def _timestamps(rows: Sequence[RecordTuple]) -> Sequence[int]:

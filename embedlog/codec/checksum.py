@@ -2,7 +2,8 @@
 
 `crc32c` is google-crc32c's if that has its C extension, else crcmod's, which installs anywhere but may lack
 its own extension and then is very slow. EMBEDLOG_CHECKSUM=crcmod forces crcmod, the oracle in tests.
-`IMPLEMENTATION` names the one in use.
+`implementation` names the one in use. It is imported for the first checksum:
+the compiled loops compute their own.
 
 Both functions are thread-safe. google-crc32c takes only bytes, so other buffers are copied first.
 
@@ -16,6 +17,7 @@ import os
 import warnings
 import zlib
 from collections.abc import Callable
+from functools import cache
 
 FORCE_VARIABLE = "EMBEDLOG_CHECKSUM"
 
@@ -23,6 +25,34 @@ FORCE_VARIABLE = "EMBEDLOG_CHECKSUM"
 def crc32(data: bytes | bytearray | memoryview, crc: int = 0) -> int:
     """CRC-32 (zlib's) of `data`, continuing from `crc`."""
     return zlib.crc32(data, crc)
+
+
+def crc32c(data: bytes | bytearray | memoryview, crc: int = 0) -> int:
+    """CRC-32C of `data`, continuing from `crc`."""
+    return _extend(crc, data if type(data) is bytes else bytes(data))
+
+
+def implementation() -> str:
+    """What computes `crc32c`."""
+    return _chosen()[1]
+
+
+@cache
+def _chosen() -> tuple[Callable[[int, bytes], int], str]:
+    with warnings.catch_warnings():
+        # Without its C extension google-crc32c warns that it is slow; we use crcmod then.
+        warnings.simplefilter("ignore")
+        google = None if os.environ.get(FORCE_VARIABLE) == "crcmod" else _google()
+        return _crcmod() if google is None else (google, "google-crc32c")
+
+
+def _extend_first(crc: int, data: bytes) -> int:
+    global _extend
+    _extend = _chosen()[0]
+    return _extend(crc, data)
+
+
+_extend: Callable[[int, bytes], int] = _extend_first
 
 
 def _google() -> Callable[[int, bytes], int] | None:
@@ -34,33 +64,10 @@ def _google() -> Callable[[int, bytes], int] | None:
     return extend if google_crc32c.implementation == "c" else None
 
 
-def _crcmod() -> tuple[Callable[[bytes, int], int], str]:
+def _crcmod() -> tuple[Callable[[int, bytes], int], str]:
     import crcmod.predefined
 
-    function: Callable[[bytes, int], int] = crcmod.predefined.mkPredefinedCrcFun("crc-32c")
+    update: Callable[[bytes, int], int] = crcmod.predefined.mkPredefinedCrcFun("crc-32c")
     # By name, since the package rebinds its attribute `crcmod` to itself.
     compiled = importlib.import_module("crcmod.crcmod")._usingExtension
-    return function, "crcmod (C)" if compiled else "crcmod (Python)"
-
-
-with warnings.catch_warnings():
-    # Without its C extension google-crc32c warns that it is slow; we use crcmod then.
-    warnings.simplefilter("ignore")
-    _extend = None if os.environ.get(FORCE_VARIABLE) == "crcmod" else _google()
-    if _extend is None:
-        _update, IMPLEMENTATION = _crcmod()
-    else:
-        IMPLEMENTATION = "google-crc32c"
-
-if _extend is not None:
-    _google_extend = _extend
-
-    def crc32c(data: bytes | bytearray | memoryview, crc: int = 0) -> int:
-        """CRC-32C of `data`, continuing from `crc`."""
-        return _google_extend(crc, data if type(data) is bytes else bytes(data))
-
-else:
-
-    def crc32c(data: bytes | bytearray | memoryview, crc: int = 0) -> int:
-        """CRC-32C of `data`, continuing from `crc`."""
-        return _update(data if type(data) is bytes else bytes(data), crc)
+    return lambda crc, data: update(data, crc), "crcmod (C)" if compiled else "crcmod (Python)"

@@ -13,7 +13,6 @@ Source: Arrow's columnar format; Kafka 2.7 implementation, section 5.3.2 (record
 
 import cython
 
-from . import plain_decoding
 from .columns import BytesColumn, HeadersColumn, check_wanted, too_long
 
 if not cython.compiled:
@@ -441,6 +440,8 @@ class Columns:
         self._holds_gil = True
         if self._rows(at, batch.end, cython.address(batch), start_offset, end_offset) != ADDED:
             self._cut(self._to.begun_at)
+            from . import plain_decoding
+
             plain_decoding.decode_records(  # says what is wrong
                 body,
                 count,

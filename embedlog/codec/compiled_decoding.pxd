@@ -25,6 +25,7 @@ from .parsing cimport (
     load_u32,
     load_u64,
     record,
+    uint32_t,
     uint64_t,
     varint,
 )

@@ -11,7 +11,6 @@ Source: Kafka 2.7 implementation, sections 5.3.1 and 5.3.2.
 import cython
 
 from ..model import Record
-from . import plain_decoding
 
 if not cython.compiled:
     raise ImportError("this module works only compiled: plain_decoding is its twin")
@@ -115,6 +114,8 @@ def decode_records(
         at, cython.address(batch), topic, partition, append_time_ms, start_offset, ANY_OFFSET, records
     ):
         return records
+    from . import plain_decoding
+
     return plain_decoding.decode_records(
         body,
         count,
@@ -148,6 +149,8 @@ def decode_values(body: bytes, count, last_offset_delta, first_delta=0):
     values: list = []
     if _values(at, at + PyBytes_GET_SIZE(body), count, last_offset_delta, first_delta, ANY_OFFSET, values):
         return values
+    from . import plain_decoding
+
     return plain_decoding.decode_values(body, count, last_offset_delta, first_delta)
 
 
@@ -163,6 +166,8 @@ def record_spans(body: bytes, count: int32_t):
     for i in range(count):
         after = varint(at, end, cython.address(folded))
         if after == cython.NULL or folded & 1 or cython.cast(int64_t, folded >> 1) > end - after:
+            from . import plain_decoding
+
             return plain_decoding.record_spans(body, count)
         after += folded >> 1
         spans.append((at - start, after - start))
@@ -315,3 +320,81 @@ def record_at(
     ):
         return None
     return records[0] if records else None
+
+
+def find_offset(buffer, pos, end, rules, offset: int64_t):
+    """See `plain_scanning`."""
+    place: Place = place_of(rules)
+    batch: Header
+    view: Py_buffer
+    PyObject_GetBuffer(buffer, cython.address(view), PyBUF_SIMPLE)
+    try:
+        at: cython.Py_ssize_t = max(pos, 0)
+        stop: cython.Py_ssize_t = end
+        next_offset: int64_t = place.next_offset
+        while at <= view.len - HEADER_SIZE:
+            start: Reading = cython.cast(Reading, view.buf) + at
+            # The batch may reach after the buffer: only its header is looked at.
+            if not header(start, start + (stop - at), cython.address(batch)):
+                break
+            if not fits(cython.address(place), cython.address(batch)):
+                break
+            if batch.last_offset >= offset:
+                return at, next_offset, True
+            next_offset = place.next_offset
+            at += batch.end - start
+        return at, next_offset, False
+    finally:
+        PyBuffer_Release(cython.address(view))
+
+
+def bytes_near(offsets, positions, offset: int64_t, end: int64_t, large: int64_t):
+    """See `plain_scanning`."""
+    views: Py_buffer[2]
+    low: cython.Py_ssize_t = 0
+    PyObject_GetBuffer(offsets, cython.address(views[0]), PyBUF_SIMPLE)
+    try:
+        PyObject_GetBuffer(positions, cython.address(views[1]), PyBUF_SIMPLE)
+        try:
+            last = cython.cast(cython.pointer(uint32_t), views[0].buf)
+            begin = cython.cast(cython.pointer(uint32_t), views[1].buf)
+            count: cython.Py_ssize_t = min(views[0].len, views[1].len) // 4
+            high: cython.Py_ssize_t = views[0].len // 4
+            while low < high:
+                middle: cython.Py_ssize_t = (low + high) // 2
+                if last[middle] < offset:
+                    low = middle + 1
+                else:
+                    high = middle
+            stop: int64_t = min(cython.cast(int64_t, begin[low + 1]), end) if low + 1 < count else end
+            if low == 0:
+                return 0, stop, -1
+            if low > count:
+                raise IndexError
+            if low < count and cython.cast(int64_t, begin[low]) - begin[low - 1] > large:
+                return begin[low], stop, last[low]
+            return begin[low - 1], stop, last[low - 1]
+        finally:
+            PyBuffer_Release(cython.address(views[1]))
+    finally:
+        PyBuffer_Release(cython.address(views[0]))
+
+
+def increasing(column):
+    """See `plain_scanning`."""
+    rises: cython.bint = True
+    i: cython.Py_ssize_t
+    view: Py_buffer
+    PyObject_GetBuffer(column, cython.address(view), PyBUF_SIMPLE)
+    try:
+        small = cython.cast(cython.pointer(uint32_t), view.buf)
+        large = cython.cast(cython.pointer(int64_t), view.buf)
+        if column.typecode == "q":
+            for i in range(1, view.len // 8):
+                rises &= large[i - 1] < large[i]
+        else:
+            for i in range(1, view.len // 4):
+                rises &= small[i - 1] < small[i]
+        return bool(rises)
+    finally:
+        PyBuffer_Release(cython.address(view))

@@ -10,6 +10,7 @@ from .parsing cimport (
     CONTROL_BIT,
     HEADER_SIZE,
     LENGTH_OVERHEAD,
+    MIN_RECORD_SIZE,
     TIMESTAMP_TYPE_BIT,
     TRANSACTIONAL_BIT,
     Fields,
@@ -25,10 +26,26 @@ from .parsing cimport (
     load_u32,
     load_u64,
     record,
+    uint8_t,
     uint32_t,
     uint64_t,
     varint,
 )
+
+
+cdef extern from "crc32c.h" nogil:
+    enum: CRC32C_FOUR
+    enum: CRC32C_HEAD
+    uint32_t crc32c_head(const uint8_t* batch)
+    void crc32c_sum_four(const uint8_t** data, const size_t* size, uint32_t* sums)
+
+
+cdef extern from "fields.h" nogil:
+    bint unlike(const uint8_t* one, const uint8_t* other)
+
+
+cdef enum:
+    TOGETHER = CRC32C_FOUR
 
 
 # The state of a scan; copied back if the last batch turns out not to be part of the run.
@@ -42,13 +59,19 @@ cdef struct ScanTotals:
     int64_t indexed_offset
     int64_t batches
     int64_t records
+    uint32_t heads
     Py_ssize_t entries
     Py_ssize_t times
     Py_ssize_t sequenced
 
 
-# Its results. The columns of entries have room for all possible ones.
+# Where it began, the index's rules, and the results. The columns of entries have room for all possible ones.
 cdef struct Columns:
+    Reading start
+    bint sum_heads
+    int64_t file_pos
+    int64_t interval
+    int64_t base
     uint32_t* positions
     uint32_t* offsets
     int64_t* timestamps
@@ -68,7 +91,9 @@ cdef struct Index:
     Py_ssize_t times
 
 
-cdef bint _scan(ScanTotals* totals, Columns* columns, Reading start, Reading stop, int64_t interval, int64_t base, int64_t file_pos, bint check_crc) noexcept nogil
+cdef bint _scan(ScanTotals* totals, Columns* columns, Reading stop, bint check_crc) noexcept nogil
+cdef void _add(ScanTotals* totals, Columns* columns, Reading batch, int64_t last_offset, int64_t max_timestamp_ms) noexcept nogil
+cdef bint _scan_alike(ScanTotals* totals, Columns* columns, Reading like, Header* batch, Reading stop) noexcept nogil
 cdef bint _note_sequenced(Columns* columns, ScanTotals* totals, uint32_t pos) noexcept nogil
 cdef object _column(object code, void* items, Py_ssize_t size)
 cdef Reading _next(Reading at, Reading stop) noexcept nogil

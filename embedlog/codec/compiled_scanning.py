@@ -1,4 +1,6 @@
-"""Scans runs of batches, compiled by Cython: the functions of `plain_scanning`, see there.
+"""Scans runs of batches, compiled by Cython: functions of `plain_scanning`, see there.
+
+The functions that only look something up are in `compiled_decoding`.
 
 Invariants: nothing is read past the given end. The GIL is released while bytes are read, so no other thread
 may change the buffer.
@@ -10,7 +12,6 @@ from array import array
 
 import cython
 
-from . import plain_scanning
 from .rules import Compared, IndexEntries, IndexState, Rules, Scanned
 
 if not cython.compiled:
@@ -20,19 +21,22 @@ ANY_OFFSET = cython.declare(int64_t, 0x7FFFFFFFFFFFFFFF)
 ENTRY_END = cython.declare(int64_t, 0x100000000)
 _SHORT = cython.declare(cython.Py_ssize_t, 4096)  # checked faster than the GIL is released and acquired
 
+_SHORT_BATCH = cython.declare(int64_t, 1024)  # bytes; summed faster four at a time
+_RETRY = cython.declare(cython.int, 8)  # batches
+
 crc32c_prepare()
 
 
-def _scan(totals, columns, start, stop, interval, base, file_pos, check_crc):
+def _scan(totals, columns, stop, check_crc):
     """False if memory ran out."""
     batch: Header
     before: ScanTotals
     unproven: ScanTotals
     is_unproven: cython.bint = False
     first: Reading = totals.at
+    at: Reading
     after_gap: cython.bint
-    offset: int64_t
-    at: int64_t
+    wait: cython.int = 0
     while header(totals.at, stop, cython.address(batch)):
         if check_crc and not intact(totals.at, batch.end):
             break
@@ -44,36 +48,110 @@ def _scan(totals, columns, start, stop, interval, base, file_pos, check_crc):
         if after_gap:
             unproven = before
         is_unproven = after_gap
-        offset = batch.last_offset - base
-        if batch.max_timestamp_ms > totals.largest:
-            totals.largest = batch.max_timestamp_ms
-            totals.largest_offset = offset
-        at = file_pos + (totals.at - start)
-        if at > totals.next_entry_pos:
-            if 0 <= offset < ENTRY_END and at < ENTRY_END:
-                columns.positions[totals.entries] = cython.cast(uint32_t, at)
-                columns.offsets[totals.entries] = cython.cast(uint32_t, offset)
-                totals.entries += 1
-                if (
-                    totals.largest >= 0
-                    and totals.largest > totals.indexed
-                    and totals.largest_offset > totals.indexed_offset
-                ):
-                    columns.timestamps[totals.times] = totals.largest
-                    columns.timestamp_offsets[totals.times] = cython.cast(uint32_t, totals.largest_offset)
-                    totals.times += 1
-                    totals.indexed = totals.largest
-                    totals.indexed_offset = totals.largest_offset
-                totals.next_entry_pos = at + interval
-        if batch.producer_id >= 0 or batch.attributes & (TRANSACTIONAL_BIT | CONTROL_BIT):
-            if not _note_sequenced(columns, totals, cython.cast(uint32_t, totals.at - first)):
-                return False
-        totals.batches += 1
+        at = totals.at
+        _add(totals, columns, at, batch.last_offset, batch.max_timestamp_ms)
         totals.records += batch.record_count
+        if columns.sum_heads:
+            totals.heads += crc32c_head(at)
         totals.at = batch.end
+        if batch.producer_id >= 0 or batch.attributes & (TRANSACTIONAL_BIT | CONTROL_BIT):
+            if not _note_sequenced(columns, totals, cython.cast(uint32_t, at - first)):
+                return False
+        elif wait:
+            wait -= 1
+        elif check_crc and batch.end - at <= _SHORT_BATCH:
+            if _scan_alike(totals, columns, at, cython.address(batch), stop):
+                is_unproven = False
+            else:
+                wait = _RETRY
     if is_unproven:
         totals[0] = unproven
     return True
+
+
+def _add(totals, columns, batch, last_offset, max_timestamp_ms):
+    """Add a batch to the totals and to the index, if it is to have an entry."""
+    offset: int64_t = last_offset - columns.base
+    at: int64_t = columns.file_pos + (batch - columns.start)
+    totals.batches += 1
+    if max_timestamp_ms > totals.largest:
+        totals.largest = max_timestamp_ms
+        totals.largest_offset = offset
+    if at <= totals.next_entry_pos or not 0 <= offset < ENTRY_END or at >= ENTRY_END:
+        return
+    columns.positions[totals.entries] = cython.cast(uint32_t, at)
+    columns.offsets[totals.entries] = cython.cast(uint32_t, offset)
+    totals.entries += 1
+    totals.next_entry_pos = at + columns.interval
+    if (
+        totals.largest >= 0
+        and totals.largest > totals.indexed
+        and totals.largest_offset > totals.indexed_offset
+    ):
+        columns.timestamps[totals.times] = totals.largest
+        columns.timestamp_offsets[totals.times] = cython.cast(uint32_t, totals.largest_offset)
+        totals.times += 1
+        totals.indexed = totals.largest
+        totals.indexed_offset = totals.largest_offset
+
+
+def _scan_alike(totals, columns, like, batch, stop):
+    """Scan short batches, four at a time, that follow an accepted one without a gap and whose headers differ
+    from its header only in what differs from batch to batch: base offset, length, CRC, and timestamps.
+
+    The time that a CRC takes is mostly waiting for its previous step: four are computed side by side. The
+    first batch that is unlike, long or damaged is left to the caller. Returns False if there were no four.
+    """
+    data: Reading[TOGETHER]
+    sizes: cython.size_t[TOGETHER]
+    sums: uint32_t[TOGETHER]
+    i: cython.int
+    at: Reading
+    size: int64_t
+    wrong: uint32_t
+    found: cython.bint = False
+    step: int64_t = cython.cast(int64_t, batch.last_offset_delta) + 1
+    next_offset: int64_t = totals.place.next_offset
+    upper: int64_t = min(totals.place.limit_offset, totals.place.end_offset) - TOGETHER * step
+    least: int64_t = HEADER_SIZE
+    if not batch.attributes & CODEC_MASK:
+        least += cython.cast(int64_t, batch.record_count) * MIN_RECORD_SIZE
+    while next_offset <= upper:
+        at = totals.at
+        for i in range(TOGETHER):
+            if stop - at < HEADER_SIZE:
+                return found
+            size = cython.cast(int64_t, cython.cast(int32_t, load_u32(at + 8))) + LENGTH_OVERHEAD
+            if size < least or size > stop - at or size > _SHORT_BATCH or unlike(at, like):
+                return found
+            if load_u64(at) != cython.cast(uint64_t, next_offset + i * step):
+                return found
+            data[i] = at + CRC32C_HEAD
+            sizes[i] = size - CRC32C_HEAD
+            at += size
+        crc32c_sum_four(data, sizes, sums)
+        wrong = 0
+        for i in range(TOGETHER):
+            wrong |= sums[i] ^ load_u32(data[i] - 4)
+        if wrong:
+            return found
+        for i in range(TOGETHER):
+            next_offset += step
+            _add(
+                totals,
+                columns,
+                data[i] - CRC32C_HEAD,
+                next_offset - 1,
+                cython.cast(int64_t, load_u64(data[i] + 14)),
+            )
+        if columns.sum_heads:
+            for i in range(TOGETHER):
+                totals.heads += crc32c_head(data[i] - CRC32C_HEAD)
+        totals.records += TOGETHER * cython.cast(int64_t, batch.record_count)
+        totals.place.next_offset = next_offset
+        totals.at = at
+        found = True
+    return found
 
 
 def _note_sequenced(columns, totals, pos):
@@ -96,44 +174,38 @@ def _column(code, items, size):
     return array(code, PyBytes_FromStringAndSize(cython.cast(cython.p_char, items), size))
 
 
-def scan_run(
-    buffer,
-    pos,
-    end,
-    rules,
-    index_state,
-    check_crc: cython.bint = True,
-    file_pos: int64_t = 0,
-):
+def scan_run(buffer, pos, end, rules, index_state, check_crc=True, file_pos=0, sum_heads=False):
     """See `plain_scanning`."""
+    checked: cython.bint = check_crc
     totals: ScanTotals
     columns: Columns
-    interval: int64_t
-    base: int64_t
     view: Py_buffer
     room: cython.size_t
     done: cython.bint
     totals.place = place_of(rules)
     (
-        interval,
-        base,
+        columns.interval,
+        columns.base,
         totals.next_entry_pos,
         totals.largest,
         totals.largest_offset,
         totals.indexed,
         totals.indexed_offset,
     ) = index_state
-    totals.batches = totals.records = 0
+    totals.batches = totals.records = totals.heads = 0
     totals.entries = totals.times = totals.sequenced = 0
     columns.timestamps = cython.NULL
     columns.sequenced = cython.NULL
     columns.sequenced_room = 0
+    columns.file_pos = file_pos
+    columns.sum_heads = sum_heads
     PyObject_GetBuffer(buffer, cython.address(view), PyBUF_SIMPLE)
     try:
         start: Reading = cython.cast(Reading, view.buf)
         totals.at = start + min(max(cython.cast(cython.Py_ssize_t, pos), 0), view.len)
         stop: Reading = start + min(cython.cast(cython.Py_ssize_t, end), view.len)
-        room = max(stop - totals.at, 0) // max(interval + 1, HEADER_SIZE) + 2
+        columns.start = start
+        room = max(stop - totals.at, 0) // max(columns.interval + 1, HEADER_SIZE) + 2
         columns.timestamps = cython.cast(cython.pointer(int64_t), malloc(room * 20))
         if columns.timestamps == cython.NULL:
             raise MemoryError
@@ -141,16 +213,7 @@ def scan_run(
         columns.offsets = columns.positions + room
         columns.timestamp_offsets = columns.offsets + room
         with cython.nogil:
-            done = _scan(
-                cython.address(totals),
-                cython.address(columns),
-                start,
-                stop,
-                interval,
-                base,
-                file_pos,
-                check_crc,
-            )
+            done = _scan(cython.address(totals), cython.address(columns), stop, checked)
         if not done:
             raise MemoryError
         return Scanned(
@@ -173,8 +236,8 @@ def scan_run(
                 _column("I", columns.timestamp_offsets, 4 * totals.times),
             ),
             IndexState(
-                interval,
-                base,
+                columns.interval,
+                columns.base,
                 totals.next_entry_pos,
                 totals.largest,
                 totals.largest_offset,
@@ -182,6 +245,7 @@ def scan_run(
                 totals.indexed_offset,
             ),
             _column("I", columns.sequenced, 4 * totals.sequenced),
+            totals.heads,
         )
     finally:
         free(columns.timestamps)
@@ -189,15 +253,7 @@ def scan_run(
         PyBuffer_Release(cython.address(view))
 
 
-def compare_run(
-    buffer,
-    pos,
-    end,
-    base_offset: int64_t,
-    entries,
-    compared,
-    file_pos: int64_t = 0,
-):
+def compare_run(buffer, pos, end, base_offset: int64_t, entries, compared, file_pos: int64_t = 0):
     """See `plain_scanning`."""
     index: Index
     entry: cython.Py_ssize_t
@@ -207,6 +263,9 @@ def compare_run(
     next_batch: Reading
     views: Py_buffer[5]
     held: cython.Py_ssize_t = 0
+    last_offset: int64_t
+    entry_pos: int64_t = -1  # where the next entries count: unknown before the first batch
+    time_offset: int64_t = -1
     entry, time, largest, whole = compared
     try:
         for column in (buffer, *entries):
@@ -225,7 +284,12 @@ def compare_run(
         with cython.nogil:
             while True:
                 next_batch = _next(at, stop)
-                if next_batch == cython.NULL or not _agrees(
+                if next_batch == cython.NULL:
+                    break
+                last_offset = cython.cast(int64_t, load_u64(at)) + cython.cast(int32_t, load_u32(at + 23))
+                if file_pos + (at - start) < entry_pos and last_offset < time_offset:
+                    largest = max(largest, cython.cast(int64_t, load_u64(at + 35)))
+                elif _agrees(
                     cython.address(index),
                     at,
                     file_pos + (at - start),
@@ -234,6 +298,11 @@ def compare_run(
                     cython.address(largest),
                     whole,
                 ):
+                    entry_pos = index.positions[entry] if entry < index.entries else ANY_OFFSET
+                    time_offset = ANY_OFFSET
+                    if time < index.times:
+                        time_offset = index.timestamp_offsets[time] + base_offset
+                else:
                     break
                 at = next_batch
         return at - start, Compared(entry, time, largest, whole)
@@ -385,6 +454,8 @@ def whole_records(body, pos: cython.Py_ssize_t, end: cython.Py_ssize_t, most: cy
             next_batch = varint(at, stop, cython.address(folded))
             if next_batch == cython.NULL or folded & 1:
                 if at < stop:  # incomplete, or no length: the twin tells which
+                    from . import plain_scanning
+
                     plain_scanning.whole_records(body, at - start, stop - start, 1)
                 break
             if cython.cast(int64_t, folded >> 1) > stop - next_batch:
@@ -419,83 +490,5 @@ def whole_batches(buffer, pos, end, upper_offset: int64_t):
             next_offset = base + delta + 1
             at += LENGTH_OVERHEAD + length
         return at - start, next_offset
-    finally:
-        PyBuffer_Release(cython.address(view))
-
-
-def find_offset(buffer, pos, end, rules, offset: int64_t):
-    """See `plain_scanning`."""
-    place: Place = place_of(rules)
-    batch: Header
-    view: Py_buffer
-    PyObject_GetBuffer(buffer, cython.address(view), PyBUF_SIMPLE)
-    try:
-        at: cython.Py_ssize_t = max(pos, 0)
-        stop: cython.Py_ssize_t = end
-        next_offset: int64_t = place.next_offset
-        while at <= view.len - HEADER_SIZE:
-            start: Reading = cython.cast(Reading, view.buf) + at
-            # The batch may reach after the buffer: only its header is looked at.
-            if not header(start, start + (stop - at), cython.address(batch)):
-                break
-            if not fits(cython.address(place), cython.address(batch)):
-                break
-            if batch.last_offset >= offset:
-                return at, next_offset, True
-            next_offset = place.next_offset
-            at += batch.end - start
-        return at, next_offset, False
-    finally:
-        PyBuffer_Release(cython.address(view))
-
-
-def bytes_near(offsets, positions, offset: int64_t, end: int64_t, large: int64_t):
-    """See `plain_scanning`."""
-    views: Py_buffer[2]
-    low: cython.Py_ssize_t = 0
-    PyObject_GetBuffer(offsets, cython.address(views[0]), PyBUF_SIMPLE)
-    try:
-        PyObject_GetBuffer(positions, cython.address(views[1]), PyBUF_SIMPLE)
-        try:
-            last = cython.cast(cython.pointer(uint32_t), views[0].buf)
-            begin = cython.cast(cython.pointer(uint32_t), views[1].buf)
-            count: cython.Py_ssize_t = min(views[0].len, views[1].len) // 4
-            high: cython.Py_ssize_t = views[0].len // 4
-            while low < high:
-                middle: cython.Py_ssize_t = (low + high) // 2
-                if last[middle] < offset:
-                    low = middle + 1
-                else:
-                    high = middle
-            stop: int64_t = min(cython.cast(int64_t, begin[low + 1]), end) if low + 1 < count else end
-            if low == 0:
-                return 0, stop, -1
-            if low > count:
-                raise IndexError
-            if low < count and cython.cast(int64_t, begin[low]) - begin[low - 1] > large:
-                return begin[low], stop, last[low]
-            return begin[low - 1], stop, last[low - 1]
-        finally:
-            PyBuffer_Release(cython.address(views[1]))
-    finally:
-        PyBuffer_Release(cython.address(views[0]))
-
-
-def increasing(column):
-    """See `plain_scanning`."""
-    rises: cython.bint = True
-    i: cython.Py_ssize_t
-    view: Py_buffer
-    PyObject_GetBuffer(column, cython.address(view), PyBUF_SIMPLE)
-    try:
-        small = cython.cast(cython.pointer(uint32_t), view.buf)
-        large = cython.cast(cython.pointer(int64_t), view.buf)
-        if column.typecode == "q":
-            for i in range(1, view.len // 8):
-                rises &= large[i - 1] < large[i]
-        else:
-            for i in range(1, view.len // 4):
-                rises &= small[i - 1] < small[i]
-        return bool(rises)
     finally:
         PyBuffer_Release(cython.address(view))

@@ -24,6 +24,8 @@
 #include <string.h>
 
 #define CRC32C_POLYNOMIAL 0x82f63b78u
+#define CRC32C_HEAD 21 /* bytes of a record batch, up to those that its own CRC covers, this CRC included */
+#define CRC32C_FOUR 4
 #define CRC32C_LONG 4096
 #define CRC32C_SHORT 256
 #define CRC32C_TINY 40
@@ -177,6 +179,22 @@ static inline uint64_t crc32c_word(const uint8_t *data)
     return word;
 }
 
+/* What is left of a stretch. */
+CRC32C_TARGET static inline uint32_t crc32c_rest(uint64_t crc, const uint8_t *data, size_t size)
+{
+    for (; size >= 8; data += 8, size -= 8)
+        crc = CRC32C_STEP(crc, crc32c_word(data));
+    if (size & 4) {
+        uint32_t half;
+        memcpy(&half, data, 4);
+        crc = CRC32C_HALF(crc, half);
+        data += 4;
+    }
+    for (size &= 3; size; data++, size--)
+        crc = CRC32C_BYTE(crc, *data);
+    return (uint32_t)crc;
+}
+
 /* Both architectures with the instruction run little-endian. */
 #define CRC32C_THREE(STRETCH, TABLE)                                                              \
     for (; size >= 3 * (STRETCH); data += 3 * (STRETCH), size -= 3 * (STRETCH)) {                 \
@@ -196,17 +214,45 @@ CRC32C_TARGET static uint32_t crc32c_hardware(uint32_t crc, const uint8_t *data,
     CRC32C_THREE(CRC32C_LONG, crc32c_over_long)
     CRC32C_THREE(CRC32C_SHORT, crc32c_over_short)
     CRC32C_THREE(CRC32C_TINY, crc32c_over_tiny)
-    for (; size >= 8; data += 8, size -= 8)
-        first = CRC32C_STEP(first, crc32c_word(data));
-    if (size >= 4) {
-        uint32_t half;
-        memcpy(&half, data, 4);
-        first = CRC32C_HALF(first, half);
-        data += 4, size -= 4;
+    return crc32c_rest(first, data, size);
+}
+#endif
+
+/* Murmur3's last step. CRCs are linear: what changes many of them alike would hardly change their sum. */
+static inline uint32_t crc32c_scattered(uint32_t crc)
+{
+    crc = (crc ^ crc >> 16) * 0x85ebca6bu;
+    crc = (crc ^ crc >> 13) * 0xc2b2ae35u;
+    return crc ^ crc >> 16;
+}
+
+#ifdef CRC32C_STEP
+CRC32C_TARGET static uint32_t crc32c_hardware_head(const uint8_t *batch)
+{
+    uint32_t half;
+    memcpy(&half, batch + 16, 4);
+    uint64_t crc = CRC32C_STEP(CRC32C_STEP(0xffffffffu, crc32c_word(batch)), crc32c_word(batch + 8));
+    return crc32c_scattered(~CRC32C_BYTE(CRC32C_HALF(crc, half), batch[20]));
+}
+
+/* Four short stretches side by side, since a step waits for the one before it. */
+CRC32C_TARGET static void crc32c_hardware_four(const uint8_t *const *data, const size_t *size, uint32_t *sums)
+{
+    uint64_t first = 0xffffffffu, second = first, third = first, fourth = first;
+    size_t least = size[0] < size[1] ? size[0] : size[1];
+    least = least < size[2] ? least : size[2];
+    least = (least < size[3] ? least : size[3]) & ~(size_t)7;
+    const uint8_t *a = data[0], *b = data[1], *c = data[2], *d = data[3];
+    for (size_t i = 0; i < least; i += 8) {
+        first = CRC32C_STEP(first, crc32c_word(a + i));
+        second = CRC32C_STEP(second, crc32c_word(b + i));
+        third = CRC32C_STEP(third, crc32c_word(c + i));
+        fourth = CRC32C_STEP(fourth, crc32c_word(d + i));
     }
-    for (; size; data++, size--)
-        first = CRC32C_BYTE(first, *data);
-    return (uint32_t)first;
+    sums[0] = ~crc32c_rest(first, a + least, size[0] - least);
+    sums[1] = ~crc32c_rest(second, b + least, size[1] - least);
+    sums[2] = ~crc32c_rest(third, c + least, size[2] - least);
+    sums[3] = ~crc32c_rest(fourth, d + least, size[3] - least);
 }
 #endif
 
@@ -334,6 +380,29 @@ static uint32_t crc32c_sum_by(int way, const uint8_t *data, size_t size)
 static inline uint32_t crc32c_sum(const uint8_t *data, size_t size)
 {
     return crc32c_sum_by(crc32c_best, data, size);
+}
+
+/* The sum of a record batch's head, scattered. */
+static inline uint32_t crc32c_head(const uint8_t *batch)
+{
+#ifdef CRC32C_STEP
+    if (crc32c_best != CRC32C_BY_TABLE)
+        return crc32c_hardware_head(batch);
+#endif
+    return crc32c_scattered(crc32c_sum(batch, CRC32C_HEAD));
+}
+
+/* The sums of CRC32C_FOUR stretches. */
+static inline void crc32c_sum_four(const uint8_t *const *data, const size_t *size, uint32_t *sums)
+{
+#ifdef CRC32C_STEP
+    if (crc32c_best != CRC32C_BY_TABLE) {
+        crc32c_hardware_four(data, size, sums);
+        return;
+    }
+#endif
+    for (int i = 0; i < CRC32C_FOUR; i++)
+        sums[i] = crc32c_sum(data[i], size[i]);
 }
 
 #endif

@@ -67,6 +67,23 @@ static inline uint64_t load_u64(const uint8_t *at)
 #endif
 }
 
+static inline uint64_t differing(const uint8_t *one, const uint8_t *other, size_t size)
+{
+    uint64_t a = 0, b = 0;
+    memcpy(&a, one, size);
+    memcpy(&b, other, size);
+    return a ^ b;
+}
+
+/* Do two record batches differ in their headers, but for base offset, length, CRC and timestamps? */
+static inline int unlike(const uint8_t *one, const uint8_t *other)
+{
+    return (differing(one + 12, other + 12, 4) | differing(one + 16, other + 16, 1)    /* epoch, magic */
+            | differing(one + 21, other + 21, 4) | differing(one + 25, other + 25, 2)  /* attributes, last offset */
+            | differing(one + 43, other + 43, 8) | differing(one + 51, other + 51, 8)  /* producer */
+            | differing(one + 57, other + 57, 4)) != 0;                                 /* records */
+}
+
 static inline void store_u32(uint8_t *at, uint32_t number)
 {
     at[0] = number >> 24;

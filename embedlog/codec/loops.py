@@ -17,29 +17,35 @@ EMBEDLOG_CHECKSUM, since the compiled ones compute CRCs themselves. `IMPLEMENTAT
 
 from __future__ import annotations
 
+import importlib
 import logging
 import os
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from . import plain_columns, plain_decoding, plain_encoding, plain_scanning
-from .checksum import FORCE_VARIABLE as CHECKSUM_VARIABLE
-from .checksum import IMPLEMENTATION as PLAIN_CHECKSUM
+from . import checksum
+
+if TYPE_CHECKING:
+    from .plain_columns import Columns as Columns
 
 LOOPS_VARIABLE = "EMBEDLOG_LOOPS"
 
 logger = logging.getLogger(__name__)
 
-_PLAIN = (plain_encoding, plain_decoding, plain_columns, plain_scanning)
+
+def _plain() -> tuple[ModuleType, ...]:
+    from . import plain_decoding, plain_encoding, plain_scanning
+
+    return plain_encoding, plain_decoding, plain_scanning, plain_scanning
 
 
-def _chosen(wanted: str) -> tuple[ModuleType, ModuleType, ModuleType, ModuleType]:
+def _chosen(wanted: str) -> tuple[ModuleType, ...]:
     if wanted not in ("", "compiled", "plain"):
         raise ImportError(f"{LOOPS_VARIABLE} must be compiled or plain, not {wanted!r}")
-    if wanted == "plain" or (not wanted and os.environ.get(CHECKSUM_VARIABLE)):
-        return _PLAIN
+    if wanted == "plain" or (not wanted and os.environ.get(checksum.FORCE_VARIABLE)):
+        return _plain()
     try:
-        from . import compiled_columns, compiled_decoding, compiled_encoding, compiled_scanning
+        from . import compiled_decoding, compiled_encoding, compiled_scanning
     except ImportError as error:
         if wanted:
             raise ImportError(
@@ -47,18 +53,20 @@ def _chosen(wanted: str) -> tuple[ModuleType, ModuleType, ModuleType, ModuleType
                 "reinstall embedlog"
             ) from error
         logger.info("embedlog runs in plain Python: it was built without a compiler (%s)", error)
-        return _PLAIN
-    return compiled_encoding, compiled_decoding, compiled_columns, compiled_scanning
+        return _plain()
+    # Look-ups need the decoder's rules, and a module of their own would make each start longer.
+    return compiled_encoding, compiled_decoding, compiled_scanning, compiled_decoding
 
 
 if TYPE_CHECKING:
-    _encoding, _decoding = plain_encoding, plain_decoding
-    _columns, _scanning = plain_columns, plain_scanning
+    from . import plain_decoding as _decoding
+    from . import plain_encoding as _encoding
+    from . import plain_scanning as _lookup
+    from . import plain_scanning as _scanning
 else:
-    _encoding, _decoding, _columns, _scanning = _chosen(os.environ.get(LOOPS_VARIABLE, ""))
+    _encoding, _decoding, _scanning, _lookup = _chosen(os.environ.get(LOOPS_VARIABLE, ""))
 
 IMPLEMENTATION: str = _encoding.IMPLEMENTATION
-CHECKSUM_IMPLEMENTATION: str = getattr(_encoding, "CHECKSUM_IMPLEMENTATION", PLAIN_CHECKSUM)
 
 BatchBuilder = _encoding.BatchBuilder
 encode_one = _encoding.encode_one
@@ -78,8 +86,22 @@ check_run = _scanning.check_run
 ready_batch = _scanning.ready_batch
 whole_records = _scanning.whole_records
 whole_batches = _scanning.whole_batches
-find_offset = _scanning.find_offset
-bytes_near = _scanning.bytes_near
-increasing = _scanning.increasing
+find_offset = _lookup.find_offset
+bytes_near = _lookup.bytes_near
+increasing = _lookup.increasing
 
-Columns = _columns.Columns
+
+def checksum_implementation() -> str:
+    """What computes the CRCs of record batches."""
+    return getattr(_encoding, "CHECKSUM_IMPLEMENTATION", None) or checksum.implementation()
+
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        if name != "Columns":
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        # Imported when first used (PEP 562): only Arrow needs it.
+        module = importlib.import_module(f".{IMPLEMENTATION}_columns", __package__)
+        value = globals()[name] = module.Columns
+        return value

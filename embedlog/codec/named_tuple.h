@@ -4,7 +4,7 @@
    two thirds of the time, and appends one in nine tenths (docs/decisions/0028-what-the-fast-paths-pay.md).
 
    The object comes zeroed from its type, and CPython's own tuples set one field more since 3.14: the hash, which is -1
-   as long as nobody asked for it. Until all items are set nothing else may see it. */
+   until it is first asked for. Until all items are set nothing else may see it. */
 
 #ifndef EMBEDLOG_NAMED_TUPLE_H
 #define EMBEDLOG_NAMED_TUPLE_H

@@ -151,6 +151,10 @@ class ValueRows(Sequence[Row]):
             return ValueRows(keys, self._values[index], self._timestamp_ms)  # type: ignore[arg-type]
         return keys, self._values[index], (), self._timestamp_ms  # type: ignore[return-value]
 
+    def __iter__(self) -> Iterator[Row]:
+        keys = repeat(None) if self._keys is None else self._keys
+        return zip(keys, self._values, repeat(()), repeat(self._timestamp_ms))
+
     def columns(self) -> _Columns:
         """The columns: keys, values, headers, timestamps."""
         count = len(self._values)
@@ -447,8 +451,13 @@ def not_bytes(what: str, item: object) -> InvalidType:
             "turn it into bytes (json.dumps(...).encode(), say)"
         )
         encoder = "..."
-    option = {"value": "encoder", "key": "key_encoder"}.get(what)
-    return InvalidType(f"{problem}, or send it with log.producer({option}={encoder})" if option else problem)
+    options = {"value": ("encoder", "value_type"), "key": ("key_encoder", "key_type")}.get(what)
+    if options is None:
+        return InvalidType(problem)
+    option, kind = options
+    return InvalidType(
+        f"{problem}, or use log.producer({option}={encoder}) or log.topic(..., {kind}={type(item).__name__})"
+    )
 
 
 def encode_headers(headers: HeaderPairs) -> bytes:

@@ -37,6 +37,7 @@ from .record_batch import (
     TRANSACTIONAL_BIT,
     BatchHeader,
     crc_matches,
+    heads_sum,
     read_header,
 )
 from .rules import ANY_OFFSET, Compared, IndexEntries, IndexState, Rules, Scanned, headers_of_run
@@ -58,6 +59,7 @@ def scan_run(
     index_state: IndexState,
     check_crc: bool = True,
     file_pos: int = 0,
+    sum_heads: bool = False,
 ) -> Scanned:
     """Check a run of batches of any kind, and collect index entries.
 
@@ -96,6 +98,7 @@ def scan_run(
         entries,
         IndexState(interval, base, next_entry_pos, largest, largest_offset, indexed, indexed_offset),
         sequenced,
+        heads_sum(headers) if sum_heads else 0,
     )
 
 

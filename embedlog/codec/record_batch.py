@@ -39,6 +39,7 @@ from .checksum import crc32c
 from .compression import ZSTD
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from mmap import mmap
 
     ReadBuffer: TypeAlias = bytes | bytearray | memoryview | mmap
@@ -230,20 +231,47 @@ def set_max_timestamp(batch: bytearray, timestamp_ms: int, pos: int = 0) -> None
 
 
 def set_producer(
-    batch: bytearray, producer_id: int, producer_epoch: int, base_sequence: int, pos: int = 0
+    batch: bytearray,
+    producer_id: int,
+    producer_epoch: int,
+    base_sequence: int,
+    pos: int = 0,
+    size: int | None = None,
+    *,
+    transactional: bool = False,
 ) -> None:
     """Set producer and base sequence of the batch at `pos`, and its CRC, in place.
 
-    Raises CorruptRecord if there is no batch at `pos`.
+    size: the batch's, if the caller has read it. transactional: make it part of a transaction. Raises
+    CorruptRecord if there is no batch at `pos`.
     """
-    header = read_header(batch, pos)
+    if size is None:
+        size = read_header(batch, pos).size
+    if transactional:
+        batch[pos + ATTRIBUTES_POS + 1] |= TRANSACTIONAL_BIT
     _PRODUCER.pack_into(batch, pos + PRODUCER_ID_POS, producer_id, producer_epoch, base_sequence)
-    _CRC.pack_into(batch, pos + CRC_POS, crc32c(batch[pos + ATTRIBUTES_POS : pos + header.size]))
+    _CRC.pack_into(batch, pos + CRC_POS, crc32c(batch[pos + ATTRIBUTES_POS : pos + size]))
 
 
 def crc_matches(buffer: ReadBuffer, header: BatchHeader) -> bool:
     """Does the batch, which must be complete, have the CRC in its header?"""
     return crc32c(buffer[header.pos + ATTRIBUTES_POS : header.pos + header.size]) == header.crc
+
+
+def heads_sum(headers: Iterable[BatchHeader]) -> int:
+    """The sum of the scattered CRC-32Cs of each batch's first 21 bytes, modulo 2^32.
+
+    These bytes end with the batch's own CRC. So where that has been checked, the sum depends on every byte.
+    """
+    heads = (HEAD.pack(h.base_offset, h.batch_length, h.leader_epoch, h.magic, h.crc) for h in headers)
+    return sum(_scattered(crc32c(head)) for head in heads) & 0xFFFFFFFF
+
+
+def _scattered(crc: int) -> int:
+    """Murmur3's last step. CRCs are linear: what changes many of them alike would hardly change their sum."""
+    crc = (crc ^ crc >> 16) * 0x85EBCA6B & 0xFFFFFFFF
+    crc = (crc ^ crc >> 13) * 0xC2B2AE35 & 0xFFFFFFFF
+    return crc ^ crc >> 16
 
 
 def assign_all(

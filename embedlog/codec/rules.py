@@ -75,6 +75,7 @@ class Scanned(NamedTuple):
     `index_state`.
 
     `sequenced`: where batches with a producer id or of a transaction begin, counted from the run's start.
+    `heads`: `record_batch.heads_sum` of its batches; 0 unless it was asked for.
     """
 
     pos: int
@@ -84,6 +85,7 @@ class Scanned(NamedTuple):
     entries: IndexEntries
     index_state: IndexState
     sequenced: array[int]
+    heads: int = 0
 
 
 class Compared(NamedTuple):

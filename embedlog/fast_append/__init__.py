@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..codec import loops
-from .plain import CLOSE
-from .plain_send import RECORD_MEMORY
+from .limits import CLOSE, RECORD_MEMORY
 
 if TYPE_CHECKING or loops.IMPLEMENTATION != "compiled":
     from .plain import (

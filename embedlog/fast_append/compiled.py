@@ -13,7 +13,7 @@ import cython
 from ..codec import codec_number
 from ..config import MAX_INT32
 from ..model import Appended, PartitionState, RecordMetadata
-from .plain import CLOSE
+from .limits import CLOSE
 
 if not cython.compiled:
     raise ImportError("this module works only compiled: plain is its twin")

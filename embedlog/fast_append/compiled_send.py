@@ -9,7 +9,7 @@ from functools import wraps
 import cython
 
 from ..codec.record_size import RECORD_OVERHEAD
-from .plain_send import RECORD_MEMORY
+from .limits import RECORD_MEMORY
 
 if not cython.compiled:
     raise ImportError("this module works only compiled: plain_send is its twin")

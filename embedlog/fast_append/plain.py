@@ -28,6 +28,7 @@ from zlib import crc32
 from ..codec import TIMESTAMP_TYPE_BIT, assign, encode_one
 from ..config import MAX_INT32, TopicSettings
 from ..model import Appended, Headers, PartitionState, RecordMetadata, TopicPartition
+from .limits import CLOSE
 
 if TYPE_CHECKING:
     from array import array
@@ -48,9 +49,6 @@ if TYPE_CHECKING:
         @property
         def offset(self) -> int: ...
 
-
-CLOSE: Final = 16
-"""After this many durable appends, the next one that extends the file may write zeros ahead of it."""
 
 _SLOT: Final = struct.Struct("<qqqqqqiiI")
 _CRC: Final = struct.Struct("<I")

@@ -26,9 +26,7 @@ from typing import Any, Final, TypeVar
 
 from ..codec import HEADER_SIZE, BatchBuilder
 from ..model import Headers
-
-RECORD_MEMORY: Final = 256
-"""Bytes that a buffered record takes besides its own: its future, and spare room in the batch's buffer."""
+from .limits import RECORD_MEMORY
 
 _LARGEST: Final = (1 << 31) - 1
 

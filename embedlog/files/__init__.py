@@ -1,1 +1,1 @@
-"""The file system: all system calls on a log's files, their names, and watches on directories."""
+"""The file system: system calls on a log's files, their names, watches on directories, sockets in them."""

@@ -29,26 +29,26 @@ class _Changes(Protocol):
 
 
 if sys.platform == "linux":
-    import ctypes
-
     # IN_MODIFY, IN_MOVED_TO, IN_CREATE, IN_DELETE_SELF, IN_MOVE_SELF
     _EVENTS: Final = 0x2 | 0x80 | 0x100 | 0x400 | 0x800
-
-    def _checked(result: int) -> int:
-        if result < 0:
-            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-        return result
 
     class _Inotify:
         """inotify(7), by the C library that this process has loaded."""
 
         def __init__(self, directories: Iterable[str]) -> None:
+            import ctypes  # here: a small program waits for nothing
+
+            def checked(result: int) -> int:
+                if result < 0:
+                    raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+                return result
+
             libc = ctypes.CDLL(None, use_errno=True)  # find_library would run ldconfig
-            self._fd = _checked(libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK))
+            self._fd = checked(libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK))
             try:
                 for directory in directories:
                     with contextlib.suppress(FileNotFoundError):
-                        _checked(libc.inotify_add_watch(self._fd, os.fsencode(directory), _EVENTS))
+                        checked(libc.inotify_add_watch(self._fd, os.fsencode(directory), _EVENTS))
             except OSError:
                 self.close()
                 raise
@@ -120,7 +120,8 @@ class Watch:
         self._reading, self._writing = os.pipe()
         os.set_blocking(self._writing, False)
         os.set_blocking(self._reading, False)
-        self._changes = _changes(directories)
+        directories = list(directories)
+        self._changes = _changes(directories) if directories else None
         self._poll = select.poll()
         self._poll.register(self._reading, select.POLLIN)
         if self._changes is not None:

@@ -29,7 +29,7 @@ from ..errors import DiskFull, StorageError
 
 TEMPORARY: Final = ".tmp"  # suffix of an incomplete file: garbage after a crash
 _COPY_CHUNK: Final = 1 << 20
-_SPARE_FILES: Final = 112  # for the program, and for a log that only reads
+_SPARE_FILES: Final = 96  # for the program, and for a log that only reads
 _OUT_OF_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 # O_NONBLOCK has no effect on a file, but opening a pipe of that name would block without it.
 _OPENING: Final = os.O_CLOEXEC | os.O_NONBLOCK
@@ -317,7 +317,7 @@ class FileSystem:
 
 
 def default_open_files(taken: int = 0) -> int:
-    """The default limit of open files per log: five sixths of what the process may open, from 32 to 4,096.
+    """The default limit of open files per log: all that the process may open but 96, from 32 to 4,096.
 
     Args:
         taken: how many files the other logs of this process may open.
@@ -326,7 +326,7 @@ def default_open_files(taken: int = 0) -> int:
     if soft == resource.RLIM_INFINITY:
         return 4096
     free = soft - taken
-    return min(max(min(free * 5 // 6, free - _SPARE_FILES), 32), 4096)
+    return min(max(free - _SPARE_FILES, 32), 4096)
 
 
 def is_out_of_space(error: OSError) -> bool:

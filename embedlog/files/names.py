@@ -16,11 +16,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Final
 
 from ..config import MAX_INT64
 from ..errors import InvalidTopicName, InvalidType
+from ..fields import Fields
 from ..model import TopicPartition
 
 FORMAT_FILE: Final = "embedlog.json"
@@ -35,8 +35,8 @@ INTENT_FILE: Final = "publish-intent"
 TRANSACTIONS_FILE: Final = "published-transactions.json"
 PRODUCER_IDS_FILE: Final = "producer-ids.json"
 CLUSTER_FILE: Final = "cluster.json"
+SOCKET_FILE: Final = "embedlog.sock"
 STAGING_DIRECTORY: Final = "staging"
-REQUESTS_DIRECTORY: Final = "requests"
 ROOT_FILES: Final = (
     FORMAT_FILE,
     TOPICS_FILE,
@@ -66,15 +66,22 @@ SWAP: Final = ".swap"  # complete and durable, about to replace the old segments
 RECOVERING: Final = ".recovering"  # a tail that is being rewritten: garbage after a crash
 CUT: Final = ".cut"  # bytes that recovery or repair removed, kept aside
 
-INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state"})
-FORGETTING_OFFSETS: Final = "to forget a group's offsets, delete the group (`embedlog groups delete`)"
+SHARE_STATE_TOPIC: Final = "__share_group_state"
+QUEUE_STATE_TOPIC: Final = "__queue_state"
+SHARE_TOPICS: Final = frozenset({SHARE_STATE_TOPIC, QUEUE_STATE_TOPIC})
+TRANSACTION_STATE_TOPIC: Final = "__transaction_state"
+UNBOUNDED_TOPICS: Final = SHARE_TOPICS | {TRANSACTION_STATE_TOPIC}
+"""What a full log takes, too: it must let jobs and transactions end."""
+INTERNAL_TOPICS: Final = UNBOUNDED_TOPICS | {"__consumer_offsets"}
+FORGETTING_OFFSETS: Final = (
+    "to forget what a group has done, delete the group (`embedlog groups delete`, `embedlog queue delete`)"
+)
 
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}\Z")
 _MOST_DIGITS: Final = 20
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
+class Layout(Fields, frozen=True):
     """How directories and files are named."""
 
     name: str

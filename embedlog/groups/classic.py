@@ -212,6 +212,14 @@ class ClassicGroup:
         self._complete_join_if_ready(now_ms)
         return self._drain()
 
+    def withdraw(self, request: object, now_ms: int) -> list[Effect]:
+        """The member of an outstanding join leaves. Without effect if the join has been answered."""
+        for member in self._members:
+            if member.join_request is request:
+                instance = member.offer.group_instance_id
+                return self.leave(member.member_id, now_ms=now_ms, group_instance_id=instance)
+        return []
+
     def check_commit(
         self, member_id: str, generation: int, *, now_ms: int, group_instance_id: str | None = None
     ) -> None:
@@ -231,6 +239,14 @@ class ClassicGroup:
         if self.state is GroupState.COMPLETING_REBALANCE:
             raise self._rebalancing()
         member.renew(now_ms)
+
+    def check_commit_in_transaction(
+        self, member_id: str, generation: int, *, now_ms: int, group_instance_id: str | None = None
+    ) -> None:
+        """As `check_commit`, for offsets of a transaction, which may be those from before a rebalance: its
+        producer has no answer to RebalanceInProgress. Without member id and generation nothing is checked."""
+        if member_id or generation >= 0:
+            self._member(member_id, generation, group_instance_id).renew(now_ms)
 
     @property
     def is_unused(self) -> bool:
@@ -331,7 +347,7 @@ class ClassicGroup:
             return
         member = self._members.current(member_id, offer.group_instance_id)
         unchanged = member.offer.protocols == offer.protocols
-        # The leader of a stable group rejoins to assign anew (a topic grew).
+        # The leader of a stable group rejoins to assign again (a topic grew).
         settled = self.state is GroupState.COMPLETING_REBALANCE or (
             self.state is GroupState.STABLE and member_id != self.leader_id
         )

@@ -11,46 +11,39 @@ restores them as members, and their sessions expire if they are gone.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import socket
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
-from typing import Final
 
-from ..errors import Closed, CorruptRecord, EmbedlogError, GroupNotEmpty, TooManyGroups, UnknownMember
-from ..files.names import check_topic_name
-from ..model import NO_TIMESTAMP, CommittedOffset, GroupMetadata, JoinResult, TopicPartition
+from ..errors import Closed, EmbedlogError, GroupNotEmpty, InconsistentProtocol, UnknownMember
+from ..model import CommittedOffset, GroupMetadata, JoinResult, TopicPartition
+from ..runtime.uninterruptible import whole
 from ..store.store import Store
-from ..validation import as_topic_partition, check_committed, check_group
-from ..wire.consumer_protocol import PROTOCOL_TYPE, decode_subscription, same_topics
-from .events import (
-    Effect,
-    GroupDescription,
-    JoinCompleted,
-    JoinFailed,
-    MetadataChanged,
-    RebalanceStarted,
-    SyncCompleted,
-    SyncFailed,
-)
-from .offsets import Offsets, positions
+from ..validation import check_group
+from ..wire.consumer_protocol import PROTOCOL_TYPE, same_topics
+from .answers import Answers, NotStored
+from .classic import ClassicGroup
+from .completions import Completion
+from .consumer_group import ConsumerGroup
+from .consumer_groups import ConsumerGroupDescription, ConsumerGroups
+from .consumer_member import HeartbeatResult, MemberHeartbeat, check_heartbeat
+from .events import Effect, GroupDescription, JoinCompleted, JoinFailed
+from .expiry import expired_offsets, topics_read
+from .offsets import Offsets, check_offsets, positions
 from .registry import Group, GroupRegistry
 
 logger = logging.getLogger(__name__)
-
-_LEAST_OFFSET: Final = -1 << 63
 
 REMOTE = "/"
 """The prefix of the client_host of a broker's clients, as in Kafka. Other members are programs on this
 machine, and have its name."""
 
-_Completion = Callable[[], None]
-
 
 class GroupCoordinator:
-    """Implements `backends.port.GroupAdmin` over a store. Thread-safe."""
+    """Implements `backends.coordinators.GroupAdmin` over a store. Thread-safe."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -60,11 +53,9 @@ class GroupCoordinator:
             initial_rebalance_delay_ms=store.settings.group_initial_rebalance_delay_ms,
             same_metadata=same_topics,
         )
+        self._consumer_groups = ConsumerGroups(store, self._offsets, self._groups)
         self._restored = False
-        # Members' on_rebalance callbacks: keyed by the join until it is answered, then by group and member
-        # id. A callback is called once; the member brings it again with its next join.
-        self._wakers_of_joins: dict[object, Callable[[], object]] = {}
-        self._wakers: dict[str, dict[str, Callable[[], object]]] = {}
+        self._answers = Answers(self._store_metadata, self._leave_if_withdrawn)
         self._closed = False
         self._wake_timer = store.background.add_timer("groups", self._tick)
 
@@ -87,7 +78,7 @@ class GroupCoordinator:
         max_members: int | None = None,
         max_groups: int | None = None,
     ) -> Future[JoinResult]:
-        """See `port.Coordinator`. A broker adds, of its clients:
+        """See `coordinators.Coordinator`. A broker adds, of its clients:
 
         Args:
             protocol_type: "consumer", or what else the members call their protocol.
@@ -96,31 +87,46 @@ class GroupCoordinator:
             max_members, max_groups: limits. Raises TooManyGroups; GroupFull is the future's exception.
         """
         joined: Future[JoinResult] = Future()
-        with self._changing(group) as changes:
+
+        def join() -> Iterable[Effect]:
             try:
-                found = self._of_member(group, member_id) if member_id else self._group(group, max_groups)
-            except UnknownMember as error:
-                changes.append(JoinFailed(joined, error))
-                return joined
+                found = self._group(group, member_id, max_groups)
+                if isinstance(found, ConsumerGroup):
+                    self._consumer_groups.check_convertible(found)
+                    found = self._groups.create_classic(group)
+            except (UnknownMember, InconsistentProtocol) as error:
+                return [JoinFailed(joined, error)]
             if on_rebalance is not None:
-                self._wakers_of_joins[joined] = on_rebalance
-            changes.extend(
-                found.join(
-                    member_id,
-                    request=joined,
-                    session_timeout_ms=session_timeout_ms,
-                    rebalance_timeout_ms=rebalance_timeout_ms,
-                    protocol_type=protocol_type,
-                    protocols=protocols,
-                    client_id=client_id,
-                    client_host=socket.gethostname() if client_host is None else client_host,
-                    now_ms=self._store.clock_ms(),
-                    group_instance_id=group_instance_id,
-                    require_known_member=require_known_member,
-                    max_members=max_members,
-                )
+                self._answers.wake_later(joined, on_rebalance)
+            return found.join(
+                member_id,
+                request=joined,
+                session_timeout_ms=session_timeout_ms,
+                rebalance_timeout_ms=rebalance_timeout_ms,
+                protocol_type=protocol_type,
+                protocols=protocols,
+                client_id=client_id,
+                client_host=socket.gethostname() if client_host is None else client_host,
+                now_ms=self._store.clock_ms(),
+                group_instance_id=group_instance_id,
+                require_known_member=require_known_member,
+                max_members=max_members,
             )
+
+        self._change(group, join)
+        joined.add_done_callback(lambda done: self._withdraw(group, done) if done.cancelled() else None)
         return joined
+
+    def _withdraw(self, group: str, joined: Future[JoinResult]) -> None:
+        with contextlib.suppress(EmbedlogError):  # the group or the log is gone
+            self._change(
+                group, lambda: self._groups.classic(group, "").withdraw(joined, self._store.clock_ms())
+            )
+
+    def _leave_if_withdrawn(self, group: str, answer: Effect) -> None:
+        if isinstance(answer, JoinCompleted) and answer.request.cancelled():  # type: ignore[attr-defined]
+            with contextlib.suppress(EmbedlogError):
+                self.leave_group(group, answer.result.member_id)
 
     def sync_group(
         self,
@@ -134,19 +140,21 @@ class GroupCoordinator:
         protocol: str | None = None,
     ) -> Future[bytes]:
         synced: Future[bytes] = Future()
-        with self._changing(group) as changes:
-            changes.extend(
-                self._known(group).sync(
-                    member_id,
-                    generation,
-                    assignments,
-                    request=synced,
-                    now_ms=self._store.clock_ms(),
-                    group_instance_id=group_instance_id,
-                    protocol_type=protocol_type,
-                    protocol=protocol,
-                )
+
+        def sync() -> Iterable[Effect]:
+            self._restore()
+            return self._groups.classic(group, member_id).sync(
+                member_id,
+                generation,
+                assignments,
+                request=synced,
+                now_ms=self._store.clock_ms(),
+                group_instance_id=group_instance_id,
+                protocol_type=protocol_type,
+                protocol=protocol,
             )
+
+        self._change(group, sync)
         return synced
 
     def heartbeat(
@@ -154,19 +162,67 @@ class GroupCoordinator:
     ) -> None:
         with self._lock:
             self._check_open()
-            self._known(group).heartbeat(
+            self._restore()
+            self._groups.classic(group, member_id).heartbeat(
                 member_id, generation, now_ms=self._store.clock_ms(), group_instance_id=group_instance_id
             )
 
     def leave_group(self, group: str, member_id: str, *, group_instance_id: str | None = None) -> None:
         """Leave. With member_id "" it is the current static member of that group_instance_id."""
-        with self._changing(group) as changes:
-            self._wakers.get(group, {}).pop(member_id, None)
-            changes.extend(
-                self._known(group).leave(
-                    member_id, now_ms=self._store.clock_ms(), group_instance_id=group_instance_id
-                )
+
+        def leave() -> Iterable[Effect]:
+            self._answers.forget(group, member_id)
+            found = self._known(group)
+            if isinstance(found, ConsumerGroup):
+                self._consumer_groups.remove(found, member_id, group_instance_id)
+                return []
+            return found.leave(member_id, now_ms=self._store.clock_ms(), group_instance_id=group_instance_id)
+
+        self._change(group, leave)
+
+    # -- membership of groups of KIP-848 ---------------------------------------------------------------
+
+    def consumer_heartbeat(
+        self,
+        group: str,
+        beat: MemberHeartbeat,
+        *,
+        session_timeout_ms: int,
+        max_members: int | None = None,
+        max_groups: int | None = None,
+    ) -> HeartbeatResult:
+        """A heartbeat of a member; its changes are stored. Raises as `ConsumerGroup.heartbeat`, and
+        InconsistentProtocol (the group is a classic one with members), TooManyGroups, StorageError."""
+        with self._lock:
+            self._check_open()
+            self._restore()
+            check_heartbeat(beat)
+            before = self._groups.find(group)
+            if before is None:
+                self._groups.check_room(max_groups)
+            found = self._consumer_groups.consumer_group(before, group, beat.member_epoch)
+            result = self._consumer_groups.heartbeat(
+                found, beat, session_timeout_ms=session_timeout_ms, max_members=max_members
             )
+            self._wake_when_due()
+            return result
+
+    def check_member_epoch(self, group: str, member_id: str, member_epoch: int) -> None:
+        """Returns if a member of a group of KIP-848 is in that epoch, and for every classic group.
+
+        Raises UnknownMember, StaleMemberEpoch, GroupNotFound.
+        """
+        with self._lock:
+            self._check_open()
+            found = self._known(group)
+            if isinstance(found, ConsumerGroup):
+                found.check_epoch(member_id, member_epoch)
+
+    def describe_consumer_group(self, group: str) -> ConsumerGroupDescription:
+        """Raises GroupNotFound, also for a classic group."""
+        with self._lock:
+            self._check_open()
+            return self._consumer_groups.describe(self._known(group))
 
     # -- offsets ---------------------------------------------------------------------------------------
 
@@ -186,20 +242,80 @@ class GroupCoordinator:
         `negative` also accepts negative offsets, which clients commit to reset a position. Raises
         TooManyGroups if the group would exceed max_groups, and whatever else a commit raises.
         """
-        for name, committed in offsets.items():
-            check_topic_name(as_topic_partition(name).topic)
-            check_committed(name, committed, low=_LEAST_OFFSET if negative else 0)
+        check_offsets(offsets, negative=negative)
         with self._lock:
             self._check_open()
-            found = self._of_member(group, member_id) if member_id else self._group(group, max_groups)
+            found = self._group(group, member_id, max_groups)
             now_ms = self._store.clock_ms()
             found.check_commit(member_id, generation, now_ms=now_ms, group_instance_id=group_instance_id)
             self._offsets.commit(group, offsets, now_ms)
 
+    def commit_in_transaction(
+        self,
+        group: str,
+        offsets: Mapping[TopicPartition, CommittedOffset],
+        producer_id: int,
+        producer_epoch: int,
+        *,
+        member_id: str = "",
+        generation: int = -1,
+        group_instance_id: str | None = None,
+        max_groups: int | None = None,
+    ) -> None:
+        """Commit in a transaction, which the partition of `offsets_partition` has been added to.
+
+        Without a member id or a generation nothing is checked of the members. Raises as `commit_offsets`;
+        InvalidTxnState, InvalidProducerEpoch: the transaction is not open.
+        """
+        check_offsets(offsets, negative=False)
+        with self._lock:
+            self._check_open()
+            found = self._group(group, member_id, max_groups)
+            now_ms = self._store.clock_ms()
+            found.check_commit_in_transaction(
+                member_id, generation, now_ms=now_ms, group_instance_id=group_instance_id
+            )
+            self._offsets.commit_in_transaction(group, offsets, producer_id, producer_epoch, now_ms)
+
+    def offsets_partition(self, group: str) -> TopicPartition:
+        """The partition of `__consumer_offsets` with a group's offsets. The first use creates the topic."""
+        check_group(group)
+        with self._lock:
+            self._check_open()
+            return self._offsets.partition_of(group).name
+
+    def end_transaction(
+        self, number: int, producer_id: int, producer_epoch: int, *, commit: bool, transaction_version: int
+    ) -> None:
+        """End a transaction in a partition of `__consumer_offsets`: its offsets are the groups', or dropped.
+
+        Raises as `Partition.end_transaction`.
+        """
+        with self._lock:
+            self._check_open()
+            self._offsets.end_transaction(
+                number,
+                producer_id,
+                producer_epoch,
+                commit=commit,
+                transaction_version=transaction_version,
+                now_ms=self._store.clock_ms(),
+            )
+
+    def pending_offsets(self, group: str) -> set[TopicPartition]:
+        """The partitions for which an open transaction may change a group's offset."""
+        with self._lock:
+            self._check_open()
+            return self._offsets.pending(group)
+
     def committed_offsets(
-        self, group: str, partitions: Iterable[TopicPartition] | None = None
+        self, group: str, partitions: Iterable[TopicPartition] | None = None, *, require_stable: bool = False
     ) -> dict[TopicPartition, CommittedOffset]:
-        return positions(self.stored_offsets(group, partitions))
+        names = None if partitions is None else list(partitions)
+        with self._lock:
+            if require_stable:
+                self._offsets.check_stable(group, names)
+            return positions(self.stored_offsets(group, names))
 
     def stored_offsets(
         self, group: str, partitions: Iterable[TopicPartition] | None = None
@@ -217,7 +333,7 @@ class GroupCoordinator:
         partitions = list(partitions)
         with self._lock:
             self._check_open()
-            read = _topics_read(self._known(group).describe())
+            read = topics_read(self._describe(self._known(group)))
             for name in partitions:
                 if read is None or name.topic in read:
                     raise GroupNotEmpty(f"the members of group {group!r} read {name.topic}")
@@ -234,20 +350,16 @@ class GroupCoordinator:
             self._restore()
             now = self._store.clock_ms()
             for group in self._groups:
-                if group.is_unused and self._offsets.has_stored_members(group.name):
+                classic = group if isinstance(group, ClassicGroup) else None
+                if classic and classic.is_unused and self._offsets.has_stored_members(group.name):
                     # Members of an earlier open: they left now, not when they joined.
-                    self._offsets.save_metadata(group.name, group.metadata())
+                    self._offsets.save_metadata(group.name, classic.metadata())
                 offsets = self._offsets.of(group.name, None)
-                read = _topics_read(group.describe())
-                since = NO_TIMESTAMP if read else self._offsets.state_timestamp_ms(group.name)
-                expired = [
-                    name
-                    for name, offset in offsets.items()
-                    if read is not None
-                    and name.topic not in read
-                    and now - max(offset.commit_timestamp_ms, since) >= retention_ms
-                ]
-                if group.is_unused and len(expired) == len(offsets):
+                since = self._offsets.state_timestamp_ms(group.name)
+                expired = expired_offsets(
+                    offsets, topics_read(self._describe(group)), since, now - retention_ms
+                )
+                if group.is_unused and len(expired) == len(offsets) and not self._offsets.pending(group.name):
                     self._forget(group.name)
                 else:
                     self._offsets.delete(group.name, expired)
@@ -274,7 +386,7 @@ class GroupCoordinator:
         """Raises GroupNotFound."""
         with self._lock:
             self._check_open()
-            return self._known(group).describe()
+            return self._describe(self._known(group))
 
     def delete_group(self, group: str) -> None:
         """Delete a group without members, and its offsets. Raises GroupNotFound, GroupNotEmpty."""
@@ -290,8 +402,8 @@ class GroupCoordinator:
         """
         with self._lock:
             self._check_open()
-            found = self._group(group, None)
-            if found.is_unused and not found.generation:
+            found = self._group(group, "", None)
+            if isinstance(found, ClassicGroup) and found.is_unused and not found.generation:
                 found.restore(metadata._replace(members=()), self._store.clock_ms())
                 self._offsets.save_metadata(group, found.metadata())
 
@@ -303,17 +415,16 @@ class GroupCoordinator:
         """
         return self._restored
 
-    def load(self, *, clients: bool = False) -> None:
+    def load(self, *, clients: bool = False, session_timeout_ms: int | None = None) -> None:
         """Read the stored groups and offsets now; with `clients` also members that are a broker's clients.
 
-        Raises CorruptRecord, StorageError.
+        session_timeout_ms: how long members of groups of KIP-848 may be silent from now on; None if they are
+        gone. Raises CorruptRecord, StorageError.
         """
         with self._lock:
             self._check_open()
-            self._restore(clients)
-            due = self._groups.next_deadline_ms()
-            if due is not None:
-                self._wake_timer(max(due - self._store.clock_ms(), 0))
+            self._restore(clients, session_timeout_ms)
+            self._wake_when_due()
 
     def abandon(self) -> None:
         """In a forked child: replace the inherited lock, which may be held for ever."""
@@ -324,8 +435,7 @@ class GroupCoordinator:
         """Fail outstanding joins and syncs with Closed."""
         with self._lock:
             self._closed = True
-            completions = self._carry_out(self._groups.close(Closed("the log is closed")))
-            self._wakers.clear()
+            completions = self._answers.carry_out(self._groups.close(Closed("the log is closed")))
         for complete in completions:
             complete()
 
@@ -336,14 +446,22 @@ class GroupCoordinator:
         if self._closed:
             raise Closed("the log is closed")
 
-    def _restore(self, clients: bool = False) -> None:
+    def _describe(self, group: Group) -> GroupDescription:
+        if isinstance(group, ConsumerGroup):
+            return self._consumer_groups.describe_like_classic(group)
+        return group.describe()
+
+    def _restore(self, clients: bool = False, session_timeout_ms: int | None = None) -> None:
         """Restore the stored groups with their generations, so that none is used twice. Without members,
         except, with `clients`, groups whose members are all a broker's clients."""
         if self._restored:
             return
         loaded = self._offsets.load()
         for name in loaded.names():
-            group = self._groups.get_or_create(name)
+            if name in loaded.consumer_groups:
+                self._consumer_groups.restore(name, session_timeout_ms)
+                continue
+            group = self._groups.create_classic(name)
             metadata = loaded.metadata.get(name)
             if metadata is not None:
                 stay = clients and all(each.client_host.startswith(REMOTE) for each in metadata.members)
@@ -351,21 +469,15 @@ class GroupCoordinator:
                 group.restore(metadata._replace(members=members), self._store.clock_ms())
         self._restored = True
 
-    def _group(self, name: str, max_groups: int | None) -> Group:
-        self._restore()
-        if max_groups is not None and name not in self._groups and len(self._groups) >= max_groups:
-            raise TooManyGroups(f"there are {len(self._groups):,} groups: delete some that are not in use")
-        return self._groups.get_or_create(name)
-
-    def _of_member(self, name: str, member_id: str) -> Group:
-        """The group of a member. Raises UnknownMember if there is none; a member id never creates one."""
+    def _group(self, name: str, member_id: str, max_groups: int | None) -> Group:
+        """The group of a member; without a member id perhaps a new one."""
         if not self._restored:
             self._restore()
-        group = self._groups.find(name)
-        if group is None:
-            check_group(name)
-            raise UnknownMember(f"group {name!r} has no member {member_id!r}: join again")
-        return group
+        if member_id:
+            return self._groups.of_member(name, member_id)
+        if name not in self._groups:
+            self._groups.check_room(max_groups)
+        return self._groups.get_or_create(name)
 
     def _forget(self, name: str) -> None:
         """Raises GroupNotEmpty."""
@@ -378,96 +490,45 @@ class GroupCoordinator:
             self._restore()
         return self._groups.get(name)
 
-    @contextmanager
-    def _changing(self, group: str) -> Iterator[list[Effect]]:
-        """Collect effects under the lock and carry them out; complete futures after its release."""
-        effects: list[Effect] = []
+    def _wake_when_due(self) -> None:
+        due = self._groups.next_deadline_ms()
+        if due is not None:
+            self._wake_timer(max(due - self._store.clock_ms(), 0))
+
+    @whole
+    def _change(self, group: str, work: Callable[[], Iterable[Effect]]) -> None:
+        """Change a group under the lock and carry out the effects; complete futures after its release.
+
+        All of it, or Ctrl-C would leave a group half-way, whose other members would wait for ever.
+        """
         with self._lock:
             self._check_open()
-            yield effects
-            completions = self._carry_out(effects, group)
-            due = self._groups.next_deadline_ms()
-            if due is not None:
-                self._wake_timer(max(due - self._store.clock_ms(), 0))
+            completions = self._answers.carry_out(work(), group)
+            self._wake_when_due()
         for complete in completions:
             complete()
 
-    def _carry_out(self, effects: Iterable[Effect], group: str = "") -> list[_Completion]:
-        """Carry out effects, lock held. Returns the completions to call after its release."""
-        completions: list[_Completion] = []
-        failed: EmbedlogError | None = None
-        for effect in effects:
-            if isinstance(effect, MetadataChanged):
-                try:
-                    if not self._closed:
-                        self._offsets.save_metadata(effect.group, effect.metadata)
-                except EmbedlogError as error:
-                    failed = error
-                    again = self._groups.get(effect.group).rebalance(self._store.clock_ms())
-                    completions += self._carry_out(again, effect.group)
-            elif isinstance(effect, RebalanceStarted):
-                wakers = self._wakers.pop(effect.group, {})
-                completions += [_calling(wakers[m]) for m in effect.member_ids if m in wakers]
-            else:
-                wake = self._wakers_of_joins.pop(effect.request, None)
-                if wake is not None and isinstance(effect, JoinCompleted) and failed is None:
-                    self._wakers.setdefault(group, {})[effect.result.member_id] = wake
-                completions.append(_completion(effect, failed))
-        return completions
+    def _store_metadata(self, group: str, metadata: GroupMetadata) -> NotStored | None:
+        """Store what an effect says."""
+        try:
+            if not self._closed:
+                self._offsets.save_metadata(group, metadata)
+        except EmbedlogError as error:
+            return NotStored(error, self._groups.classic(group, "").rebalance(self._store.clock_ms()))
+        return None
 
     def _tick(self) -> int | None:
         with self._lock:
             if self._closed:
                 return None
             now = self._store.clock_ms()
-            completions = [
-                completion
-                for group in self._groups
-                for completion in self._carry_out(group.tick(now), group.name)
-            ]
+            completions: list[Completion] = []
+            for group in self._groups:
+                if isinstance(group, ClassicGroup):
+                    completions += self._answers.carry_out(group.tick(now), group.name)
+                else:
+                    self._consumer_groups.tick(group, now)
             due = self._groups.next_deadline_ms()
         for complete in completions:
             complete()
         return None if due is None else max(due - now, 1)
-
-
-def _calling(wake: Callable[[], object]) -> _Completion:
-    def call() -> None:
-        wake()
-
-    return call
-
-
-def _completion(
-    effect: JoinCompleted | JoinFailed | SyncCompleted | SyncFailed, failed: EmbedlogError | None
-) -> _Completion:
-    """Completes the future of a join or sync."""
-    future = effect.request
-    assert isinstance(future, Future)
-
-    def complete() -> None:
-        if not future.set_running_or_notify_cancel():
-            return
-        if failed is not None:
-            future.set_exception(failed)
-        elif isinstance(effect, (JoinFailed, SyncFailed)):
-            future.set_exception(effect.error)
-        elif isinstance(effect, SyncCompleted):
-            future.set_result(effect.assignment)
-        else:
-            future.set_result(effect.result)
-
-    return complete
-
-
-def _topics_read(group: GroupDescription) -> frozenset[str] | None:
-    """The topics that the members read; None if unknown, so that it may be any topic."""
-    if not group.members:
-        return frozenset()
-    if group.protocol_type != PROTOCOL_TYPE:
-        return None
-    try:
-        subscriptions = [decode_subscription(member.metadata) for member in group.members]
-    except CorruptRecord:  # or empty, in the first join phase
-        return None
-    return frozenset(topic for subscription in subscriptions for topic in subscription.topics)

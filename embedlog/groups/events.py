@@ -17,14 +17,17 @@ class GroupType(Enum):
     """Which protocol the members of a group speak: each type has its own state machine. Kafka's names."""
 
     CLASSIC = "classic"
+    CONSUMER = "consumer"
 
 
 class GroupState(Enum):
-    """The state of a classic group. Kafka's names."""
+    """The state of a group. Kafka's names."""
 
     EMPTY = "Empty"
-    PREPARING_REBALANCE = "PreparingRebalance"
+    PREPARING_REBALANCE = "PreparingRebalance"  # classic groups only
     COMPLETING_REBALANCE = "CompletingRebalance"
+    ASSIGNING = "Assigning"  # consumer groups only
+    RECONCILING = "Reconciling"
     STABLE = "Stable"
     DEAD = "Dead"
 

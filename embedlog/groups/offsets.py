@@ -4,6 +4,10 @@ A commit is a record in the partition that the group's name hashes to, with Kafk
 (wire/offsets_topic.py); the last record of a key counts. The first use reads the whole topic. From then on
 topic and memory change together, under the coordinator's lock: the append first, then memory. The flush
 policy of the topic makes commits durable. (Kafka 2.7 design, "Consumer offset tracking".)
+
+Offsets of a transaction are batches of that transaction. They are pending until its marker comes to the same
+partition: a commit makes them the group's, an abort drops them. A record of the same key that comes between
+the two is the later one, and counts: it drops what is pending. (KIP-98.)
 """
 
 from __future__ import annotations
@@ -12,11 +16,18 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from ..codec import decode, encode_batch, scan
-from ..errors import CorruptRecord
+from ..codec import COMMIT, control_type, encode_batch
+from ..errors import CorruptRecord, UnstableOffsetCommit
+from ..files.names import check_topic_name
 from ..model import NO_TIMESTAMP, CommittedOffset, GroupMetadata, TopicPartition
+from ..partition import Partition
 from ..storage.reader import ReadablePartition
 from ..store.store import Store
+from ..validation import as_topic_partition, check_committed
+from ..wire.consumer_group_state import StateKey, Value
+from ..wire.consumer_group_state import decode_value as decode_state_value
+from ..wire.consumer_group_state import encode_key as encode_state_key
+from ..wire.consumer_group_state import encode_value as encode_state_value
 from ..wire.offsets_topic import (
     GroupKey,
     OffsetKey,
@@ -29,13 +40,21 @@ from ..wire.offsets_topic import (
     encode_offset_value,
     partition_for,
 )
+from .topic_records import each_batch
 
 logger = logging.getLogger(__name__)
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"
-_FETCH_BYTES: Final = 4 << 20
+
+_LEAST_OFFSET: Final = -1 << 63
 
 GroupOffsets = dict[TopicPartition, CommittedOffset]
+
+_Place = tuple[int, int]
+"""Where a transaction has offsets: the partition of the topic, and the producer id."""
+
+_Pair = tuple[bytes, bytes | None]
+"""The key and the value of a record."""
 
 
 class LoadedGroups:
@@ -44,6 +63,9 @@ class LoadedGroups:
     def __init__(self) -> None:
         self.offsets: dict[str, GroupOffsets] = {}
         self.metadata: dict[str, GroupMetadata] = {}
+        self.consumer_groups: dict[str, dict[StateKey, Value]] = {}
+        """What there is of groups of KIP-848, by its keys."""
+        self._pending: dict[_Place, dict[tuple[str, TopicPartition], CommittedOffset]] = {}
 
     def apply(self, key: bytes | None, value: bytes | None) -> None:
         """Apply one record, in log order. Raises CorruptRecord."""
@@ -55,10 +77,51 @@ class LoadedGroups:
                 self.metadata[decoded.group] = decode_group_value(value)
         elif isinstance(decoded, OffsetKey):
             name = TopicPartition(decoded.topic, decoded.partition)
+            self.drop_pending(decoded.group, [name])
             if value is None:
                 self.remove_offsets(decoded.group, [name])
             else:
                 self.offsets.setdefault(decoded.group, {})[name] = decode_offset_value(value)
+        else:
+            decoded_value = None if value is None else decode_state_value(decoded.version, value)
+            self.apply_state(decoded, decoded_value)
+
+    def apply_state(self, key: StateKey, value: Value | None) -> None:
+        """Apply a record of a group of KIP-848."""
+        if value is not None:
+            self.consumer_groups.setdefault(key.group, {})[key] = value
+        elif key.group in self.consumer_groups:
+            self.consumer_groups[key.group].pop(key, None)
+            if not self.consumer_groups[key.group]:
+                del self.consumer_groups[key.group]
+
+    # -- offsets of open transactions ------------------------------------------------------------------
+
+    def apply_in_transaction(self, place: _Place, key: bytes | None, value: bytes | None) -> None:
+        """Apply one record of a transaction. Raises CorruptRecord."""
+        decoded = decode_key(key)
+        if isinstance(decoded, OffsetKey) and value is not None:
+            name = TopicPartition(decoded.topic, decoded.partition)
+            self.add_pending(place, decoded.group, {name: decode_offset_value(value)})
+
+    def add_pending(self, place: _Place, group: str, offsets: GroupOffsets) -> None:
+        pending = self._pending.setdefault(place, {})
+        pending.update({(group, name): offset for name, offset in offsets.items()})
+
+    def end_transaction(self, place: _Place, *, commit: bool) -> None:
+        """Apply the marker of a transaction."""
+        for (group, name), offset in self._pending.pop(place, {}).items():
+            if commit:
+                self.offsets.setdefault(group, {})[name] = offset
+
+    def drop_pending(self, group: str, partitions: Iterable[TopicPartition]) -> None:
+        for pending in self._pending.values():
+            for name in partitions:
+                pending.pop((group, name), None)
+
+    def pending(self) -> set[tuple[str, TopicPartition]]:
+        """The groups and the partitions for which a transaction may change the offset."""
+        return {key for pending in self._pending.values() for key in pending}
 
     def remove_offsets(self, group: str, partitions: Iterable[TopicPartition]) -> None:
         """Remove offsets of a group; the group, too, if none is left."""
@@ -69,7 +132,15 @@ class LoadedGroups:
             self.offsets.pop(group, None)
 
     def names(self) -> list[str]:
-        return sorted(self.offsets.keys() | self.metadata.keys())
+        pending = {group for group, _ in self.pending()}
+        return sorted(self.offsets.keys() | self.metadata.keys() | self.consumer_groups.keys() | pending)
+
+
+def check_offsets(offsets: Mapping[TopicPartition, CommittedOffset], *, negative: bool) -> None:
+    """Raises InvalidCommit, InvalidType, InvalidTopicName unless these can be committed."""
+    for name, committed in offsets.items():
+        check_topic_name(as_topic_partition(name).topic)
+        check_committed(name, committed, low=_LEAST_OFFSET if negative else 0)
 
 
 def positions(offsets: GroupOffsets) -> GroupOffsets:
@@ -84,22 +155,21 @@ def load_groups(partitions: Sequence[ReadablePartition]) -> LoadedGroups:
     """
     loaded = LoadedGroups()
     for partition in partitions:
-        offset = partition.offsets().log_start_offset
-        while True:
-            fetched = partition.fetch(offset, _FETCH_BYTES)
-            if not fetched.data:
-                break
-            found = scan(fetched.data)
-            for header in found.headers:
-                if not header.is_control:
-                    for record in decode(fetched.data, header, *partition.name):
-                        try:
-                            loaded.apply(record.key, record.value)
-                        except CorruptRecord as error:
-                            logger.warning("%s offset %d: %s", partition.name, record.offset, error)
-                offset = header.next_offset
-            if found.error is not None:
-                raise found.error.at(path=fetched.path, offset=offset)
+        for header, records in each_batch(partition):
+            place = partition.name.partition, header.producer_id
+            if header.is_control:
+                # Compaction empties the markers of transactions of which nothing is left.
+                commit = bool(records) and control_type(records[0].key) == COMMIT
+                loaded.end_transaction(place, commit=commit)
+                continue
+            for record in records:
+                try:
+                    if header.is_transactional:
+                        loaded.apply_in_transaction(place, record.key, record.value)
+                    else:
+                        loaded.apply(record.key, record.value)
+                except CorruptRecord as error:
+                    logger.warning("%s offset %d: %s", partition.name, record.offset, error)
     return loaded
 
 
@@ -129,12 +199,63 @@ class Offsets:
         if not offsets:
             return
         loaded = self._loaded or self.load()
-        stamped, pairs = {}, []
-        for name, (offset, epoch, metadata, _) in offsets.items():
-            stamped[name] = committed = CommittedOffset(offset, epoch, metadata, now_ms)
-            pairs.append((encode_offset_key(group, *name), encode_offset_value(committed)))
+        stamped, pairs = _encoded(group, offsets, now_ms)
         self._append(group, pairs, now_ms)
+        loaded.drop_pending(group, stamped)
         loaded.offsets.setdefault(group, {}).update(stamped)
+
+    def commit_in_transaction(
+        self,
+        group: str,
+        offsets: Mapping[TopicPartition, CommittedOffset],
+        producer_id: int,
+        producer_epoch: int,
+        now_ms: int,
+    ) -> None:
+        """Store offsets, pending until the transaction's marker. Raises as `Partition.append`."""
+        if not offsets:
+            return
+        loaded = self._loaded or self.load()
+        stamped, pairs = _encoded(group, offsets, now_ms)
+        partition = self.partition_of(group)
+        records = [(key, value, (), now_ms) for key, value in pairs]
+        partition.append(
+            encode_batch(records, producer_id=producer_id, producer_epoch=producer_epoch, transactional=True)
+        )
+        loaded.add_pending((partition.name.partition, producer_id), group, stamped)
+
+    def end_transaction(
+        self,
+        number: int,
+        producer_id: int,
+        producer_epoch: int,
+        *,
+        commit: bool,
+        transaction_version: int,
+        now_ms: int,
+    ) -> None:
+        """Append a transaction's marker to a partition. Raises as `Partition.end_transaction`."""
+        loaded = self._loaded or self.load()
+        self._store.partition(OFFSETS_TOPIC, number).end_transaction(
+            producer_id,
+            producer_epoch,
+            commit=commit,
+            transaction_version=transaction_version,
+            timestamp_ms=now_ms,
+        )
+        loaded.end_transaction((number, producer_id), commit=commit)
+
+    def pending(self, group: str) -> set[TopicPartition]:
+        """The partitions for which an open transaction may change a group's offset."""
+        return {name for each, name in self.load().pending() if each == group}
+
+    def check_stable(self, group: str, partitions: Iterable[TopicPartition] | None) -> None:
+        """Raises UnstableOffsetCommit if an open transaction may change one of these offsets (None: any)."""
+        pending = self.pending(group)
+        for name in sorted(pending if partitions is None else pending.intersection(partitions)):
+            raise UnstableOffsetCommit(
+                f"an open transaction may change the offset of {name} that group {group!r} has committed"
+            )
 
     def delete(self, group: str, partitions: Sequence[TopicPartition]) -> None:
         """Delete some of a group's offsets."""
@@ -143,18 +264,23 @@ class Offsets:
         loaded = self.load()
         tombstones = [(encode_offset_key(group, *name), None) for name in partitions]
         self._append(group, tombstones, self._store.clock_ms())
+        loaded.drop_pending(group, partitions)
         loaded.remove_offsets(group, partitions)
 
     def forget_topic(self, topic: str) -> None:
         """Delete the offsets of all groups for a topic."""
-        for group, offsets in list(self.load().offsets.items()):
-            self.delete(group, [name for name in offsets if name.topic == topic])
+        loaded = self.load()
+        stored = {(group, name) for group, offsets in loaded.offsets.items() for name in offsets}
+        for group, name in sorted(stored | loaded.pending()):
+            if name.topic == topic:
+                self.delete(group, [name])
 
     def forget_group(self, group: str) -> None:
         """Delete a group's offsets and metadata."""
-        self.delete(group, list(self.of(group, None)))
+        self.delete(group, [*{*self.of(group, None), *self.pending(group)}])
         if group in self.load().metadata:
             self.save_metadata(group, None)
+        self.forget_state(group)
 
     def state_timestamp_ms(self, group: str) -> int:
         """When the group's members last changed; -1 if it never had members."""
@@ -177,8 +303,25 @@ class Offsets:
             self._append(group, [(encode_group_key(group), encode_group_value(metadata))], now)
             loaded.metadata[group] = metadata
 
-    def _append(self, group: str, pairs: Sequence[tuple[bytes, bytes | None]], now_ms: int) -> None:
-        """Append to the group's partition; the first append creates the topic."""
+    def save_state(self, group: str, records: Mapping[StateKey, Value | None]) -> None:
+        """Store what has changed of a group of KIP-848, all of it or nothing. Raises StorageError."""
+        if not records:
+            return
+        loaded = self.load()
+        pairs = [
+            (encode_state_key(key), None if value is None else encode_state_value(value))
+            for key, value in records.items()
+        ]
+        self._append(group, pairs, self._store.clock_ms())
+        for key, value in records.items():
+            loaded.apply_state(key, value)
+
+    def forget_state(self, group: str) -> None:
+        """Delete what there is of a group of KIP-848 besides its offsets."""
+        self.save_state(group, dict.fromkeys(self.load().consumer_groups.get(group, ())))
+
+    def partition_of(self, group: str) -> Partition:
+        """The group's partition of the topic, which the first call creates."""
         partitions = self._store.by_topic.get(OFFSETS_TOPIC)
         if partitions is None:
             settings = self._store.settings
@@ -188,8 +331,24 @@ class Offsets:
                 {"cleanup_policy": "compact", "segment_bytes": settings.offsets_topic_segment_bytes},
             )
             partitions = self._store.by_topic[OFFSETS_TOPIC]
-        partition = partitions[partition_for(group, len(partitions))]
+        return partitions[partition_for(group, len(partitions))]
+
+    def _append(self, group: str, pairs: Sequence[_Pair], now_ms: int) -> None:
+        """Append to the group's partition."""
+        partition = self.partition_of(group)
         if len(pairs) == 1:  # the common commit: a fourth of the time
             partition.append_one(*pairs[0], now_ms)
         else:
             partition.append(encode_batch([(key, value, (), now_ms) for key, value in pairs]))
+
+
+def _encoded(
+    group: str, offsets: Mapping[TopicPartition, CommittedOffset], now_ms: int
+) -> tuple[GroupOffsets, list[_Pair]]:
+    """The offsets as they are stored, committed now, and their records."""
+    stamped: GroupOffsets = {}
+    pairs: list[_Pair] = []
+    for name, (offset, epoch, metadata, _) in offsets.items():
+        stamped[name] = committed = CommittedOffset(offset, epoch, metadata, now_ms)
+        pairs.append((encode_offset_key(group, *name), encode_offset_value(committed)))
+    return stamped, pairs

@@ -1,10 +1,15 @@
 """All groups of a coordinator, by name, whatever their type.
 
-    registry.py    the groups (here)
-    classic.py     the state machine of a classic group: read this first
-    join_phase.py  how long its join phase lasts
-    member.py      its members, and how they agree on a protocol
-    events.py      states, effects and descriptions: the output
+    registry.py         the groups (here)
+    classic.py          the state machine of a classic group: read this first
+    join_phase.py       how long its join phase lasts
+    member.py           its members, and how they agree on a protocol
+    events.py           states, effects and descriptions: the output
+    consumer_group.py   the state machine of a group of KIP-848
+    consumer_member.py  its members, their heartbeats, and what changes
+    reconciliation.py   how a member gets from what it has to what it is to have
+    assignors.py        who is to have what
+    consumer_groups.py  what the coordinator does with such groups
 
 A group id names one group, whatever its type. A further type is a state machine of its own that joins the
 union `Group`, with a member of GroupType as its tag.
@@ -20,13 +25,14 @@ import operator
 from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
-from ..errors import EmbedlogError, GroupNotEmpty, GroupNotFound, shown
+from ..errors import EmbedlogError, GroupNotEmpty, GroupNotFound, TooManyGroups, UnknownMember, shown
 from ..validation import check_group
 from .classic import ClassicGroup
+from .consumer_group import ConsumerGroup
 from .events import Effect, GroupState
 from .member import new_member_id
 
-Group: TypeAlias = ClassicGroup
+Group: TypeAlias = ClassicGroup | ConsumerGroup
 
 
 class GroupRegistry:
@@ -64,17 +70,45 @@ class GroupRegistry:
             raise GroupNotFound(f"no group {shown(name)}")
         return group
 
-    def get_or_create(self, name: str) -> Group:
-        """The group of that name, or a new one. Raises InvalidGroup for an impossible name."""
+    def of_member(self, name: str, member_id: str) -> Group:
+        """The group of a member. Raises UnknownMember if there is none; a member id never creates one."""
         group = self.find(name)
         if group is None:
             check_group(name)
-            group = self._groups[name] = ClassicGroup(
-                name,
-                initial_rebalance_delay_ms=self._initial_rebalance_delay_ms,
-                make_member_id=self._make_member_id,
-                same_metadata=self._same_metadata,
-            )
+            raise UnknownMember(f"group {name!r} has no member {member_id!r}: join again")
+        return group
+
+    def classic(self, name: str, member_id: str) -> ClassicGroup:
+        """The group of a member of the classic protocol. Raises GroupNotFound, UnknownMember."""
+        group = self.get(name)
+        if isinstance(group, ConsumerGroup):
+            raise UnknownMember(f"group {name!r} has no member {member_id!r} of the classic protocol")
+        return group
+
+    def check_room(self, max_groups: int | None) -> None:
+        """Raises TooManyGroups if there may be no more groups."""
+        if max_groups is not None and len(self) >= max_groups:
+            raise TooManyGroups(f"there are {len(self):,} groups: delete some that are not in use")
+
+    def get_or_create(self, name: str) -> Group:
+        """The group of that name, or a new classic one. Raises InvalidGroup for an impossible name."""
+        return self.find(name) or self.create_classic(name)
+
+    def create_classic(self, name: str) -> ClassicGroup:
+        """A new classic group, in the place of one of that name. Raises InvalidGroup."""
+        check_group(name)
+        group = self._groups[name] = ClassicGroup(
+            name,
+            initial_rebalance_delay_ms=self._initial_rebalance_delay_ms,
+            make_member_id=self._make_member_id,
+            same_metadata=self._same_metadata,
+        )
+        return group
+
+    def create_consumer(self, name: str) -> ConsumerGroup:
+        """A new group of KIP-848, in the place of one of that name. Raises InvalidGroup."""
+        check_group(name)
+        group = self._groups[name] = ConsumerGroup(name)
         return group
 
     def delete(self, name: str) -> None:
@@ -89,17 +123,16 @@ class GroupRegistry:
 
         Its outstanding requests fail with `error`. Raises GroupNotFound.
         """
-        effects = self.get(name).close(error)
+        group = self.get(name)
         del self._groups[name]
-        return effects
+        if isinstance(group, ConsumerGroup):
+            group.close()
+            return []
+        return group.close(error)
 
     def close(self, error: EmbedlogError) -> list[Effect]:
         """Drop all groups: outstanding requests fail with `error`."""
         return [effect for group in self for effect in self.unload(group.name, error)]
-
-    def tick(self, now_ms: int) -> list[Effect]:
-        """`tick` of every group."""
-        return [effect for group in self for effect in group.tick(now_ms)]
 
     def next_deadline_ms(self) -> int | None:
         """The earliest deadline of a group, or None."""

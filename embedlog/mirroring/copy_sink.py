@@ -23,8 +23,8 @@ from __future__ import annotations
 import hashlib
 from typing import Final
 
-from ..clients.fetch_decoder import Chunk
 from ..codec import BatchHeader, decode, encode_batch, set_producer
+from ..codec.fetch_decoder import Chunk
 from ..codec.record_batch import ATTRIBUTES_POS, TRANSACTIONAL_BIT
 from ..codec.rules import Rules
 from ..errors import StorageError
@@ -59,7 +59,7 @@ def next_offset(producer: ProducerStateEntry) -> int:
 
 
 class CopySink:
-    """A sink (clients/fetch_decoder.py) that gathers batches for a target.
+    """A sink (codec/fetch_decoder.py) that gathers batches for a target.
 
     Args:
         producer_id: of the source, for a directory; -1 for brokers: assigned on append.

@@ -13,9 +13,9 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from ..backends.port import Backend
-from ..clients.fetch_decoder import Records
-from ..clients.reader import PartitionReader
+from ..clients.partition_reader import PartitionReader
 from ..codec import decode, read_batch, scan
+from ..codec.fetch_decoder import Records
 from ..errors import EmbedlogError, OffsetOutOfRange
 from ..model import Record, TopicPartition
 from ..partition import Partition

@@ -15,7 +15,7 @@ from ..model import TopicPartition
 
 _SEGMENT: Final = re.compile(r"(\d{1,20})\.(?:kafka|log)\Z", re.ASCII)
 _PARTITION: Final = re.compile(r"(?P<topic>.+)[-_](?P<number>\d{1,10})\Z", re.ASCII)
-_INTERNAL: Final = INTERNAL_TOPICS | {"__cluster_metadata", "__share_group_state"}
+_INTERNAL: Final = INTERNAL_TOPICS | {"__cluster_metadata"}
 
 
 class Found(NamedTuple):

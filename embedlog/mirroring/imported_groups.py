@@ -27,6 +27,7 @@ from ..errors import CorruptRecord, GroupError
 from ..groups.coordinator import GroupCoordinator
 from ..groups.offsets import LoadedGroups
 from ..model import CommittedOffset, Record, TopicPartition
+from ..wire.consumer_group_state import StateKey
 from ..wire.offsets_topic import GroupKey, OffsetKey, decode_key
 from .legacy_files import Batch, Problem, read_source
 
@@ -81,6 +82,8 @@ class GroupsSource:
         for record in records:
             try:
                 key = decode_key(record.key)
+                if isinstance(key, StateKey):  # of members, which join again
+                    continue
                 if newest.get(key, -1) < record.offset:
                     self.loaded.apply(record.key, record.value)
                     newest[key] = record.offset

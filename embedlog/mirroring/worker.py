@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import Final
 
 from ..backends.port import Interrupt
-from ..clients.reader import PartitionReader
+from ..clients.partition_reader import PartitionReader
 from ..errors import (
     BrokerUnavailable,
     Closed,

@@ -1,1 +1,1 @@
-"""Threads and what they wait for: wakeups, a scheduler, throttles, thread guards. Knows nothing of logs."""
+"""Threads and what they wait for: wakeups, a scheduler, throttles, guards; forks. Knows nothing of logs."""

@@ -5,20 +5,10 @@ The guard is reentrant, for callbacks. A forked child is refused, and never wait
 
 from __future__ import annotations
 
-import os
 import threading
 
 from ..errors import ConcurrentUse, ForkedHandle
-
-_forks = 0
-
-
-def _count_fork() -> None:
-    global _forks
-    _forks += 1
-
-
-os.register_at_fork(after_in_child=_count_fork)
+from . import forking
 
 
 class ThreadGuard:
@@ -28,18 +18,18 @@ class ThreadGuard:
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
-        self._forks = _forks
+        self._forks = forking.forks
         self.release = self._lock.release
         self.closing = False
 
     @property
     def forked(self) -> bool:
         """Is this a forked child of the process that created the object?"""
-        return self._forks != _forks
+        return self._forks != forking.forks
 
     def acquire(self) -> None:
         """Enter, or raise ConcurrentUse or ForkedHandle."""
-        if self._forks != _forks:
+        if self._forks != forking.forks:
             raise ForkedHandle("this process was forked: open the log and make a consumer in it")
         if not self._lock.acquire(blocking=False):
             if not self.closing:

@@ -72,6 +72,7 @@ class RunScanner:
         index_state: IndexState | None = None,
         *,
         check_crc: bool = True,
+        sum_heads: bool = False,
         origin: int = 0,
         inspect: Inspect | None = None,
     ) -> None:
@@ -82,6 +83,7 @@ class RunScanner:
             rules: which batch may come first. A batch after a gap counts only if another one follows it.
             index_state: of an index that is built during the scan. Its positions count from byte `origin`.
             check_crc: if False, only headers are checked.
+            sum_heads: fill in Scanned.heads.
             inspect: called with a buffer, the position of a run in it, and the run; its result becomes the
                 run's `inspected`.
         """
@@ -89,6 +91,7 @@ class RunScanner:
         self._read_into = read_into
         self._end = end
         self._check_crc = check_crc
+        self._sum_heads = sum_heads
         self._origin = origin
         self._inspect = inspect
 
@@ -109,7 +112,8 @@ class RunScanner:
             got = held + self._read_into(view[held:wanted], pos + held)
             if got < wanted:
                 self._end = pos + got  # the file has been truncated
-            scanned = scan_run(buffer, 0, got, rules, index_state, self._check_crc, pos - self._origin)
+            file_pos = pos - self._origin
+            scanned = scan_run(buffer, 0, got, rules, index_state, self._check_crc, file_pos, self._sum_heads)
             if scanned.batches:
                 run = Run(self.state, pos + scanned.pos, scanned)
                 if self._inspect is not None:
@@ -133,6 +137,7 @@ def scan_batches(
     builder: IndexBuilder | None = None,
     *,
     check_crc: bool = True,
+    sum_heads: bool = False,
     origin: int = 0,
     inspect: Inspect | None = None,
 ) -> Iterator[Run | BatchHeader]:
@@ -153,6 +158,7 @@ def scan_batches(
             rules,
             index_state,
             check_crc=check_crc,
+            sum_heads=sum_heads,
             origin=origin,
             inspect=inspect,
         )

@@ -27,66 +27,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
-from ..codec import HEADER_SIZE, LARGEST_BATCH, NONE, BatchHeader, decode, read_header, recompressed, scan
+from ..codec import (
+    HEADER_SIZE,
+    LARGEST_BATCH,
+    NONE,
+    BatchHeader,
+    decode,
+    heads_sum,
+    read_header,
+    recompressed,
+    scan,
+)
 from ..codec.loops import check_run
 from ..codec.rules import ANY_EPOCH, ANY_OFFSET, IndexState, Rules
 from ..errors import CorruptRecord
 from .batch_scan import CUT_SHORT, Inspect, ReadInto, Run, RunScanner, read_bytes
+from .findings import Damage, Finding, Mislabelled, ValidBatches
 from .resync import Neighbours, next_batch
 
 _CHUNK: Final = 1 << 20
 _MAX_SPAN: Final = 1 << 31
-
-
-class ValidBatches(NamedTuple):
-    """Consecutive valid batches, bytes pos..end of the file. `inspected`: the caller's result for them."""
-
-    pos: int
-    end: int
-    next_offset: int
-    batches: int
-    records: int
-    inspected: object = None
-
-
-class Mislabelled(NamedTuple):
-    """A batch with valid records and a wrong base offset, leader epoch or largest timestamp.
-
-    The fields have the right values.
-    """
-
-    pos: int
-    header: BatchHeader
-    base_offset: int
-    leader_epoch: int
-    max_timestamp_ms: int
-    reason: str
-
-    @property
-    def is_readable(self) -> bool:
-        """Can readers read it as it is?"""
-        header = self.header
-        return (self.base_offset, self.leader_epoch) == (header.base_offset, header.leader_epoch)
-
-
-class Damage(NamedTuple):
-    """Bytes pos..end of a file are not valid batches (pos == end if only records are missing).
-
-    It loses the offsets first_offset..last_offset; last_offset is first_offset - 1 if there are none. With
-    `crc_matches` the batch is as it was written, but its records cannot be decoded: recovery keeps it.
-    """
-
-    pos: int
-    end: int
-    first_offset: int
-    last_offset: int
-    reason: str
-    crc_matches: bool = False
-
-
-Finding: TypeAlias = ValidBatches | Mislabelled | Damage
 
 
 @dataclass(slots=True)
@@ -180,13 +142,21 @@ class SegmentScan:
                 rules = rules._replace(limit_offset=min(rules.limit_offset, self._next_segment))
             index_state = IndexState(largest_timestamp_ms=self._largest_ms)
             inspect = self._inspect_records if self._records else self._inspect
-            runs = RunScanner(self._read_into, pos, self._size, rules, index_state, inspect=inspect)
+            runs = RunScanner(
+                self._read_into, pos, self._size, rules, index_state, sum_heads=True, inspect=inspect
+            )
             for run in runs:
                 found = run.scanned
                 self.expected = found.rules.next_offset
                 self._largest_ms = found.index_state.largest_timestamp_ms
                 batches = ValidBatches(
-                    run.pos, run.end, self.expected, found.batches, found.records, run.inspected
+                    run.pos,
+                    run.end,
+                    self.expected,
+                    found.batches,
+                    found.records,
+                    found.heads,
+                    run.inspected,
                 )
                 if isinstance(run.inspected, _Inspected):
                     batches = batches._replace(inspected=run.inspected.seen)
@@ -294,7 +264,8 @@ class SegmentScan:
         self._largest_ms = max(self._largest_ms, *(header.max_timestamp_ms for header in headers))
         records = sum(header.record_count for header in headers)
         end = pos + last.pos + last.size
-        return ValidBatches(pos + first.pos, end, last.next_offset, len(headers), records)
+        counts = len(headers), records, heads_sum(headers)
+        return ValidBatches(pos + first.pos, end, last.next_offset, *counts)
 
     def _is_in_place(self, header: BatchHeader, pos: int, following: int | None) -> bool:
         """May the batch be here? Sets `superseded_at` if the next segment has its offset."""

@@ -18,8 +18,9 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Final, NamedTuple
 
-from ..clients.fetch_decoder import Values
-from ..clients.reader import PartitionReader, time_ms
+from ..clients.partition_reader import PartitionReader
+from ..clients.reader import time_ms
+from ..codec.fetch_decoder import Values
 from ..errors import (
     InvalidArgument,
     LogTruncated,

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from ..clients.arrow import ArrowReader
-from ..clients.reader import PartitionReader
+from ..clients.partition_reader import PartitionReader
 from ..errors import CorruptRecord, LogTruncated, OffsetOutOfRange, RecordsLost
 from ..log import Log
 from .offsets import Span

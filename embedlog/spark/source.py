@@ -27,7 +27,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from ..backends.handover import commit_offsets
+from ..backends.tool_requests import commit_offsets
 from ..errors import EmbedlogError, InvalidArgument
 from ..model import CommittedOffset
 from .access import LogLocation, opened
@@ -225,12 +225,12 @@ def commit_to_group(location: LogLocation, group: str, progress: Progress) -> No
 
     A query restarts from its checkpoint, never from these offsets, so a failed commit is logged and the query
     continues. Brokers take the commit directly. A directory's writer is asked to commit; without a writer the
-    log is opened for the commit (backends/handover.py).
+    log is opened for the commit (backends/tool_requests.py).
     """
     offsets = {tp: CommittedOffset(at.offset, at.leader_epoch) for tp, at in progress.positions.items()}
     try:
         if location.path is not None:
-            commit_offsets(location.path, group, offsets, taken_within_s=_COMMIT_PATIENCE_S)
+            commit_offsets(location.path, group, offsets, answered_within_s=_COMMIT_PATIENCE_S)
         else:
             coordinator = opened(location).backend.coordinator
             assert coordinator is not None  # brokers have one

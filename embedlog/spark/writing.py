@@ -1,8 +1,8 @@
 """Writing from Spark, batch and streaming: into a directory exactly once, through brokers at least once.
 
     task      staging.py    rows -> record batches in staged files of the task's own, durable
-    driver    commit        publishes all files of all tasks atomically (handover.append_staged), through the
-                            process that has the log open; readers see all of it or nothing
+    driver    commit        publishes all files of all tasks atomically, through the process that owns the log
+                            (tool_requests.append_staged); readers see all of it or nothing
     driver    abort         removes the staged files
 
 The columns are those of Spark's Kafka sink, and `timestamp`. Idempotence keys:
@@ -32,7 +32,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter, WriterCommitMessage
 from pyspark.sql.types import Row, StructType
 
-from ..backends import handover
+from ..backends import tool_requests
 from ..errors import EmbedlogError, InvalidArgument, TopicNotFound, UnsupportedByBackend, shown
 from ..files.names import STAGING_DIRECTORY
 from ..model import TopicPartition
@@ -120,7 +120,7 @@ class Writer:
         path = self._options.location.path
         if path is None or not (staged or self._options.txn_version is not None):
             return
-        if not handover.append_staged(path, transaction_id, batch_id, staged, once=once):
+        if not tool_requests.append_staged(path, transaction_id, batch_id, staged, once=once):
             logger.info("%s: batch %d of %s had been written already", path, batch_id, transaction_id)
 
     def _discard(self, messages: Sequence[WriterCommitMessage | None], chosen: str) -> None:
@@ -132,7 +132,7 @@ class Writer:
         try:
             names = os.listdir(os.path.join(path, STAGING_DIRECTORY))
             for left in {set_of(name) for name in names} & {chosen, *named}:
-                handover.discard(path, left)
+                tool_requests.discard(path, left)
         except FileNotFoundError:
             return
         except (EmbedlogError, OSError) as error:  # they expire after a week

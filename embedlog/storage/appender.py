@@ -16,10 +16,11 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from ..codec import TIMESTAMP_TYPE_BIT, assign_all, encode_one
+from ..codec import TIMESTAMP_TYPE_BIT, TransactionEnd, assign_all, encode_control_batch, encode_one
 from ..config import MAX_INT32, MAX_INT64
 from ..errors import InvalidArgument, RecordTooLarge, UnexpectedOffset, shown
 from ..fast_append import FastAppend
+from ..files.names import UNBOUNDED_TOPICS
 from ..model import Appended, Headers, PartitionState, RecordMetadata
 from .active_segment import ActiveSegment
 from .group_commit import GroupCommit, Waiter, append_all
@@ -27,6 +28,7 @@ from .host import PartitionHost
 from .log_flusher import LogFlusher
 from .log_state import LogState
 from .log_writer import LogWriter
+from .producer_state_manager import RAISES_EPOCH
 
 # An append needs these often; naming them here saves it a call or a look-up in a class.
 _new: Final = tuple.__new__
@@ -49,7 +51,7 @@ class Appender:
         self._writer = writer
         self._flusher = flusher
         self._host = host
-        self._bounded = host.bounded
+        self._bounded = host.bounded and log.name.topic not in UNBOUNDED_TOPICS
         self.fast_append = FastAppend(log, active, writer, host.appends, self._bounded)
         self.group_commit = GroupCommit(self._serve, lambda: log.flushed.offset)
 
@@ -68,7 +70,7 @@ class Appender:
 
         Raises:
             UnexpectedOffset, RecordTooLarge, DiskFull, LogFull, StorageError: nothing was appended.
-            OutOfOrderSequence, InvalidProducerEpoch: nothing was appended.
+            OutOfOrderSequence, InvalidProducerEpoch, InvalidTxnState: nothing was appended.
             PartitionFailed: it refuses appends since a write or fsync failed.
             FlushFailed: the records were appended and may be lost.
         """
@@ -80,13 +82,17 @@ class Appender:
             return self.group_commit.append(batches, expected_offset)
         with log.append_lock:
             appended, waits = self._append(batches, expected_offset)
-        for wake in log.listeners:
+        return self._appended(appended, waits or flush)
+
+    def _appended(self, appended: Appended, waits: bool) -> Appended:
+        """After an append: wakes readers, and waits until it is durable if that is wanted."""
+        for wake in self._log.listeners:
             wake()
-        if waits or flush:
-            self._active.durable_append()
-            self.flush(appended.last_offset + 1)
-            return appended._replace(durable=True)
-        return appended
+        if not waits:
+            return appended
+        self._active.durable_append()
+        self.flush(appended.last_offset + 1)
+        return appended._replace(durable=True)
 
     def append_one(
         self,
@@ -99,7 +105,10 @@ class Appender:
     ) -> RecordMetadata:
         """Append one record, uncompressed; otherwise as `append`."""
         if not flush:
-            metadata = self.fast_append.append_one(key, value, timestamp_ms, expected_offset, headers)
+            append_one = self.fast_append.append_one
+            metadata = append_one(key, value, timestamp_ms, expected_offset, headers)
+            if metadata is None and self._prepare():
+                metadata = append_one(key, value, timestamp_ms, expected_offset, headers)
             if metadata is not None:
                 return metadata
         attributes = TIMESTAMP_TYPE_BIT if self._log.settings.append_time else 0
@@ -107,9 +116,24 @@ class Appender:
         appended = self.append(batch, flush=flush, expected_offset=expected_offset)
         return RecordMetadata(*self._log.name, appended.base_offset, timestamp_ms, appended.durable)
 
+    def _prepare(self) -> bool:
+        """Open the active file and report that the partition is dirty, which the fast path leaves to others.
+
+        Says whether it did one of the two. A flush cycle that comes between this and the append takes the
+        report back, and the append is an ordinary one. Raises StorageError.
+        """
+        log = self._log
+        with log.append_lock:
+            ready = self._active.is_open and log.dirty_reported
+            if ready or self._bounded or log.append_in_flight or not log.is_sound():
+                return False
+            self._writer.open_active()
+            self._writer.report_dirty()
+            return True
+
     def append_copied(self, batches: bytearray) -> Appended:
-        """Append batches and accept any producer sequences: a mirror's source has gaps. Otherwise as
-        `append`."""
+        """Append batches and accept any sequences, transactions and markers: those of a mirror's source,
+        which may have gaps. Otherwise as `append`."""
         if self._log.state is not _ONLINE:
             raise self._log.refusal()
         self.make_room(len(batches))
@@ -118,11 +142,8 @@ class Appender:
     def append_unchecked(self, batches: bytearray, expected_offset: int | None) -> Appended:
         """As `append_copied`, where room has been made."""
         with self._log.append_lock:
-            appended, waits = self._append(batches, expected_offset, check_sequences=False)
-        self._log.wake_listeners()
-        if waits:
-            self.flush(appended.last_offset + 1)
-        return appended
+            appended, waits = self._append(batches, expected_offset, checks=False)
+        return self._appended(appended, waits)
 
     def skip_to(self, offset: int) -> bool:
         """The next record gets this offset; what lies between the log end and it stays a gap.
@@ -166,29 +187,31 @@ class Appender:
             self._host.make_room(self._active.growth(log.segments[-1].size, size, log.settings))
 
     def _append(
-        self, batches: bytearray, expected_offset: int | None, *, check_sequences: bool = True
+        self,
+        batches: bytearray,
+        expected_offset: int | None,
+        *,
+        checks: bool = True,
+        end: TransactionEnd | None = None,
     ) -> tuple[Appended, bool]:
-        """Append lock held. Returns what was appended, and whether it completes flush_messages."""
+        """Append lock held. Returns what was appended, and whether it completes flush_messages.
+
+        `end`: what the batch says, if it is a marker of our own.
+        """
         log, writer = self._log, self._writer
         if log.state is not _ONLINE or log.append_in_flight:
             raise log.refusal()
         base = log.next_offset
         if expected_offset is not None and expected_offset != base:
-            raise UnexpectedOffset(
-                f"{log.name}: the log ends at {base:,}, not at {shown(expected_offset)}; nothing was "
-                "appended",
-                expected=expected_offset,
-                actual=base,
-            )
+            return self._repeated_at(batches, expected_offset)
         if log.new_epoch:
             writer.start_epoch()
         size = len(batches)
         placed, sequenced, next_offset = assign_all(batches, base, log.leader_epoch)
-        if sequenced and check_sequences:
-            sent = log.producers.repeated(batches, sequenced, log.segments)
-            if sent is not None:
-                durable = sent.last_offset < log.flushed.offset
-                return Appended(sent.base_offset, sent.last_offset, sent.timestamp_ms, durable), False
+        if sequenced and checks:
+            repeated = self._repeated(batches, sequenced)
+            if repeated is not None:
+                return repeated, False
         segment = log.segments[-1]
         if segment.size and (
             segment.size + size > log.settings.segment_bytes or next_offset - segment.base_offset > MAX_INT32
@@ -206,7 +229,7 @@ class Appender:
             for batch_size, last_offset, timestamp_ms in placed:
                 segment.grow(batch_size, last_offset, timestamp_ms)
             if sequenced:
-                log.producers.note(batches, sequenced)
+                log.producers.note(batches, sequenced, self._host.now_ms(), end)
             writer.commit(segment, pos + size, next_offset)
         except BaseException:
             if not sequenced:
@@ -214,6 +237,98 @@ class Appender:
             raise
         appended = _new(Appended, (base, next_offset - 1, placed[-1][2], False))
         return appended, next_offset - log.flushed.offset >= log.settings.flush_messages
+
+    def _repeated(self, batches: bytearray, sequenced: list[int]) -> Appended | None:
+        """The first append of these batches, if they are a producer's retry. Raises as `repeated`."""
+        log = self._log
+        sent = log.producers.repeated(batches, sequenced, log.segments)
+        if sent is None:
+            return None
+        durable = sent.last_offset < log.flushed.offset
+        return Appended(sent.base_offset, sent.last_offset, sent.timestamp_ms, durable)
+
+    def _repeated_at(self, batches: bytearray, expected_offset: int) -> tuple[Appended, bool]:
+        """The log ends elsewhere: because a first try has succeeded? Raises UnexpectedOffset if not."""
+        log = self._log
+        _, sequenced, _ = assign_all(batches, log.next_offset, log.leader_epoch)
+        repeated = self._repeated(batches, sequenced) if sequenced else None
+        if repeated is not None and repeated.base_offset == expected_offset:
+            return repeated, False
+        raise UnexpectedOffset(
+            f"{log.name}: the log ends at {log.next_offset:,}, not at {shown(expected_offset)}; nothing was "
+            "appended",
+            expected=expected_offset,
+            actual=log.next_offset,
+        )
+
+    # -- transactions ----------------------------------------------------------------------------------
+
+    def allow_transaction(
+        self, producer_id: int, producer_epoch: int, *, transaction_version: int = RAISES_EPOCH
+    ) -> None:
+        """Permit a producer to open a transaction here, until its next marker. For the coordinator.
+
+        In memory only. Without it the producer's transactional batches of this epoch are refused
+        (InvalidTxnState), unless its transaction is open. A later epoch replaces an earlier one. With
+        transaction_version 2, a producer that the partition does not know must begin with sequence 0.
+
+        Raises InvalidProducerEpoch: a later epoch has fenced it. PartitionFailed, Closed.
+        """
+        log = self._log
+        with log.append_lock:
+            if log.state is not _ONLINE:
+                raise log.refusal()
+            log.producers.allow_transaction(producer_id, producer_epoch, transaction_version)
+
+    def allows_transaction(self, producer_id: int, producer_epoch: int) -> bool:
+        """Would the producer's transactional batches of this epoch be taken?"""
+        return self._log.producers.allows_transaction(producer_id, producer_epoch)
+
+    def end_transaction(
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        *,
+        commit: bool,
+        timestamp_ms: int,
+        coordinator_epoch: int = 0,
+        transaction_version: int = RAISES_EPOCH,
+        flush: bool = False,
+    ) -> Appended:
+        """Append the marker that ends a producer's transaction: committed, or else aborted.
+
+        From now on the epoch is the producer's, if that was lower, and it needs a new permission. A marker
+        is appended if no transaction is open, too: the coordinator repeats those that it is not sure of. No
+        segment is deleted to make room, and no size limit applies, so that a full log can end them.
+
+        Args:
+            producer_epoch: with transaction_version 2 one more than that of the transaction's batches, with
+                earlier ones the same or more.
+            flush: return only when the marker is durable (waiters share one fsync).
+
+        Raises:
+            InvalidProducerEpoch: the partition knows a later epoch, or (transaction_version 2) a transaction
+                of the same epoch is open; a late marker. Nothing was appended.
+            TransactionCoordinatorFenced: a later coordinator has ended one of its transactions. Nothing was
+                appended.
+            DiskFull, StorageError, PartitionFailed, Closed, FlushFailed: as `append`.
+        """
+        log = self._log
+        marker = encode_control_batch(
+            commit=commit,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            timestamp_ms=timestamp_ms,
+            coordinator_epoch=coordinator_epoch,
+        )
+        with log.append_lock:
+            if log.state is not _ONLINE:
+                raise log.refusal()
+            log.producers.check_marker(producer_id, producer_epoch, coordinator_epoch, transaction_version)
+            appended, waits = self._append(
+                marker, None, checks=False, end=TransactionEnd(commit, coordinator_epoch)
+            )
+        return self._appended(appended, waits or flush)
 
     # -- rolling ---------------------------------------------------------------------------------------
 

@@ -140,17 +140,18 @@ class GroupCommit:
 
     def flush(self, target: int) -> None:
         """Return when everything before the offset `target` is durable. Raises FlushFailed."""
-        self._wait(Waiter(target))
+        self.wait(Waiter(target))
 
     def append(self, batches: bytearray, expected_offset: int | None) -> Appended:
         """Have batches appended, and return when they are durable. Raises FlushFailed, and what serve finds
         wrong with them."""
         waiter = Waiter(-1, batches, expected_offset)
-        self._wait(waiter)
+        self.wait(waiter)
         assert waiter.appended is not None
         return waiter.appended._replace(durable=True)
 
-    def _wait(self, waiter: Waiter) -> None:
+    def wait(self, waiter: Waiter) -> None:
+        """Return when a round has served it. Raises its error."""
         try:
             if self._is_to_lead(waiter):
                 self._lead(waiter)
@@ -209,7 +210,7 @@ class GroupCommit:
             self._replace(waiter)
 
     def _replace(self, leader: Waiter) -> None:
-        """Mutex held: if it has led, another one does. Wakes that one, and whoever has nothing to wait for.
+        """Mutex held: if it has led, another one does. Wakes that one, and those with nothing to wait for.
 
         Where Ctrl-C comes in between, all of it is done again: nothing is forgotten before it is done.
         """

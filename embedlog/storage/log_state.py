@@ -19,13 +19,13 @@ from typing import Final, NamedTuple
 from ..config import TopicSettings
 from ..errors import EmbedlogError, FlushFailed, PartitionFailed
 from ..fast_append import LogFields
-from ..model import AbortedTransaction, PartitionOffsets, PartitionState, TopicPartition
+from ..model import AbortedTransaction, OpenTransaction, PartitionOffsets, PartitionState, TopicPartition
 from ..segment import Files, Segment
 from .checkpoints import LeaderEpochs
 from .host import PartitionHost
 from .log_snapshot import LogBounds, LogEnd, LogSnapshot, StableRange
 from .producer_state import ProducerState, ProducerStateEntry
-from .producer_state_manager import ProducerStateManager
+from .producer_state_manager import Permission, ProducerStateManager
 from .segment_manifest import SegmentManifest
 
 logger = logging.getLogger(__name__)
@@ -80,6 +80,7 @@ class LogState(LogFields):
         self.writer_state_slot = None
         self.layout_version = 0
         self.may_have_gaps = False  # the store's topics lock
+        self._permissions: dict[int, Permission] = {}  # the producer state manager's
         self._least_epoch = 0  # the next leader epoch is at least this; append lock
         self.install(opened)
 
@@ -93,7 +94,13 @@ class LogState(LogFields):
         self.leader_epoch = opened.epochs.latest
         self.new_epoch = opened.new_epoch or self.leader_epoch < 0
         self.producers = ProducerStateManager(
-            self.files, self.directory, self.name, opened.producers, opened.aborted
+            self.files,
+            self.directory,
+            self.name,
+            opened.producers,
+            opened.aborted,
+            opened.log_start_offset,
+            self._permissions,
         )
         self.log_start_offset = opened.log_start_offset
         self.manifest = opened.manifest  # has a lock of its own
@@ -148,6 +155,16 @@ class LogState(LogFields):
         """The idempotent producers, by id."""
         with self.append_lock:
             return self.producers.producers()
+
+    def open_transactions(self) -> list[OpenTransaction]:
+        """The open transactions, the oldest first: read_committed stops where that began."""
+        with self.append_lock:
+            return self.producers.open_transactions()
+
+    def expire_producers(self, up_to_ms: int) -> int:
+        """Forget producers that have been idle since a time (`ProducerState.expire`). Returns how many."""
+        with self.append_lock:
+            return self.producers.expire(up_to_ms)
 
     @property
     def largest_producer_id(self) -> int:

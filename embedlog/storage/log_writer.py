@@ -12,12 +12,13 @@ import contextlib
 
 from ..errors import StorageError
 from ..model import PartitionState
-from ..segment import NotRemoved, Segment, create_segment
+from ..segment import Segment
 from .active_segment import ActiveSegment, append_error
 from .host import HostedPartition, PartitionHost
 from .log_flusher import LogFlusher
 from .log_snapshot import LogEnd
 from .log_state import LogState
+from .segment_files import NotRemoved, create_segment
 
 
 class LogWriter:
@@ -62,11 +63,15 @@ class LogWriter:
         if log.state is not PartitionState.ONLINE:  # a flush failed meanwhile: no reader may see this
             log.log_end = log.flushed
             raise log.refusal()
-        if not log.dirty_reported:
-            self._host.became_dirty(self._partition)
-            log.dirty_reported = True
+        self.report_dirty()
         self._host.appends.number += 1
         log.publish()
+
+    def report_dirty(self) -> None:
+        """Append lock held: the host flushes the partition within flush_ms. Once for each flush cycle."""
+        if not self._log.dirty_reported:
+            self._host.became_dirty(self._partition)
+            self._log.dirty_reported = True
 
     def take_back(self, segment: Segment, pos: int, next_offset: int) -> None:
         """Undo an append that was interrupted; `append_in_flight` stays set if that fails."""

@@ -24,7 +24,7 @@ from ..files.names import SNAPSHOT, TXN_INDEX
 from ..model import AbortedTransaction, TopicPartition
 from ..segment import Files, Segment
 from .producer_state import ABORTED_SIZE, ProducerState, decode_aborted, encode_aborted
-from .producer_state_manager import commits_transaction
+from .producer_state_manager import end_of_transaction
 
 logger = logging.getLogger(__name__)
 
@@ -34,10 +34,12 @@ Replay = Iterable[tuple[Segment, BatchHeader]]
 class ProducerRecovery:
     """Recovers the producers of one partition."""
 
-    def __init__(self, files: Files, directory: str, name: TopicPartition) -> None:
+    def __init__(self, files: Files, directory: str, name: TopicPartition, now_ms: int = -1) -> None:
+        """now_ms: when the producers of replayed batches count as having last appended; readers need none."""
         self.files = files
         self.fs = files.fs
         self.directory = directory
+        self.now_ms = now_ms
         self.name = name
 
     def recover(
@@ -57,9 +59,9 @@ class ProducerRecovery:
 
         Raises OSError.
         """
+        there = {name for name in names if name.endswith(TXN_INDEX)}
         try:
             producers, since = self.snapshot(log_end_offset, names)
-            there = {name for name in names if name.endswith(TXN_INDEX)}
             stem = self.files.layout.stem
             indexed = [s for s in segments if stem(s.base_offset) + TXN_INDEX in there] if there else []
             aborted = self.aborted_in(indexed)
@@ -77,7 +79,7 @@ class ProducerRecovery:
                 if ended is not None:
                     aborted.append(ended)
         if checked_from < log_end_offset or outdated:
-            self.rewrite_aborted(segments, aborted)
+            self.rewrite_aborted(segments, aborted, there)
         if producers.changed:
             # The recovery point may move before the next flush: the state must be on disk by then.
             self.fs.write_file(self.path(log_end_offset, SNAPSHOT), producers.encode())
@@ -93,11 +95,11 @@ class ProducerRecovery:
         """
         if header.producer_id < 0 and not header.is_transactional:
             return None
-        commits = None
+        end = None
         if header.is_control:
             data = segment.pread(header.size, header.pos)
-            commits = commits_transaction(data, header._replace(pos=0), self.name)
-        return producers.update(header, commits=commits)
+            end = end_of_transaction(data, header._replace(pos=0), self.name)
+        return producers.update(header, self.now_ms, end=end)
 
     def snapshot(
         self, log_end_offset: int, names: Collection[str] | None = None
@@ -145,12 +147,14 @@ class ProducerRecovery:
                         return
                     yield segment, header
 
-    def rewrite_aborted(self, segments: list[Segment], aborted: list[AbortedTransaction]) -> None:
-        for segment in segments:
-            path = self.path(segment.base_offset, TXN_INDEX)
+    def rewrite_aborted(
+        self, segments: list[Segment], aborted: list[AbortedTransaction], there: Collection[str]
+    ) -> None:
+        for segment in segments if aborted or there else ():
+            name = self.files.layout.stem(segment.base_offset) + TXN_INDEX
             own = [t for t in aborted if segment.base_offset <= t.last_offset < segment.next_offset]
-            if own or self.fs.exists(path):
-                self.fs.write_file(path, encode_aborted(own))
+            if own or name in there:
+                self.fs.write_file(os.path.join(self.directory, name), encode_aborted(own))
 
     def path(self, offset: int, suffix: str) -> str:
         return os.path.join(self.directory, self.files.layout.stem(offset) + suffix)

@@ -3,6 +3,11 @@
 It checks and updates the state (producer_state.py) with the batches of an append, and writes it next to the
 records: `<offset>.snapshot` with each checkpoint after a change, `<base offset>.txnindex` when transactions
 are aborted. The append lock guards all changes.
+
+A producer may open a transaction only while the coordinator permits it, until the transaction's marker. So a
+batch that arrives after its marker cannot open one that would never end. (KIP-890: hanging transactions.
+Kafka's partitions ask the coordinator; here the coordinator tells the partitions, so that permission and
+marker meet under one lock.) Permissions are in memory only: a coordinator that starts gives them again.
 """
 
 from __future__ import annotations
@@ -12,14 +17,13 @@ import os
 import threading
 from bisect import bisect_left
 from collections.abc import Collection, Sequence
-from dataclasses import replace
-from typing import Final
+from typing import Final, NamedTuple
 
-from ..codec import COMMIT, BatchHeader, control_type, decode, read_header
-from ..errors import CorruptRecord, OutOfOrderSequence
+from ..codec import BatchHeader, TransactionEnd, decode, read_header, transaction_end
+from ..errors import CorruptRecord, InvalidProducerEpoch, InvalidTxnState, OutOfOrderSequence
 from ..fast_append import ProducerStateFields
 from ..files.names import SNAPSHOT, TXN_INDEX
-from ..model import AbortedTransaction, TopicPartition
+from ..model import AbortedTransaction, OpenTransaction, TopicPartition
 from ..scan.batch_scan import sequenced_batches
 from ..segment import Files, Segment
 from .producer_state import (
@@ -34,6 +38,16 @@ from .producer_state import (
 _SNAPSHOTS_KEPT: Final = 2
 _RECALLED_BYTES: Final = 16 << 20  # of the log to read, once, for a producer from a snapshot
 
+RAISES_EPOCH: Final = 2
+"""The first transaction version that raises the producer's epoch with each transaction."""
+
+
+class Permission(NamedTuple):
+    """A producer may open a transaction of this epoch."""
+
+    producer_epoch: int
+    transaction_version: int
+
 
 class ProducerStateManager(ProducerStateFields):
     """The producers of one partition, and their files."""
@@ -45,13 +59,19 @@ class ProducerStateManager(ProducerStateFields):
         name: TopicPartition,
         state: ProducerState,
         aborted: list[AbortedTransaction],
+        log_start_offset: int,
+        permissions: dict[int, Permission],
     ) -> None:
+        """`permissions`, by producer id, outlive the manager when the log is reopened."""
         self._files = files
         self._directory = directory
         self._name = name
         self._state = state
         self._aborted = aborted
-        self._unsaved: list[AbortedTransaction] = []
+        self._unsaved: list[AbortedTransaction] = []  # their markers are in the active segment
+        self._unsaved_from: int | None = None  # where the first of these began
+        self._log_start_offset = log_start_offset
+        self._permissions = permissions
         # A roll and a checkpoint may write the same snapshot: both after the last append.
         self._snapshot_lock = threading.Lock()
         self._snapshots: set[int] | None = None  # snapshot lock; offsets, known once one is written
@@ -64,41 +84,118 @@ class ProducerStateManager(ProducerStateFields):
     ) -> SentBatch | None:
         """The original of the first duplicate among `batches`; None if all are new.
 
-        Raises OutOfOrderSequence, InvalidProducerEpoch.
+        Raises OutOfOrderSequence, InvalidProducerEpoch, InvalidTxnState.
         """
         for pos in positions:
             header = read_header(batches, pos)
             try:
-                sent = self._state.check(header)
-            except OutOfOrderSequence:
-                producer = self._state.producers[header.producer_id]
-                if header.producer_epoch != producer.epoch or producer.remembers_all():
+                sent = self._check(header)
+            except (OutOfOrderSequence, InvalidTxnState):
+                producer = self._state.producers.get(header.producer_id)
+                if (
+                    producer is None
+                    or header.producer_epoch != producer.epoch
+                    or producer.remembers_all()
+                    or header.is_control
+                ):
                     raise
                 producer.recall(_batches_before(producer, header.producer_id, segments))
-                sent = self._state.check(header)
+                sent = self._check(header)
             if sent is not None:
                 return sent
         return None
 
-    def note(self, batches: bytearray, positions: list[int]) -> None:
-        """Update the state with appended batches."""
+    def _check(self, header: BatchHeader) -> SentBatch | None:
+        if header.is_control:
+            raise InvalidTxnState("only the transaction coordinator writes control batches")
+        sent = self._state.check(header)
+        if sent is not None or not header.is_transactional:
+            return sent
+        producer_id, epoch = header.producer_id, header.producer_epoch
+        if self._state.has_transaction(producer_id, epoch):
+            return None
+        permission = self._permissions.get(producer_id)
+        if permission is None or permission.producer_epoch != epoch:
+            raise InvalidTxnState(
+                f"producer {producer_id} has no transaction of epoch {epoch} that {self._name} is part of"
+            )
+        if (
+            permission.transaction_version >= RAISES_EPOCH
+            and header.base_sequence > 0
+            and producer_id not in self._state.producers
+        ):
+            raise OutOfOrderSequence(
+                f"producer {producer_id}: its first batch of epoch {epoch} begins with sequence "
+                f"{header.base_sequence}, not with 0"
+            )
+        return None
+
+    def note(
+        self, batches: bytearray, positions: list[int], now_ms: int, marker: TransactionEnd | None
+    ) -> None:
+        """Update the state with appended batches. `marker`: what they say, if they are one control batch that
+        need not be decoded."""
         for pos in positions:
             header = read_header(batches, pos)
-            commits = commits_transaction(batches, header, self._name) if header.is_control else None
-            aborted = self._state.update(header, commits=commits)
+            end = None
+            if header.is_control:
+                end = marker or end_of_transaction(batches, header, self._name)
+                self._permissions.pop(header.producer_id, None)
+            aborted = self._state.update(header, now_ms, end=end)
             if aborted is not None:
                 self._aborted.append(aborted)
                 self._unsaved.append(aborted)
+                self._unsaved_from = _least(self._unsaved_from, aborted.first_offset)
         self._find_stable_offsets()
 
     def _find_stable_offsets(self) -> None:
         """Set the offsets at which read_committed stops, None if nowhere: in this process, and in readers
         that know the .txnindex files only (store/txn_index.py)."""
-        unstable = self.first_unstable_offset = self._state.first_unstable_offset()
-        bounds = [transaction.first_offset for transaction in self._unsaved]
-        if unstable is not None:
-            bounds.append(unstable)
-        self.published_stable_offset = min(bounds, default=None)
+        unstable = self._state.first_unstable_offset()
+        if unstable is not None:  # retention may have deleted where the transaction began
+            unstable = max(unstable, self._log_start_offset)
+        self.first_unstable_offset = unstable
+        self.published_stable_offset = _least(unstable, self._unsaved_from)
+
+    # -- transactions ----------------------------------------------------------------------------------
+
+    def allow_transaction(self, producer_id: int, producer_epoch: int, transaction_version: int) -> None:
+        """Permit the producer to open a transaction, until its next marker. Raises InvalidProducerEpoch."""
+        self._state.check_epoch(producer_id, producer_epoch)
+        known = self._permissions.get(producer_id)
+        if known is not None and producer_epoch < known.producer_epoch:
+            raise InvalidProducerEpoch(
+                f"producer {producer_id}: epoch {producer_epoch} was fenced by epoch {known.producer_epoch}"
+            )
+        self._permissions[producer_id] = Permission(producer_epoch, transaction_version)
+
+    def allows_transaction(self, producer_id: int, producer_epoch: int) -> bool:
+        """Is a transaction of this epoch open, or permitted? Takes no lock."""
+        permission = self._permissions.get(producer_id)
+        permitted = permission is not None and permission.producer_epoch == producer_epoch
+        return permitted or self._state.has_transaction(producer_id, producer_epoch)
+
+    def check_marker(
+        self, producer_id: int, producer_epoch: int, coordinator_epoch: int, transaction_version: int
+    ) -> None:
+        """Check whether a marker may be appended.
+
+        Raises InvalidProducerEpoch, TransactionCoordinatorFenced.
+        """
+        self._state.check_marker(
+            producer_id,
+            producer_epoch,
+            coordinator_epoch,
+            raises_epoch=transaction_version >= RAISES_EPOCH,
+        )
+
+    def open_transactions(self) -> list[OpenTransaction]:
+        """The open transactions, the oldest first."""
+        return self._state.open_transactions()
+
+    def expire(self, up_to_ms: int) -> int:
+        """Forget producers that last appended at or before a time; see `ProducerState.expire`."""
+        return self._state.expire(up_to_ms, self._permissions)
 
     # -- aborted transactions --------------------------------------------------------------------------
 
@@ -115,6 +212,8 @@ class ProducerStateManager(ProducerStateFields):
     def forget_before(self, offset: int) -> None:
         """Drop those that end before a new log start offset."""
         self._aborted = [t for t in self._aborted if t.last_offset >= offset]
+        self._log_start_offset = offset
+        self._find_stable_offsets()
 
     def save_transactions(self, base_offset: int) -> bool:
         """Append new entries to the .txnindex of the segment at base_offset, durably.
@@ -136,6 +235,7 @@ class ProducerStateManager(ProducerStateFields):
         finally:
             fs.close(fd)
         self._unsaved = []
+        self._unsaved_from = None
         self._find_stable_offsets()
         return True
 
@@ -195,7 +295,7 @@ class ProducerStateManager(ProducerStateFields):
 
     def producers(self) -> dict[int, ProducerStateEntry]:
         """A copy of the producers, by id."""
-        return {number: replace(producer) for number, producer in self._state.producers.items()}
+        return {number: producer.replaced() for number, producer in self._state.producers.items()}
 
     def last_batches(self) -> dict[int, tuple[int, int]]:
         """Each producer id's epoch, and the last offset of its last data batch (-1: none)."""
@@ -208,10 +308,17 @@ class ProducerStateManager(ProducerStateFields):
         return os.path.join(self._directory, self._files.layout.stem(offset) + suffix)
 
 
-def commits_transaction(buffer: bytes | bytearray, header: BatchHeader, name: TopicPartition) -> bool:
-    """Is this control batch a commit marker (else an abort marker)?"""
-    records = decode(buffer, header, *name)
-    return bool(records) and records[0].key is not None and control_type(records[0].key) == COMMIT
+def _least(a: int | None, b: int | None) -> int | None:
+    return b if a is None else a if b is None else min(a, b)
+
+
+def end_of_transaction(
+    buffer: bytes | bytearray, header: BatchHeader, name: TopicPartition
+) -> TransactionEnd:
+    """What a control batch says. One whose record compaction has removed ends what had no records left."""
+    for record in decode(buffer, header, *name):
+        return transaction_end(record.key, record.value)
+    return TransactionEnd(commit=False, coordinator_epoch=-1)
 
 
 def _batches_before(

@@ -9,8 +9,8 @@ end raises OffsetOutOfRange; a position in a truncated history raises LogTruncat
 from __future__ import annotations
 
 import struct
-from bisect import bisect_right
-from collections.abc import Iterator
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Final, NamedTuple, Protocol
 
@@ -193,7 +193,8 @@ class PartitionReader:
         """The byte range of at most max_bytes of batches, beginning with the one that contains `offset`.
 
         For sendfile: the last batch may be incomplete, as in Kafka's fetches. With at_least_one the first one
-        is complete, however large. Checks no CRC. Raises as `fetch`.
+        is complete, however large. Of the aborted transactions those that begin after the range, as the index
+        tells, are left out. Checks no CRC. Raises as `fetch`.
         """
         try:
             try:
@@ -216,11 +217,12 @@ class PartitionReader:
             None, 0, 0, snapshot.log_start_offset, snapshot.high_watermark.offset, stable.end, ()
         )
         if offset >= upper:
-            self._remember(offset, snapshot.high_watermark.segment, snapshot.high_watermark.pos)
+            if offset == snapshot.high_watermark.offset:  # else an open transaction lies between
+                self._remember(offset, snapshot.high_watermark.segment, snapshot.high_watermark.pos)
             return empty
         number = max(bisect_right(snapshot.segments, offset, key=_base_offset) - 1, 0)
         hint = self._hints.pop(offset, None)
-        for segment in snapshot.segments[number:]:
+        for at, segment in enumerate(snapshot.segments[number:], number):
             end = snapshot.end_of(segment)
             if upper < snapshot.high_watermark.offset:
                 end = min(end, segment.locate(upper, end, may_have_gaps=self._log.may_have_gaps))
@@ -235,7 +237,12 @@ class PartitionReader:
                 size = max(size, self._first_size(segment, pos, end))
             if pos + size == snapshot.high_watermark.pos and segment is snapshot.high_watermark.segment:
                 self._remember(snapshot.high_watermark.offset, segment, snapshot.high_watermark.pos)
-            return empty._replace(segment=segment, pos=pos, size=size, aborted=tuple(stable.aborted))
+            aborted: tuple[AbortedTransaction, ...] = ()
+            if stable.aborted:
+                following = snapshot.segments[at + 1 : at + 2]
+                most = min(upper, following[0].base_offset) if following else upper
+                aborted = tuple(_begun_before(stable.aborted, _bound(segment, pos + size, most)))
+            return empty._replace(segment=segment, pos=pos, size=size, aborted=aborted)
         return empty
 
     def _remember(self, offset: int, segment: Segment, pos: int) -> None:
@@ -468,3 +475,21 @@ def _whole_batches(
         if len(data) < size:
             raise CorruptRecord("the file is shorter than it was", path=segment.path, pos=pos)
     raise CorruptRecord("impossible offsets", path=segment.path, pos=pos, offset=base)
+
+
+def _bound(segment: Segment, end: int, most: int) -> int:
+    """An offset after all records before the position `end`, as the sparse index tells; at most `most`."""
+    offsets, positions = segment.entries()[0]
+    try:
+        return min(segment.base_offset + offsets[bisect_left(positions, end)], most)
+    except IndexError:
+        return most
+
+
+def _begun_before(aborted: Sequence[AbortedTransaction], offset: int) -> Iterator[AbortedTransaction]:
+    """Those that began before an offset, of transactions in the order of their markers."""
+    for transaction in aborted:
+        if transaction.first_offset < offset:
+            yield transaction
+        if transaction.last_stable_offset >= offset:
+            return  # what ended later began there or after it

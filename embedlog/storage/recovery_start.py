@@ -8,6 +8,7 @@ index entries      batch headers, one by one      validated by recovery (storage
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import NamedTuple
 
@@ -35,6 +36,16 @@ def index_files(files: Files, directory: str, base_offset: int) -> IndexFiles:
     """The index files of the segment with a base offset."""
     stem = os.path.join(directory, files.layout.stem(base_offset))
     return IndexFiles(files.fs, stem + INDEX, stem + TIME_INDEX)
+
+
+def write_indexes(files: Files, segment: Segment, builder: IndexBuilder) -> None:
+    """Replace a segment's index files by what a builder has. They are hints: errors do not matter."""
+    builder.add_time_entry()
+    with contextlib.suppress(OSError):
+        index_files(files, os.path.dirname(segment.path), segment.base_offset).replace(
+            builder.offsets, builder.times
+        )
+    files.indexes.forget(segment.path)
 
 
 def find_recovery_start(

@@ -19,13 +19,15 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Final, NamedTuple
 
 from ..errors import CorruptRecord, OffsetOutOfRange, StorageError, shown
+from ..files.filesystem import storage_error
 from ..files.names import SWAP
 from ..index import IndexBuilder
 from ..model import AbortedTransaction, PartitionState
-from ..segment import Segment, total_size
+from ..segment import Segment
 from .appender import Appender
 from .host import PartitionHost
 from .log_state import LogState
+from .segment_files import total_size
 from .segment_manifest import Summary, summarize
 from .segment_swap import cleaned_path, commit_swap
 
@@ -88,7 +90,7 @@ class SegmentLifecycle:
                 self._host.log_start_moved()
             except OSError as error:
                 log.log_start_offset = before
-                raise StorageError(f"{log.name}: {error}", path=log.directory) from error
+                raise storage_error(str(log.name), error, log.directory) from error
         with log.append_lock:
             following = zip(log.segments, log.segments[1:], strict=False)
             gone = [segment for segment, after in following if after.base_offset <= log.log_start_offset]

@@ -4,17 +4,19 @@ Offsets alone do not reveal it: a compacted topic has gaps anyway, and without i
 seems to begin later. So a partition with more than one segment, or whose first does not begin at 0, has a
 file `segment-manifest`:
 
-    0                            version
+    1                            version
     3                            number of lines
-    0 27508 120 4096 2a7f00c1    base offset, bytes, batches, records, CRC-32 of the file
+    0 27508 120 4096 2a7f00c1    base offset, bytes, batches, records, sum of the batches' heads
     4096 - - - -                 sealed, and not summarized yet
     8192                         the active segment: its base offset
     crc32 5f2b7e10               of everything before this line
 
 Compaction and deletion replace the file, and the background does soon after a roll; never while an append
 waits. A segment ends where the next one begins. The summary of a sealed segment (bytes, batches,
-records, CRC) is made in the background, by reading it once after it was sealed; `embedlog verify` compares
-it.
+records, sum of heads) is made in the background, by reading it once after it was sealed; `embedlog verify`
+compares it. The sum (record_batch.heads_sum) depends on each batch's CRC and on all that its CRC leaves out,
+so no byte is read twice for it. Version 0 had the CRC-32 of the file instead, which is kept as
+`crc32:2a7f00c1`.
 
 Theory of operation: two rules ensure that a crash at any step never looks like damage.
 
@@ -41,7 +43,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Final, NamedTuple
 
-from ..codec import BatchHeader
+from ..codec import BatchHeader, heads_sum
 from ..codec.rules import Rules
 from ..config import MAX_INT64, TopicSettings
 from ..errors import CorruptCheckpoint, CorruptRecord, counted
@@ -53,19 +55,23 @@ from ..segment import Files, Segment
 
 logger = logging.getLogger(__name__)
 
-_VERSION: Final = "0"
+_VERSION: Final = "1"
+_OLD_VERSION: Final = "0"
 _CRC: Final = "crc32 "
+_OF_FILE: Final = "crc32:"
 _UNKNOWN: Final = "-"
 _CHUNK: Final = 1 << 18
+_HEADS_MODULUS: Final = 1 << 32
 
 
 class Summary(NamedTuple):
-    """What a sealed segment holds; `crc` is the CRC-32 of its file."""
+    """What a sealed segment holds. `digest` is the sum of its batches' heads, or the CRC-32 of its file."""
 
     size: int
     batches: int
     records: int
-    crc: int
+    digest: int
+    of_file: bool = False
 
     def __str__(self) -> str:
         batches, records = counted(self.batches, "batch"), counted(self.records, "record")
@@ -143,18 +149,29 @@ class SegmentManifest:
             if self._active:
                 self._write(name_durable=False)
 
+    def differs(self, segments: Sequence[Segment]) -> bool:
+        """Would `adopt` write the file?"""
+        with self._lock:
+            return self._changed(segments) is not None
+
     def adopt(self, segments: Sequence[Segment]) -> None:
         """List exactly these segments, which all exist. Writes the file if that changes it.
 
         If the write fails, the file lacks some segments, which does no harm; the next change tries again.
         """
         with self._lock:
-            sealed = {each.base_offset: self._sealed.get(each.base_offset) for each in segments[:-1]}
-            active = segments[-1].base_offset
-            if (sealed, active) == (self._sealed, self._active) or not (active or self._exists):
-                return
-            self._sealed, self._active = sealed, active
-            self._try_to_write()
+            changed = self._changed(segments)
+            if changed is not None:
+                self._sealed, self._active = changed
+                self._try_to_write()
+
+    def _changed(self, segments: Sequence[Segment]) -> tuple[dict[int, Summary | None], int] | None:
+        """The list of exactly these segments, sealed and active; None if the file need not change."""
+        active = segments[-1].base_offset
+        if not (active or self._exists):
+            return None
+        sealed = {each.base_offset: self._sealed.get(each.base_offset) for each in segments[:-1]}
+        return (sealed, active) if (sealed, active) != (self._sealed, self._active) else None
 
     def save(self) -> None:
         """Write what rolls have added. Handles errors as `adopt`."""
@@ -307,62 +324,43 @@ def missing_to_readers(
     return found
 
 
-class FileCrc:
-    """The CRC-32 of a file, computed while it is scanned. `end`: of the bytes so far."""
-
-    def __init__(self) -> None:
-        self.value = self.end = 0
-
-    def add(self, buffer: bytearray, at: int, run: Run) -> None:
-        """Add a run that continues the bytes so far; the `inspect` of a scan."""
-        if run.pos == self.end:
-            self.value = zlib.crc32(memoryview(buffer)[at : at + run.end - run.pos], self.value)
-            self.end = run.end
-
-
 def summarize(segment: Segment, step: Callable[[int], None] = lambda size: None) -> Summary:
     """Read a sealed segment, all of which must be valid. `step` is called with the size of each step.
 
     Raises CorruptRecord, OSError.
     """
-    size, batches, records = segment.size, 0, 0
+    batches = records = heads = 0
     rules = Rules(segment.base_offset, may_have_gaps=True)
-    crc = FileCrc()
-    for found in scan_batches(segment.pread_into, 0, size, rules, inspect=crc.add):
+    for found in scan_batches(segment.pread_into, 0, segment.size, rules, sum_heads=True):
         if isinstance(found, Run):
             batches, records = batches + found.scanned.batches, records + found.scanned.records
+            heads += found.scanned.heads
             step(found.end - found.pos)
         else:
             batches, records = batches + 1, records + found.record_count
-    return Summary(size, batches, records, crc.value if crc.end == size else crc_of(segment, size, step))
+            heads += heads_sum([found])
+    return Summary(segment.size, batches, records, heads % _HEADS_MODULUS)
 
 
-def disagreement(
-    segment: Segment, noted: Summary, batches: int, records: int, scanned: FileCrc | None = None
-) -> str | None:
+def disagreement(segment: Segment, noted: Summary, batches: int, records: int, heads: int) -> str | None:
     """How a sealed segment whose batches are valid differs from its summary; None if it does not.
 
-    `scanned`: its CRC as of a scan, if there was one. Raises OSError.
+    `heads` is the sum of the batches' heads, not yet reduced. Raises OSError.
     """
-    found = Summary(segment.size, batches, records, noted.crc)
+    found = noted._replace(size=segment.size, batches=batches, records=records)
     if found != noted:
         return f"the segment has {found}; when it was sealed it had {noted}"
-    if scanned is not None and scanned.end == segment.size:
-        crc = scanned.value
-    else:
-        crc = crc_of(segment, segment.size)
-    if crc != noted.crc:
+    digest = crc_of(segment) if noted.of_file else heads % _HEADS_MODULUS
+    if digest != noted.digest:
         return "its batches are valid, but the segment's bytes are not those that it was sealed with"
     return None
 
 
-def crc_of(segment: Segment, size: int, step: Callable[[int], None] = lambda size: None) -> int:
+def crc_of(segment: Segment) -> int:
     """The CRC-32 of a segment's file. Raises OSError."""
     crc = 0
-    for pos in range(0, size, _CHUNK):
-        data = segment.pread(min(_CHUNK, size - pos), pos)
-        crc = zlib.crc32(data, crc)
-        step(len(data))
+    for pos in range(0, segment.size, _CHUNK):
+        crc = zlib.crc32(segment.pread(min(_CHUNK, segment.size - pos), pos), crc)
     return crc
 
 
@@ -375,7 +373,8 @@ def _encode(sealed: dict[int, Summary | None], active: int) -> bytes:
 def _line(base: int, summary: Summary | None) -> str:
     if summary is None:
         return f"{base} - - - -"
-    return f"{base} {summary.size} {summary.batches} {summary.records} {summary.crc:08x}"
+    kind = _OF_FILE if summary.of_file else ""
+    return f"{base} {summary.size} {summary.batches} {summary.records} {kind}{summary.digest:08x}"
 
 
 def _decode(data: bytes) -> tuple[dict[int, Summary | None], int]:
@@ -384,23 +383,24 @@ def _decode(data: bytes) -> tuple[dict[int, Summary | None], int]:
     if crc != f"{zlib.crc32(body):08x}\n".encode():
         raise ValueError("its CRC does not match")
     version, count, *lines = body.decode().removesuffix("\n").split("\n")
-    if version != _VERSION:
+    if version not in (_VERSION, _OLD_VERSION):
         raise ValueError(f"unknown version {version[:20]!r}")
     if len(lines) != int(count) or not lines:
         raise ValueError("the number of lines is not the stated one")
-    sealed, active = list(_parsed(lines[:-1])), int(lines[-1])
+    sealed, active = list(_parsed(lines[:-1], version == _OLD_VERSION)), int(lines[-1])
     bases = [-1, *(base for base, _ in sealed), active, MAX_INT64 + 1]
     if not all(before < base for before, base in pairwise(bases)):
         raise ValueError("its base offsets are out of order or out of range")
     return dict(sealed), active
 
 
-def _parsed(lines: list[str]) -> Iterator[tuple[int, Summary | None]]:
+def _parsed(lines: list[str], is_old: bool) -> Iterator[tuple[int, Summary | None]]:
     for line in lines:
-        base, size, batches, records, crc = line.split(" ")
+        base, size, batches, records, digest = line.split(" ")
         summary = None
         if size != _UNKNOWN:
-            summary = Summary(int(size), int(batches), int(records), int(crc, 16))
+            number, of_file = digest.removeprefix(_OF_FILE), is_old or digest.startswith(_OF_FILE)
+            summary = Summary(int(size), int(batches), int(records), int(number, 16), of_file)
             if not all(0 <= number <= MAX_INT64 for number in summary):
                 raise ValueError("a number is out of range")
         yield int(base), summary

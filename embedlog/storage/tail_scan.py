@@ -48,8 +48,8 @@ class Tail:
         self._latest_epoch = epochs.latest
         self._may_have_gaps = may_have_gaps
 
-    def read(self, builder: IndexBuilder, passed: Callable[[int], None]) -> None:
-        """Scan the tail. For the last segment, index positions count from the start of the tail.
+    def read(self, builder: IndexBuilder, origin: int, passed: Callable[[int], None]) -> None:
+        """Scan the tail. Positions in the index count from byte `origin`.
 
         `passed` is called with the number of bytes of each step. Raises OSError.
         """
@@ -62,7 +62,6 @@ class Tail:
             min(segment.base_offset + MAX_INT32 + 1, ANY_OFFSET),
             self._may_have_gaps,
         )
-        origin = self.end if following is None else 0
         batches = scan_batches(segment.pread_into, self.end, segment.size, rules, builder, origin=origin)
         try:
             for found in batches:

@@ -40,6 +40,7 @@ from ..config import MAX_INT64
 from ..errors import (
     CorruptCheckpoint,
     DiskFull,
+    EmbedlogError,
     InvalidArgument,
     InvalidType,
     StorageError,
@@ -53,6 +54,7 @@ from ..partition import Partition
 from ..validation import as_topic_partition, check_flag, check_int, check_text, is_several
 from . import staging
 from .catalog import Catalog
+from .partition_opener import INTERRUPTED
 from .quota import Quota
 
 logger = logging.getLogger(__name__)
@@ -61,8 +63,6 @@ REMEMBERED: Final = 1000
 """How many transactions that consist of one append are remembered."""
 
 _SPARE_BYTES: Final = 16 << 20  # what an atomic append leaves free on the disk, for indexes and checkpoints
-
-INTERRUPTED: Final = "an atomic append was interrupted; close the log and open it again to complete it"
 
 _Append: TypeAlias = Callable[[bytearray], Appended]
 
@@ -219,6 +219,12 @@ def tidy(store: AppendableStore) -> int:
     with store.topics_lock:
         directory = store.catalog.file(STAGING_DIRECTORY)
         return staging.tidy(store.fs, directory, store.clock_ms(), _needed(store))
+
+
+def tidy_staging(store: AppendableStore) -> None:
+    """As `tidy`; what fails is left to the next time."""
+    with contextlib.suppress(EmbedlogError, OSError):
+        tidy(store)
 
 
 # -- before the intent -------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """A store's two background threads: so a long compaction never delays a flush.
 
 embedlog-flusher    flush cycles (flusher.py), and the timers of groups and offsets
-embedlog-cleaner    roll by age, retention, compaction, unlink, summaries (cleaner.py)
+embedlog-cleaner    roll by age, retention, compaction, unlink, summaries, idle producers (cleaner.py)
 """
 
 from __future__ import annotations

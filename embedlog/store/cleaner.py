@@ -1,7 +1,9 @@
 """Cleaning: segments roll by age, retention deletes them, compaction rewrites them, manifests summarize them.
+Producers that have been idle for long are forgotten.
 
 Every task visits all partitions; one that fails does not keep the others from theirs. Invariant: nothing is
-deleted except by a policy that the user set, or by max_bytes (quota.py).
+deleted except by a policy that the user set, or by max_bytes (quota.py). A job is not deleted before it is
+finished (retention.py).
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from ..config import LogSettings
 from ..errors import EmbedlogError
 from ..fast_append import ApproximateCounter
 from ..partition import Partition
-from ..retention import apply_retention
+from ..retention import Holds, apply_retention
 from ..runtime.throttle import Pace, Throttle
 from .background import Background
 from .checkpointer import Checkpointer
@@ -22,6 +24,7 @@ from .quota import Quota
 
 _ROLL_CHECK_MS: Final = 60_000
 _RECHECK_MS: Final = 1_000
+_EXPIRY_CHECK_MS: Final = 600_000
 _SUMMARY_BYTES_PER_SECOND: Final = 64 << 20  # not urgent, and a log of an older version may be large
 
 
@@ -38,6 +41,7 @@ class Cleaner:
         partitions: Callable[[], list[Partition]],
         checkpointer: Checkpointer,
         quota: Quota,
+        holds: Holds,
         background: Background,
         settings: LogSettings,
         clock_ms: Callable[[], int],
@@ -45,6 +49,7 @@ class Cleaner:
         self._partitions = partitions
         self._checkpointer = checkpointer
         self._quota = quota
+        self._holds = holds
         self._settings = settings
         self._clock_ms = clock_ms
         self._scheduler = scheduler = background.cleaner
@@ -59,6 +64,7 @@ class Cleaner:
         scheduler.add("compaction", self._compact)
         scheduler.add("unlink", quota.unlink_due)
         scheduler.add("summaries", self._summarize)
+        scheduler.add("producers", self._expire_producers)
 
     def interrupt(self) -> None:
         """End the running task soon; the next open resumes its work."""
@@ -126,7 +132,11 @@ class Cleaner:
 
     def _apply_retention(self) -> int:
         now = self._clock_ms()
-        self._for_each("retention of", lambda partition, _: apply_retention(partition, now))
+
+        def apply(partition: Partition, _: Pace) -> None:
+            apply_retention(partition, now, self._holds.finished_offset(partition))
+
+        self._for_each("retention of", apply)
         self._quota.measure()
         return self._settings.log_retention_check_interval_ms
 
@@ -148,6 +158,17 @@ class Cleaner:
             partition.lifecycle.summarize(step, lambda: self._stopping)
 
         self._for_each("summarizing", summarize)
+
+    def _expire_producers(self) -> int:
+        """Forget idle producers. A batch that one of them sends again after that is appended twice."""
+        expiration_ms = self._settings.producer_id_expiration_ms
+        up_to_ms = self._clock_ms() - expiration_ms
+
+        def expire(partition: Partition, _: Pace) -> None:
+            partition.log.expire_producers(up_to_ms)
+
+        self._for_each("expiring producers of", expire)
+        return min(expiration_ms, _EXPIRY_CHECK_MS)
 
     def _for_each(self, doing: str, work: Callable[[Partition, Pace], object]) -> None:
         """Work on every partition; an error of one is recorded."""

@@ -7,7 +7,7 @@
 Opening walks the directory once. From then on, `CountingFileSystem` adds what each system call of the writer
 changes, in blocks; an append within the last block of its file costs one comparison. Now and then the
 directory is walked again, because files may be removed by hand, and two descriptors of one file may race.
-`staging/` and `requests/`, where other processes leave files, are measured on demand.
+`staging/`, where other processes leave files, is measured on demand.
 
 Invariant: if only one descriptor at a time writes to a file, and only this process changes the directory,
 `used` equals what a walk would find.
@@ -22,10 +22,9 @@ from collections.abc import Iterator
 from typing import Final
 
 from ..files.filesystem import FileSystem
-from ..files.names import REQUESTS_DIRECTORY, STAGING_DIRECTORY
+from ..files.names import STAGING_DIRECTORY
 
 _BLOCK: Final = 4096  # of most file systems
-_OF_OTHERS: Final = frozenset({STAGING_DIRECTORY, REQUESTS_DIRECTORY})
 _UNCOUNTED: Final = (  # the system calls that change no size
     "open_read pread pread_into start_writeback sync sync_dir set_modified exists stat size free_bytes"
     " total_bytes names list try_lock"
@@ -43,14 +42,14 @@ def measure(fs: FileSystem, path: str) -> int:
     for entry in fs.list(path):
         if not entry.is_dir:
             used += blocks(entry.size)
-        elif entry.name not in _OF_OTHERS:
+        elif entry.name != STAGING_DIRECTORY:
             used += _of_directory(fs, os.path.join(path, entry.name))
     return used
 
 
 def measure_others(fs: FileSystem, path: str) -> int:
-    """Bytes of other processes' files in a log directory: staged batches and requests. Raises OSError."""
-    return sum(_of_directory(fs, os.path.join(path, name)) for name in _OF_OTHERS)
+    """Bytes of other processes' files in a log directory: staged batches. Raises OSError."""
+    return _of_directory(fs, os.path.join(path, STAGING_DIRECTORY))
 
 
 def _of_directory(fs: FileSystem, path: str) -> int:
@@ -82,7 +81,7 @@ class CountingFileSystem(FileSystem):
             setattr(self, name, getattr(fs, name))
         self._path = path
         self._inside = os.path.join(path, "")
-        self._others = tuple(os.path.join(path, name, "") for name in _OF_OTHERS)
+        self._others = os.path.join(path, STAGING_DIRECTORY, "")
         self._limit = limit
         self._sizes: dict[int, int] = {}  # of files open for writing; only the descriptor's user touches it
         self._lock = threading.Lock()

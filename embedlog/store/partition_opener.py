@@ -1,24 +1,27 @@
-"""Opens a store's partitions; those that were not closed cleanly are recovered from their recovery points."""
+"""Creates and opens a store's partitions; those that were not closed cleanly are recovered."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from ..config import TopicSettings
-from ..errors import PartitionFailed
+from ..errors import EmbedlogError, PartitionFailed
 from ..files.filesystem import FileSystem, storage_error
 from ..files.names import INTENT_FILE
 from ..model import PartitionRecovery, TopicPartition
 from ..partition import Partition
 from ..recovery import CleanEnd, Progress, open_partition
+from ..runtime.parallel import Task, run_in_rounds, run_parallel
 from ..segment import Files
 from ..storage.host import PartitionHost
 from ..storage.log_state import OpenedLog
-from .atomic_append import INTERRUPTED
 from .catalog import Catalog
 from .topic import Topic
 from .topic_lifecycle import TopicDirectories
+
+INTERRUPTED: Final = "an atomic append was interrupted; close the log and open it again to complete it"
 
 
 class LastRun(NamedTuple):
@@ -61,8 +64,8 @@ class PartitionOpener:
 
     def open(
         self, name: TopicPartition, topic: Topic, settings: TopicSettings, last: LastRun = NO_LAST_RUN
-    ) -> tuple[Partition, PartitionRecovery | None]:
-        """Open a partition; the report is None if it was closed cleanly.
+    ) -> Task[tuple[Partition, PartitionRecovery | None]]:
+        """The task that opens a partition; the report is None if it was closed cleanly.
 
         Raises NotALog, CorruptCheckpoint (its directory is missing), OSError.
         """
@@ -74,7 +77,7 @@ class PartitionOpener:
         directory = self._directories.path(name)
         gaps = topic.gaps or settings.compacts
         try:
-            opened, report = open_partition(
+            opened, report = yield from open_partition(
                 name,
                 directory,
                 self._files,
@@ -96,6 +99,42 @@ class PartitionOpener:
         partition.may_have_gaps = gaps
         return partition, report
 
+    def open_all(
+        self, topics: Iterable[tuple[Topic, TopicSettings]], last: LastRun, at_once: int
+    ) -> dict[TopicPartition, tuple[Partition, PartitionRecovery | None]]:
+        """Open the partitions of all topics, so many at once. Raises as `open`."""
+        names = [(name, topic, settings) for topic, settings in topics for name in topic.names()]
+        found = run_in_rounds([self.open(*each, last) for each in names], at_once)
+        return {name: opened for (name, *_), opened in zip(names, found, strict=True)}
+
+    @contextlib.contextmanager
+    def created(self, topic: Topic, first: int, settings: TopicSettings) -> Iterator[list[Partition]]:
+        """Create a topic's partitions from number `first` on, durably; the block enters them in the catalog.
+
+        If it fails, they are closed, and removed unless the catalog has them. Raises OSError, and as `open`.
+        """
+        names = topic.names()[first:]
+        made: list[str] = []
+        begun: dict[TopicPartition, Partition] = {}
+
+        def begin(name: TopicPartition) -> None:
+            ((begun[name], _),) = run_in_rounds([self.open(name, topic, settings)])
+
+        try:
+            for name in names:
+                made.append(self._directories.make(name, topic.topic_id))
+            run_parallel(begin, names)
+            self._fs.sync_dir(self._catalog.path)
+            yield [begun[name] for name in names]
+        except BaseException:
+            for partition in begun.values():
+                partition.close()
+            with contextlib.suppress(OSError, EmbedlogError):  # the next open does it
+                if self._catalog.load_topics().get(topic.name) != topic:
+                    for directory in made:
+                        self._directories.remove(directory)
+            raise
+
     def reopen(self, partition: Partition) -> PartitionRecovery | None:
         """Recover a partition that refuses appends since a write or fsync failed. Raises StorageError."""
         if self._fs.exists(self._catalog.file(INTENT_FILE)):
@@ -103,7 +142,7 @@ class PartitionOpener:
         reports: list[PartitionRecovery] = []
 
         def recover(recovery_point: int) -> OpenedLog:
-            opened, report = open_partition(
+            task = open_partition(
                 partition.name,
                 partition.directory,
                 self._files,
@@ -113,7 +152,9 @@ class PartitionOpener:
                 log_start_offset=partition.offsets().log_start_offset,
                 may_have_gaps=partition.may_have_gaps,
                 now_ms=self._clock_ms(),
+                is_read=True,
             )
+            ((opened, report),) = run_in_rounds([task])
             if report is not None:
                 reports.append(report)
             return opened

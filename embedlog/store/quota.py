@@ -2,12 +2,14 @@
 
     make_room(size)    1  unlink deleted files, oldest first, before file_delete_delay_ms is over: a reader
                           that has one open finishes, others list the segments again
-                       2  on_full=drop_oldest: delete the segment with the oldest records of all partitions
-                       3  LogFull
+                       2  delete the segments of topics of jobs that all share groups have finished
+                       3  on_full=drop_oldest: delete the segment with the oldest records of all partitions,
+                          except topics of jobs
+                       4  LogFull
 
 disk_usage.py counts the bytes. An append calls make_room before it takes a lock, so several threads may
-exceed the bound by one append each. Index entries, checkpoints, snapshots and compaction's copies do not call
-it; the next append makes up for them.
+exceed the bound by one append each. Index entries, checkpoints, snapshots, compaction's copies, what share
+groups store and their dead letters do not call it; the next append makes up for them.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from ..errors import EmbedlogError, LogFull
 from ..files.filesystem import FileSystem
 from ..files.names import INTERNAL_TOPICS
 from ..partition import Partition
+from ..retention import Holds, delete_finished
 from ..segment import Segment
 from .background import Background
 from .disk_usage import CountingFileSystem, blocks, measure_others
@@ -52,12 +55,14 @@ class Quota:
         disk: CountingFileSystem | None,
         settings: LogSettings,
         partitions: Callable[[], list[Partition]],
+        holds: Holds,
         background: Background,
     ) -> None:
         self._fs = fs
         self._path = path
         self._disk = disk
         self._partitions = partitions
+        self._holds = holds
         self._on_full = settings.on_full
         self.bounded = disk is not None
         self.limit = settings.max_bytes
@@ -101,7 +106,9 @@ class Quota:
             return
         with self._room_lock:  # one thread at a time: another must not drop the same segment
             while (taken := self._taken(disk, size)) + needed > self.limit:
-                if self._unlink_oldest():
+                if self._unlink_oldest() or self._drop_finished():
+                    continue
+                if self._waiting or self._taken(disk, size) < taken:  # retention came before us
                     continue
                 drops = self._on_full == "drop_oldest" and needed <= self.limit
                 # Other threads' appends may have used the room that was made: try again.
@@ -123,11 +130,20 @@ class Quota:
             self._others_until = now + _OTHERS_S
         return disk.used + self._others
 
+    def _drop_finished(self) -> bool:
+        """Delete segments of jobs that are finished. False if there are none."""
+        freed = 0
+        for partition in self._partitions():
+            if partition.settings.keeps_unfinished:
+                with self._failures.tolerated("deleting the finished jobs of", partition.name, *_ERRORS):
+                    freed += delete_finished(partition, self._holds.finished_offset(partition))
+        return freed > 0
+
     def _drop_oldest(self) -> bool:
         """Delete the segment with the oldest records of all partitions. False if none can be deleted."""
         oldest: list[tuple[int, Partition, Segment]] = []
         for partition in self._partitions():
-            if partition.name.topic not in INTERNAL_TOPICS:
+            if partition.name.topic not in INTERNAL_TOPICS and not partition.settings.keeps_unfinished:
                 with self._failures.tolerated("looking for the oldest records of", partition.name, *_ERRORS):
                     first = next((segment for segment in partition.segments() if segment.size), None)
                     if first is not None:

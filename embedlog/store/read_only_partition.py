@@ -25,10 +25,11 @@ from ..files.filesystem import FileSystem
 from ..files.names import LOG_START_FILE, RECOVERY_POINT_FILE, WRITER_STATE_FILE
 from ..model import PartitionOffsets, PartitionState, TopicPartition
 from ..scan.batch_scan import intact_end
-from ..segment import Files, Segment, list_segments
+from ..segment import Files, Segment
 from ..storage.checkpoints import LeaderEpochs, read_offsets
 from ..storage.log_snapshot import LayoutVersion, LogBounds, LogEnd, LogSnapshot, StableRange
 from ..storage.reader import PartitionReader
+from ..storage.segment_files import list_segments
 from ..storage.segment_manifest import SegmentManifest, missing_to_readers, with_missing
 from ..storage.segment_swap import decided_names, pending_swaps, stand_in
 from ..storage.writer_state import PublishedOffsets, WriterStateReader, is_superseded

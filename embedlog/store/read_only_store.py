@@ -152,10 +152,14 @@ class ReadOnlyStore:
         except FileNotFoundError:
             self._topics_fd = -1
         except OSError as error:
-            raise StorageError(f"{self.path}: the topics cannot be read: {error}", path=self.path) from error
+            raise self._unreadable(error) from error
         if held >= 0:
             self.fs.close(held)
-        before, self._topics = self._topics, self.catalog.load_topics()
+        before = self._topics
+        try:
+            self._topics = self.catalog.load_topics()
+        except OSError as error:
+            raise self._unreadable(error) from error
         self._topics_file = stamp
         for name, partition in list(self._partitions.items()):
             topic = self._topics.get(name.topic)
@@ -165,6 +169,9 @@ class ReadOnlyStore:
                 settings = self._settings_of(topic)
                 partition.set_settings(settings, topic.gaps or settings.compacts)
         return self._topics
+
+    def _unreadable(self, error: OSError) -> StorageError:
+        return StorageError(f"{self.path}: the topics cannot be read: {error}", path=self.path)
 
     def _stamp(self, file: str) -> Stamp | None:
         return stamp_of(self.fs, self.catalog, file)

@@ -24,7 +24,6 @@ import contextlib
 import os
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Final, NamedTuple
 
 from ..codec.record_batch import assign, set_max_timestamp
@@ -44,9 +43,11 @@ from ..files.names import (
 )
 from ..index import IndexCache
 from ..model import TopicPartition
-from ..scan.segment_scan import Damage, Mislabelled, SegmentScan, ValidBatches
-from ..segment import Files, Segment, list_segments
+from ..scan.findings import Damage, Mislabelled, ValidBatches
+from ..scan.segment_scan import SegmentScan
+from ..segment import Files, Segment
 from ..storage.checkpoints import LeaderEpochs, read_offsets, write_offsets
+from ..storage.segment_files import list_segments
 from ..storage.segment_manifest import Missing, SegmentManifest, disagreement
 from ..storage.segment_swap import finish_swaps
 from ..storage.truncate import keep_aside
@@ -112,7 +113,7 @@ class _Plan(NamedTuple):
     keep: list[tuple[int, int]]
     damage: list[Damage]
     labels: list[Mislabelled]
-    counts: list[tuple[int, int]]  # batches and records of each valid range
+    counts: list[tuple[int, int, int]]  # batches, records and sum of heads of each valid range
 
 
 def repair_partition(
@@ -277,7 +278,7 @@ class _Repair:
             for found in walk:
                 if isinstance(found, ValidBatches):
                     plan.keep.append((found.pos, found.end))
-                    plan.counts.append((found.batches, found.records))
+                    plan.counts.append((found.batches, found.records, found.heads))
                     end = found.next_offset
                 elif isinstance(found, Mislabelled):
                     plan.keep.append((found.pos, found.pos + found.header.size))
@@ -312,8 +313,8 @@ class _Repair:
             noted = summaries.get(plan.segment.base_offset)
             if noted is None or plan in rewrites:
                 continue
-            batches, records = (sum(column) for column in zip((0, 0), *plan.counts, strict=True))
-            reason = disagreement(plan.segment, noted, batches, records)
+            batches, records, heads = (sum(column) for column in zip((0, 0, 0), *plan.counts, strict=True))
+            reason = disagreement(plan.segment, noted, batches, records, heads)
             if reason is not None:
                 found.append((plan.segment.path, reason))
                 self._disagreeing.add(plan.segment.base_offset)
@@ -364,7 +365,7 @@ class _Repair:
     def _prepare(self, end: int, start: int, last_segment: int) -> None:
         topic = self._topics[self._name.topic]
         if self._gone and not topic.gaps:
-            self._catalog.save_topics({**self._topics, topic.name: replace(topic, gaps=True)})
+            self._catalog.save_topics({**self._topics, topic.name: topic.replaced(gaps=True)})
         ends = self._catalog.take_clean_shutdown()
         if ends is not None:
             ends.pop(self._name, None)

@@ -19,13 +19,11 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
 from ..config import LogSettings, TopicSettings
 from ..errors import (
     Closed,
-    EmbedlogError,
     ForkedHandle,
     NotALog,
     PartitionNotFound,
@@ -35,7 +33,14 @@ from ..errors import (
     shown,
 )
 from ..files.filesystem import Descriptors, FileSystem, default_open_files, storage_error
-from ..files.names import FORGETTING_OFFSETS, WRITER_STATE_FILE, check_not_internal, check_topic_name
+from ..files.names import (
+    FORGETTING_OFFSETS,
+    INTENT_FILE,
+    UNBOUNDED_TOPICS,
+    WRITER_STATE_FILE,
+    check_not_internal,
+    check_topic_name,
+)
 from ..index import IndexCache
 from ..model import (
     PartitionOffsets,
@@ -47,19 +52,19 @@ from ..model import (
 )
 from ..partition import Partition
 from ..recovery import CleanEnd, Progress
-from ..retention import name_policies
-from ..runtime.parallel import run_parallel, uncollected
+from ..retention import Holds, name_policies
+from ..runtime.parallel import uncollected
 from ..runtime.uninterruptible import whole
 from ..segment import Files
 from ..storage.writer_state import WriterState
 from .append_files import AppendFiles
-from .atomic_append import roll_forward
 from .background import Background
 from .catalog import Catalog
 from .checkpointer import Checkpointer
 from .cleaner import Cleaner
 from .disk_usage import blocks, counting
 from .flusher import Flusher
+from .guarded import GuardedFileSystem
 from .partition_host import StoreHost
 from .partition_opener import LastRun, PartitionOpener
 from .quota import Quota
@@ -110,7 +115,8 @@ class Store:
         self.settings = settings or LogSettings()
         self.defaults = TopicSettings().with_changes(topic_settings or {})
         name_policies(topic_settings or {})
-        uncounted = fs or FileSystem()
+        guarded: GuardedFileSystem | None = None  # a test may bring its own system calls
+        uncounted = fs or (guarded := GuardedFileSystem(path))
         self.disk = counting(uncounted, path, self.settings.max_bytes)
         self.fs: FileSystem = self.disk or uncounted
         self.clock_ms = clock_ms
@@ -132,6 +138,8 @@ class Store:
         self.catalog.create(layout)
         self.catalog.load(layout)
         self._lock_fd = self.catalog.writer_lock.acquire()
+        if guarded is not None:
+            guarded.hold(self._lock_fd)
         _open_stores.add(self)
         try:
             self.catalog.writer_lock.note(self.clock_ms(), passing=passing, max_bytes=self.settings.max_bytes)
@@ -158,9 +166,12 @@ class Store:
         self.background = background = Background()
         self.checkpointer = checkpointer = Checkpointer(self.fs, self.catalog, partitions, background)
         self.flusher = Flusher(partitions, checkpointer, background, clock_ms)
-        self.quota = Quota(self.fs, self.path, self.disk, self.settings, partitions, background)
+        self.holds = Holds()
+        self.quota = Quota(self.fs, self.path, self.disk, self.settings, partitions, self.holds, background)
         self.deletions = TopicDeletions(self.catalog, self._directories, self.quota, self.settings_of)
-        self.cleaner = Cleaner(partitions, checkpointer, self.quota, background, self.settings, clock_ms)
+        self.cleaner = Cleaner(
+            partitions, checkpointer, self.quota, self.holds, background, self.settings, clock_ms
+        )
         files = AppendFiles(self.descriptors, self.max_open_files)
         self.host = StoreHost(
             self.flusher, checkpointer, self.cleaner, self.quota, clock_ms, self.check_open, files
@@ -184,26 +195,23 @@ class Store:
         self.catalog.fold_journal(self._topics)
         self._directories.clear_leftovers({**self._topics, **self.catalog.deleting})
         self._note_gaps()
-        settings = {topic.name: self.settings_of(topic) for topic in self._topics.values()}
-
-        def open_one(name: TopicPartition) -> tuple[Partition, PartitionRecovery | None]:
-            return self._opener.open(name, self._topics[name.topic], settings[name.topic], last)
-
-        names = [name for topic in self._topics.values() for name in topic.names()]
+        topics = [(topic, self.settings_of(topic)) for topic in self._topics.values()]
         try:
-            found = run_parallel(open_one, names) if clean is None else list(map(open_one, names))
+            opened = self._opener.open_all(topics, last, max(self.max_open_files // 2, 8))
         except NotALog:
             if clean is not None:  # the next open finds the same
                 with contextlib.suppress(OSError):
                     self.catalog.note_clean_shutdown(clean)
             raise
-        opened = dict(zip(names, found, strict=True))
         for topic in self._topics.values():
             self.by_topic[topic.name] = tuple(opened[name][0] for name in topic.names())
         self.recovery.partitions += [report for _, report in opened.values() if report is not None]
         self.catalog.writer_lock.keep_manifests()
         self.checkpointer.add(self.partitions())
-        roll_forward(self)
+        if self.fs.exists(self.catalog.file(INTENT_FILE)):
+            from .atomic_append import roll_forward
+
+            roll_forward(self)
         for text in self.recovery.damage:
             logger.error("damaged: %s", text)
         self._writer_state.replace(self.partitions())
@@ -213,7 +221,7 @@ class Store:
         """Mark topics that compact by this store's defaults, as readers do not know the defaults."""
         compacting = [t for t in self._topics.values() if not t.gaps and self.settings_of(t).compacts]
         if compacting:
-            self._topics.update({topic.name: replace(topic, gaps=True) for topic in compacting})
+            self._topics.update({topic.name: topic.replaced(gaps=True) for topic in compacting})
             self.catalog.save_topics(self._topics)
 
     # -- topics ----------------------------------------------------------------------------------------
@@ -249,20 +257,27 @@ class Store:
         *,
         exist_ok: bool = False,
         topic_id: str | None = None,
+        makes_room: bool = True,
     ) -> TopicDescription:
-        """Create a topic, durably; with this id, if it has one elsewhere.
+        """Create a topic, durably; with this id, if it has one elsewhere; past max_bytes without makes_room.
 
         Raises TopicExists, InvalidTopicName, InvalidSetting, StorageError."""
         check_topic_name(name)
         check_partition_count(partitions)
         checked = TopicSettings.parse(settings)
-        while not self._create_topic(name, partitions, checked, exist_ok, topic_id):
+        while not self._create_topic(name, partitions, checked, exist_ok, topic_id, makes_room):
             self.deletions.notify()
         return self.describe_topic(name)
 
     @whole
     def _create_topic(
-        self, name: str, partitions: int, checked: dict[str, Any], exist_ok: bool, topic_id: str | None
+        self,
+        name: str,
+        partitions: int,
+        checked: dict[str, Any],
+        exist_ok: bool,
+        topic_id: str | None,
+        makes_room: bool,
     ) -> bool:
         """False if the listeners have not been told yet that a topic of that name was deleted."""
         with self.topics_lock:
@@ -284,7 +299,8 @@ class Store:
             if self.deletions.is_pending(name):
                 return False
             compacts = self.defaults.with_changes(checked).compacts
-            self._add_partitions(Topic(name, topic_id or new_id(), partitions, checked, compacts), 0)
+            topic = Topic(name, topic_id or new_id(), partitions, checked, compacts)
+            self._add_partitions(topic, 0, makes_room)
             return True
 
     @whole
@@ -295,37 +311,19 @@ class Store:
             topic = self.topic(name)
             check_not_internal(name, "with more partitions groups would not find their offsets")
             check_more_partitions(name, topic.partitions, partitions)
-            self._add_partitions(replace(topic, partitions=partitions), topic.partitions)
+            self._add_partitions(topic.replaced(partitions=partitions), topic.partitions, makes_room=True)
         return self.describe_topic(name)
 
-    def _add_partitions(self, topic: Topic, first: int) -> None:
-        settings = self.settings_of(topic)
-        made: list[str] = []
-        begun: dict[TopicPartition, Partition] = {}
-
-        def begin(name: TopicPartition) -> None:
-            begun[name], _ = self._opener.open(name, topic, settings)
-
-        self.quota.make_room(blocks(1) * (topic.partitions - first))  # of their directories
+    def _add_partitions(self, topic: Topic, first: int, makes_room: bool) -> None:
+        if makes_room and topic.name not in UNBOUNDED_TOPICS:
+            self.quota.make_room(blocks(1) * (topic.partitions - first))  # of their directories
         try:
             self.checkpointer.purge(topic.names()[first:])
-            for name in topic.names()[first:]:
-                made.append(self._directories.make(name, topic.topic_id))
-            run_parallel(begin, topic.names()[first:])
-            self.fs.sync_dir(self.path)
-            self._save_topics({**self._topics, topic.name: topic})
-        except BaseException as error:
-            for partition in begun.values():
-                partition.close()
-            with contextlib.suppress(OSError, EmbedlogError):  # the next open does it
-                if self.catalog.load_topics().get(topic.name) != topic:
-                    for directory in made:
-                        self._directories.remove(directory)
-            if isinstance(error, OSError):
-                message = f"{self.path}: topic {topic.name!r} could not be created"
-                raise storage_error(message, error, self.path) from error
-            raise
-        added = [begun[name] for name in topic.names()[first:]]
+            with self._opener.created(topic, first, self.settings_of(topic)) as added:
+                self._save_topics({**self._topics, topic.name: topic})
+        except OSError as error:
+            message = f"{self.path}: topic {topic.name!r} could not be created"
+            raise storage_error(message, error, self.path) from error
         self.by_topic[topic.name] = (*self.by_topic.get(topic.name, ()), *added)
         self._topics[topic.name] = topic
         self.checkpointer.add(added)
@@ -343,9 +341,9 @@ class Store:
             if not {*given, *dropped} <= _OF_INTERNAL_TOPICS:
                 check_not_internal(name, f"only {' and '.join(sorted(_OF_INTERNAL_TOPICS))} can be altered")
             kept = {key: value for key, value in topic.settings.items() if key not in dropped}
-            altered = replace(topic, settings={**kept, **given})
+            altered = topic.replaced(settings={**kept, **given})
             compacts = self.settings_of(altered).compacts
-            self._replace_topic(replace(altered, gaps=topic.gaps or compacts))
+            self._replace_topic(altered.replaced(gaps=topic.gaps or compacts))
         self.cleaner.settings_changed()
         return self.describe_topic(name)
 
@@ -353,7 +351,7 @@ class Store:
     def mark_gaps(self, name: str, gaps: bool = True) -> None:
         """From now on, gaps between a topic's offsets are no damage (repair, import); if False, they are."""
         with self.topics_lock:
-            self._replace_topic(replace(self.topic(name), gaps=gaps))
+            self._replace_topic(self.topic(name).replaced(gaps=gaps))
 
     def _replace_topic(self, topic: Topic) -> None:
         """Save a topic's changed settings or gaps, then apply them to its partitions."""
@@ -440,7 +438,7 @@ class Store:
         if self._forked:
             raise ForkedHandle(
                 f"{self.path} was opened before this process was forked: the handle is the parent's. "
-                'Open the directory again here, with mode="r", or have the parent write'
+                'Open the directory again here: with mode="r", or with shared=True in both'
             )
         if self._closed:
             raise Closed(f"the log {self.path} is closed")

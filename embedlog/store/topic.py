@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from base64 import urlsafe_b64encode
-from dataclasses import dataclass
+from base64 import urlsafe_b64decode, urlsafe_b64encode
 from typing import Any, Final
 
 from ..config import TopicSettings
 from ..errors import InvalidArgument, counted, shown
+from ..fields import Fields
 from ..files.names import INTERNAL_TOPICS, check_topic_name
 from ..model import TopicDescription, TopicPartition
 from ..validation import check_int
@@ -16,8 +16,7 @@ from ..validation import check_int
 MAX_PARTITIONS: Final = 100_000
 
 
-@dataclass(frozen=True, slots=True)
-class Topic:
+class Topic(Fields, frozen=True):
     """A topic as in topics.json. `settings` are its own, validated.
 
     gaps: compaction, repair or import may have left gaps between its offsets.
@@ -28,6 +27,11 @@ class Topic:
     partitions: int
     settings: dict[str, Any]
     gaps: bool = False
+
+    @property
+    def uuid(self) -> bytes:
+        """The topic's id as on the wire: 16 bytes."""
+        return urlsafe_b64decode(self.topic_id + "==")
 
     def description(self) -> TopicDescription:
         return TopicDescription(

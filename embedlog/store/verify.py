@@ -17,6 +17,7 @@ meanwhile is read again before anything is reported. It takes no lock, and opens
 from __future__ import annotations
 
 import contextlib
+import operator
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -40,13 +41,14 @@ from ..files.names import (
 )
 from ..index import UNBOUNDED
 from ..model import TopicPartition
-from ..scan.batch_scan import Inspect, Run, read_bytes
-from ..scan.segment_scan import Damage, Mislabelled, SegmentScan, ValidBatches
-from ..segment import Segment, list_segments
+from ..scan.batch_scan import read_bytes
+from ..scan.findings import Damage, Mislabelled, ValidBatches
+from ..scan.segment_scan import SegmentScan
+from ..segment import Segment
 from ..storage.checkpoints import LeaderEpochs, read_offsets
 from ..storage.producer_state import ProducerState, decode_aborted
+from ..storage.segment_files import list_segments
 from ..storage.segment_manifest import (
-    FileCrc,
     MissingSegment,
     SegmentManifest,
     disagreement,
@@ -266,6 +268,7 @@ class _Check:
         self._history = LeaderEpochs(self._fs, self._directory)
         self._manifest = SegmentManifest(self._fs, self._directory)
         self._standing_in: set[int] = set()
+        self._heads = 0
         self.closed = store.fs.exists(store.catalog.file(CLEAN_SHUTDOWN_FILE))
 
     def run(self) -> None:
@@ -339,18 +342,7 @@ class _Check:
             if is_last and edges is not None and edges.last_segment == segment.base_offset:
                 size, log_end = edges.readable_bytes, edges.log_end_offset
             indexes = self._indexes(segment, size, is_last)
-            noted, crc = None if is_last else summaries.get(segment.base_offset), FileCrc()
-
-            def inspect(
-                buffer: bytearray,
-                at: int,
-                run: Run,
-                add: Callable[[bytearray, int, Run], None] = crc.add,
-                compare: Inspect = indexes.inspect,
-            ) -> object:
-                add(buffer, at, run)
-                return compare(buffer, at, run)
-
+            noted = None if is_last else summaries.get(segment.base_offset)
             walk = SegmentScan(
                 segment.pread_into,
                 size,
@@ -361,14 +353,14 @@ class _Check:
                 log_end=log_end,
                 durable_end=durable,
                 records=self._deep,
-                inspect=indexes.inspect if noted is None else inspect,
+                inspect=indexes.inspect,
             )
-            found, batches, records = len(self.findings), self.batches, self.records
+            found, before = len(self.findings), (self.batches, self.records, self._heads)
             try:
                 self._verify_segment(segment, walk, indexes, durable if is_last else None)
                 if noted is not None and len(self.findings) == found:
-                    counts = self.batches - batches, self.records - records
-                    differs = disagreement(segment, noted, *counts, crc)
+                    sums = self.batches, self.records, self._heads
+                    differs = disagreement(segment, noted, *map(operator.sub, sums, before))
                     if differs is not None:
                         self.find(DAMAGE, segment.path, differs)
             except FileNotFoundError:
@@ -396,6 +388,7 @@ class _Check:
                 self._verify_batches(segment, found, indexes)
                 self.batches += found.batches
                 self.records += found.records
+                self._heads += found.heads
                 self.bytes += found.end - found.pos
             elif isinstance(found, Mislabelled):
                 header = found.header

@@ -2,7 +2,7 @@
 
 embedlog.json    locked (flock) by the one writer; never replaced, so that two cannot hold its lock
 writer.json      {"pid", "program", "since_ms", "broker"}, for people
-                 "passing": true if the holder releases the lock in a moment (backends/handover.py)
+                 "passing": true if the holder releases the lock in a moment (backends/tool_requests.py)
                  "max_bytes" if the log is bounded
                  "segment_manifests": true if it keeps them up to date (storage/segment_manifest.py)
 """

@@ -29,6 +29,7 @@ from .apis.api_versions import API_VERSIONS, ApiVersion, ApiVersionsResponse
 from .error_codes import ErrorCode
 from .errors import ProtocolError
 from .messages import Chunk, Request, Response
+from .owner_apis import LOG
 from .schema import Api
 from .varints import Readable, read_varint, skip_tagged
 
@@ -49,7 +50,7 @@ _RESPONSE_FRAMES: Final = (struct.Struct(">ii"), struct.Struct(">iix"))
 _CORRELATION: Final = struct.Struct(">i")
 _FLEXIBLE_REQUESTS: Final = frozenset(
     (key, version)
-    for key, (api, *_) in APIS.items()
+    for key, api in [(LOG.key, LOG), *((key, exchange.api) for key, exchange in APIS.items())]
     for version in range(api.min_version, api.max_version + 1)
     if api.is_flexible(version)
 )

@@ -17,6 +17,8 @@
                    string client_host, [1+: int32 rebalance_timeout], int32 session_timeout,
                    bytes subscription, bytes assignment
 
+Keys 3 to 8 are those of consumer groups of KIP-848: consumer_group_state.py.
+
 A null value (a tombstone) deletes what its key names; callers handle it. Keys are written in versions 1 and
 2, values in version 3, which Kafka reads.
 
@@ -33,6 +35,8 @@ from typing import ClassVar, Final, NamedTuple
 from ..errors import CorruptRecord, InvalidArgument
 from ..model import NO_EPOCH, NO_TIMESTAMP, CommittedOffset, GroupMemberMetadata, GroupMetadata
 from . import versioned
+from .consumer_group_state import KEY_VERSIONS, StateKey
+from .consumer_group_state import decode_key as decode_state_key
 from .messages import Message
 from .schema import Api, array, byte_string, int32, int64, message, string
 
@@ -134,7 +138,7 @@ def encode_group_key(group: str) -> bytes:
     return versioned.encode(GroupMetadataKey, GroupKey(group), GROUP_KEY_VERSION)
 
 
-def decode_key(key: bytes | None) -> OffsetKey | GroupKey:
+def decode_key(key: bytes | None) -> OffsetKey | GroupKey | StateKey:
     """The key of a record of `__consumer_offsets`.
 
     Raises CorruptRecord for a missing key, an unknown version, and invalid or trailing bytes.
@@ -147,6 +151,8 @@ def decode_key(key: bytes | None) -> OffsetKey | GroupKey:
         return OffsetKey(commit.group, commit.topic, commit.partition)
     if version == GROUP_KEY_VERSION:
         return GroupKey(versioned.decode(GroupMetadataKey, key)[1].group)
+    if version in KEY_VERSIONS:
+        return decode_state_key(key)
     raise CorruptRecord(f"unknown version {version} of a __consumer_offsets key", pos=0)
 
 

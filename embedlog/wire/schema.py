@@ -248,12 +248,15 @@ def struct(
 
 @dataclass_transform(kw_only_default=True)
 def message(cls: type[_T]) -> type[_T]:
-    """Turns a declaration into a dataclass with slots and a default for each field."""
-    wires: list[tuple[str, Wire]] = []
+    """Turns a declaration into a dataclass with slots and a default for each field.
+
+    A subclass of a message has its fields, may declare some of them differently, and adds its own.
+    """
+    wires: dict[str, Wire] = dict(getattr(cls, "_wire", ()))
     for name in inspect.get_annotations(cls):
         wire = cls.__dict__.get(name)
         if isinstance(wire, Wire):
-            wires.append((name, wire))
+            wires[name] = wire
             if isinstance(wire.default, type):
                 setattr(cls, name, dataclasses.field(default_factory=wire.default))
             else:
@@ -263,7 +266,7 @@ def message(cls: type[_T]) -> type[_T]:
     cls.__repr__ = _repr  # type: ignore[method-assign]
     cls.__eq__ = _equal  # type: ignore[method-assign]
     made_class = dataclasses.dataclass(slots=True, kw_only=True, repr=False, eq=False)(cls)
-    made_class._wire = tuple(wires)  # type: ignore[attr-defined]
+    made_class._wire = tuple(wires.items())  # type: ignore[attr-defined]
     return made_class
 
 

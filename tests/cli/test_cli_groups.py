@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cli_commands import Run
@@ -139,16 +140,53 @@ def test_a_dry_run_works_beside_a_writer(run: Run, committed: Path) -> None:
         ran = run("groups", "reset", "data", "billing", "--to", "latest", "--dry-run", "--json")
         assert ran.code == 0
         assert ran.objects[0] == {"topic": "clicks", "partition": 0, "committed": 4, "reset_to": 10}
-        assert run("groups", "reset", "data", "billing", "--to", "latest").code == 2
+        ran = run("groups", "reset", "data", "billing", "--to", "latest")
+        assert ran.code == 2
+        assert "There it can be done by log.group(...).reset(...)" in ran.err
+        assert "log.group(...).delete()" in run("groups", "delete", "data", "billing").err
+
+
+OWNER = """
+import sys, embedlog
+with embedlog.open(sys.argv[1], shared=True) as log, log.consumer("clicks", group="busy") as consumer:
+    assert consumer.poll(60_000)
+    print("polled", flush=True)
+    sys.stdin.readline()
+    assert log.groups() == ["busy"]
+    print("one left", flush=True)
+    sys.stdin.readline()
+"""
+
+
+def test_groups_of_a_log_that_is_shared(run: Run, committed: Path, program: Any) -> None:
+    owner = program(OWNER, committed)
+    assert owner.line() == "polled"
+    ran = run("groups", "reset", "data", "billing", "--to", "latest")
+    assert ran.code == 0, ran.err
+    assert ran.out.endswith("billing: 3 partitions reset\n")
+    found = run("groups", "describe", "data", "billing", "--json").objects
+    assert [each["committed"] for each in found] == [10, 10, 10]
+    for command in (
+        ["reset", "data", "busy", "--topic", "clicks", "--to", "latest"],
+        ["delete", "data", "busy"],
+    ):
+        ran = run("groups", *command)
+        assert (ran.code, ran.out) == (2, "")
+        assert "members" in ran.err
+    assert run("groups", "delete", "data", "billing").out == "deleted group billing and its offsets\n"
+    owner.say("look")
+    assert owner.line() == "one left"
+    owner.say("end")
+    owner.end()
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["other", "--to", "earliest"], "has no offsets: say for which --topic"),
-        (["billing", "--to", "5"], "belongs to one partition: add --partition 0..2"),
+        (["other", "--to", "earliest"], "has no offsets: give --topic"),
+        (["billing", "--to", "5"], "belongs to one partition: give --partition 0..2"),
         (["billing", "--to", "11", "--partition", "0"], "offset 11 is outside 0..10"),
-        (["billing", "--to", "latest", "--partition", "3"], "partitions 0 to 2, not 3"),
+        (["billing", "--to", "latest", "--partition", "3"], "has partitions 0 to 2; there is no 3"),
         (["billing", "--to", "latest", "--topic", "nope"], "no topic 'nope'"),
         (["billing"], "required: --to"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from pathlib import Path
@@ -97,6 +98,24 @@ def test_bytes_pass_through_unchanged(log: Path, tmp_path: Path) -> None:
     with embedlog.open(log) as writer:
         writer.append("empty", value)
     assert call(["cat", "data", "empty"], tmp_path) == (0, value + b"\n", b"")
+
+
+def test_null_values_are_empty_lines(log: Path, tmp_path: Path) -> None:
+    with embedlog.open(log) as writer:
+        writer.append_many("empty", [(b"k", None), (b"k", b"1"), (b"k", b""), (b"k", None)])
+    for arguments in ([], ["--format", "{value}"], ["--format", "{value:}"]):
+        assert call(["cat", "data", "empty", *arguments], tmp_path) == (0, b"\n1\n\n\n", b"")
+    assert call(["cat", "data", "empty", "--max-records", "2"], tmp_path) == (0, b"\n1\n", b"")
+
+
+def test_json_of_many_records(log: Path, tmp_path: Path) -> None:
+    with embedlog.open(log) as writer:
+        writer.append_many("empty", [b"%d" % number for number in range(1_000)])
+    code, out, err = call(["cat", "data", "empty", "--json"], tmp_path)
+    assert (code, err) == (0, b"")
+    assert [json.loads(line)["value"] for line in out.splitlines()] == [
+        str(number) for number in range(1_000)
+    ]
 
 
 def test_records_before_damage_are_printed_first(run: Run, log: Path) -> None:

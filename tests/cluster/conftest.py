@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any, Final
 
 import pytest
 from wire import Wire
@@ -12,12 +15,17 @@ from zookeepers import Znodes, chroot
 
 from embedlog.cluster import Broker
 from embedlog.cluster.zookeeper.running import ZooKeepers
+from embedlog.errors import ZooKeeperUnavailable
+
+_OTHER_PORTS: Final = 2
 
 
 @pytest.fixture
 def broker() -> Iterator[Broker]:
     """A broker in this process, on a free port, with its own directory."""
     with Broker() as broker:
+        while not broker.context.groups.is_loaded:  # until then clients are told to retry
+            time.sleep(0.001)
         yield broker
 
 
@@ -28,17 +36,28 @@ def wire(broker: Broker) -> Iterator[Wire]:
         yield wire
 
 
+def started(**options: Any) -> ZooKeepers:
+    """Starts servers on free ports; on others, if another program takes one before the server does.
+
+    Else all tests that need them would fail.
+    """
+    for _ in range(_OTHER_PORTS):
+        with suppress(ZooKeeperUnavailable):
+            return ZooKeepers(**options)
+    return ZooKeepers(**options)
+
+
 @pytest.fixture(scope="session")
 def zookeeper_server() -> Iterator[ZooKeepers]:
     """A real server, for the whole run."""
-    with ZooKeepers() as server:
+    with started() as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def zookeeper_servers() -> Iterator[ZooKeepers]:
     """An ensemble of three for the whole run, each with its own address."""
-    with ZooKeepers(servers=3, hosts=("127.0.0.11", "127.0.0.12", "127.0.0.13")) as servers:
+    with started(servers=3, hosts=("127.0.0.11", "127.0.0.12", "127.0.0.13")) as servers:
         yield servers
 
 

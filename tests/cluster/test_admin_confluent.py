@@ -6,8 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import ElectionType, IsolationLevel, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
     AdminClient,
     AlterConfigOpType,
     ConfigEntry,
@@ -15,6 +19,7 @@ from confluent_kafka.admin import (
     NewPartitions,
     NewTopic,
     OffsetSpec,
+    ResourcePatternType,
     ResourceType,
 )
 
@@ -344,3 +349,39 @@ def test_records_are_deleted(broker: Broker, admin: AdminClient) -> None:
     assert refused(admin.delete_records([TopicPartition("kept", 0, 4)]))[0] == "POLICY_VIOLATION"
     assert only(admin.delete_records([TopicPartition("events", 0, -1)])).low_watermark == 10
     assert list(log.read("events")) == []
+
+
+def test_no_election_is_needed(broker: Broker, admin: AdminClient) -> None:
+    broker.log.create_topic("events", partitions=2)
+    partitions = [TopicPartition("events", 0), TopicPartition("events", 7)]
+    for kind in (ElectionType.PREFERRED, ElectionType.UNCLEAN):
+        results = admin.elect_leaders(kind, partitions).result()
+        assert {each.partition: error.name() for each, error in results.items()} == {
+            0: "ELECTION_NOT_NEEDED",
+            7: "UNKNOWN_TOPIC_OR_PART",
+        }
+        assert admin.elect_leaders(kind).result() == {}  # of those that lack a leader
+
+
+def test_there_are_no_acls(admin: AdminClient) -> None:
+    new = AclBinding(
+        ResourceType.TOPIC,
+        "events",
+        ResourcePatternType.LITERAL,
+        "User:a",
+        "*",
+        AclOperation.READ,
+        AclPermissionType.ALLOW,
+    )
+    any_of = AclBindingFilter(
+        ResourceType.ANY,
+        None,
+        ResourcePatternType.ANY,
+        None,
+        None,
+        AclOperation.ANY,
+        AclPermissionType.ANY,
+    )
+    assert admin.describe_acls(any_of).result() == []  # librdkafka leaves out the error
+    assert refused(admin.create_acls([new]))[0] == "SECURITY_DISABLED"
+    assert refused(admin.delete_acls([any_of]))[0] == "SECURITY_DISABLED"

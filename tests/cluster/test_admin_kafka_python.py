@@ -5,8 +5,10 @@ from __future__ import annotations
 import uuid
 import warnings
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
+from wire import TIMEOUT_S
 
 from embedlog.cluster import Broker
 from embedlog.codec import encode_batch
@@ -14,10 +16,27 @@ from embedlog.codec import encode_batch
 with warnings.catch_warnings():
     # On its import kafka-python uses what Python 3.11 deprecates (and later versions take back).
     warnings.simplefilter("ignore", DeprecationWarning)
-    from kafka import OffsetAndMetadata, TopicPartition
-    from kafka.admin import AlterConfigOp, ConfigResource, ConfigResourceType, KafkaAdminClient, OffsetSpec
+    from kafka import KafkaProducer, OffsetAndMetadata, TopicPartition
+    from kafka.admin import (
+        ACL,
+        AbortTransactionSpec,
+        ACLFilter,
+        ACLOperation,
+        ACLPermissionType,
+        AlterConfigOp,
+        ConfigResource,
+        ConfigResourceType,
+        KafkaAdminClient,
+        OffsetSpec,
+        ResourcePattern,
+        ResourceType,
+    )
     from kafka.errors import (
+        ElectionNotNeededError,
+        InvalidReplicationAssignmentError,
         NoError,
+        NoReassignmentInProgressError,
+        SecurityDisabledError,
         TopicAlreadyExistsError,
         UnknownTopicIdError,
         UnknownTopicOrPartitionError,
@@ -142,8 +161,113 @@ def test_producers_of_a_partition(broker: Broker, admin: KafkaAdminClient) -> No
     broker.log.create_topic("events")
     rows = [(None, b"value", (), T + number) for number in range(3)]
     batch = encode_batch(rows, producer_id=4711, producer_epoch=2, base_sequence=0)
-    broker.context.store.partition("events", 0).append(bytearray(batch))
+    store = broker.context.store
+    before_ms = store.clock_ms()
+    store.partition("events", 0).append(bytearray(batch))
     partition = TopicPartition("events", 0)
-    (producer,) = admin.describe_producers([partition])[partition].active_producers
-    assert (producer.producer_id, producer.producer_epoch, producer.last_sequence) == (4711, 2, 2)
-    assert producer.last_timestamp == T + 2
+
+    def described() -> tuple[int, ...]:
+        (producer,) = admin.describe_producers([partition])[partition].active_producers
+        assert producer.producer_id == 4711
+        assert before_ms <= producer.last_timestamp <= store.clock_ms(), "of the append, not of the record"
+        return (
+            producer.producer_epoch,
+            producer.last_sequence,
+            producer.coordinator_epoch,
+            producer.current_transaction_start_offset,
+        )
+
+    assert described() == (2, 2, -1, -1)
+    store.partition("events", 0).allow_transaction(4711, 3)
+    batch = encode_batch(rows, producer_id=4711, producer_epoch=3, base_sequence=0, transactional=True)
+    store.partition("events", 0).append(batch)
+    assert described() == (3, 2, -1, 3)
+    store.partition("events", 0).end_transaction(4711, 4, commit=True, coordinator_epoch=9, timestamp_ms=T)
+    assert described() == (4, -1, 9, -1)
+
+
+def test_pages_of_partitions(broker: Broker, admin: KafkaAdminClient) -> None:
+    for name, partitions in (("a", 3), ("b", 1)):
+        broker.log.create_topic(name, partitions=partitions)
+    pages, cursor = [], None
+    while True:
+        told = admin.describe_topic_partitions(["a", "b"], response_partition_limit=2, cursor=cursor)
+        pages.append([(topic["name"], len(topic["partitions"])) for topic in told["topics"]])
+        cursor = told["next_cursor"]
+        if cursor is None:
+            break
+    assert pages == [[("a", 2)], [("a", 1), ("b", 1)]]
+
+
+def test_resources_with_settings(broker: Broker, admin: KafkaAdminClient) -> None:
+    broker.log.create_topic("events")
+    assert admin.list_config_resources() == {"broker": ["0"], "topic": ["events"]}
+    assert admin.list_config_resources([ConfigResourceType.TOPIC]) == {"topic": ["events"]}
+    assert admin.list_config_resources([ConfigResourceType.GROUP]) == {}
+
+
+def test_a_quorum_of_one(broker: Broker, admin: KafkaAdminClient) -> None:
+    told = admin.describe_metadata_quorum()
+    ((quorum,),) = [topic["partitions"] for topic in told["topics"]]
+    assert quorum["error"] is None
+    assert quorum["leader_id"] == 0
+    assert [voter["replica_id"] for voter in quorum["current_voters"]] == [0]
+    ((node, listeners),) = [(node["node_id"], node["listeners"]) for node in told["nodes"]]
+    assert (node, [each["port"] for each in listeners]) == (0, [broker.port])
+
+
+def test_no_election_is_needed(broker: Broker, admin: KafkaAdminClient) -> None:
+    broker.log.create_topic("events", partitions=2)
+    for kind in (0, 1):  # preferred, unclean
+        response = admin.elect_leaders(kind, {"events": [0, 1]})
+        (topic,) = response.replica_election_results
+        codes = [each.error_code for each in topic.partition_result]
+        assert codes == [ElectionNotNeededError.errno] * 2
+
+
+def test_a_partition_is_not_moved(broker: Broker, admin: KafkaAdminClient) -> None:
+    broker.log.create_topic("events", partitions=2)
+    first, second = TopicPartition("events", 0), TopicPartition("events", 1)
+    assert admin.alter_partition_reassignments({first: [0], second: [1]}) == {
+        first: None,
+        second: InvalidReplicationAssignmentError,
+    }
+    assert admin.alter_partition_reassignments({first: None}) == {first: NoReassignmentInProgressError}
+    assert admin.list_partition_reassignments() == {}
+    assert admin.list_partition_reassignments([first]) == {}
+
+
+def test_there_are_no_acls(admin: KafkaAdminClient) -> None:
+    on_a_topic = ResourcePattern(ResourceType.TOPIC, "events")
+    any_of = ACLFilter(None, None, ACLOperation.ANY, ACLPermissionType.ANY, on_a_topic)
+    with pytest.raises(SecurityDisabledError, match="no ACLs"):
+        admin.describe_acls(any_of)
+    new = ACL("User:a", "*", ACLOperation.READ, ACLPermissionType.ALLOW, on_a_topic)
+    assert admin.create_acls([new]) == {"succeeded": [], "failed": [SecurityDisabledError]}
+    ((_, deleted, error),) = admin.delete_acls([any_of])
+    assert (deleted, error) == ([], SecurityDisabledError)
+
+
+def test_transactions(broker: Broker, admin: KafkaAdminClient) -> None:
+    broker.log.create_topic("t", partitions=2)
+    with closing(
+        KafkaProducer(bootstrap_servers=broker.bootstrap_servers, transactional_id="tx")
+    ) as producer:
+        producer.init_transactions()
+        for commits in (True, False):
+            producer.begin_transaction()
+            producer.send("t", b"v", partition=1).get(TIMEOUT_S)
+            if commits:
+                producer.commit_transaction()
+        ((listing,),) = admin.list_transactions(state_filters=["Ongoing"]).values()
+        assert (listing.transactional_id, listing.state) == ("tx", "Ongoing")
+        (found,) = admin.describe_transactions(["tx"]).values()
+        tp = TopicPartition("t", 1)
+        assert (found.state, found.topic_partitions) == ("Ongoing", {tp})
+        (active,) = admin.describe_producers([tp])[tp].active_producers
+        assert (active.producer_id, active.current_transaction_start_offset) == (found.producer_id, 2)
+        spec = AbortTransactionSpec(tp, active.producer_id, active.producer_epoch)
+        admin.abort_transaction(spec)
+        assert not broker.context.store.partition("t", 1).open_transactions()
+        producer.abort_transaction()
+    assert admin.find_hanging_transactions() == []

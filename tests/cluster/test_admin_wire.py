@@ -6,6 +6,7 @@ import uuid
 from typing import Any
 
 import pytest
+from transactions import coordinated
 from wire import Wire, batch_of
 
 from embedlog.cluster import Broker, BrokerSettings
@@ -113,7 +114,7 @@ def test_where_read_committed_ends(broker: Broker, wire: Wire) -> None:
     open_transaction = batch_of(
         b"a", b"b", producer_id=7, producer_epoch=0, base_sequence=0, transactional=True
     )
-    broker.context.store.partition("events", 0).append(bytearray(open_transaction))
+    coordinated(broker.context.store.partition("events", 0), bytearray(open_transaction))
     assert list_offsets(wire, 5, -1).offset == 4
     assert list_offsets(wire, 5, -1, isolation_level=1).offset == 2
     assert list_offsets(wire, 5, T + 1).offset == 1

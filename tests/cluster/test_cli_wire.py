@@ -264,7 +264,8 @@ HERE_ONLY = (
     "zookeeper",
     "demo",
 )
-OTHERWISE = ("topics", "groups", "cluster", "mirror")  # with actions of their own; --from and --to
+# With actions of their own; --from and --to; a function before the directory (tests/test_workers.py).
+OTHERWISE = ("topics", "groups", "queue", "cluster", "mirror", "work")
 
 
 BOTH = (
@@ -291,6 +292,14 @@ def test_commands_without_a_wire_request_are_refused(
     assert said.startswith(f"embedlog {name}: ") and len(said.split()) > 10
     assert where == f"embedlog {name} --help explains"
     assert not list(tmp_path.iterdir())
+
+
+def test_jobs_are_not_handed_out_over_the_wire_yet(run: Run, broker: Broker) -> None:
+    address = f"kafka://{broker.bootstrap_servers}"
+    for command in (["work", "os:getcwd", address], ["queue", "list", address]):
+        ran = run(*command)
+        assert ran.code == 2, ran
+        assert "over the wire" in ran.err
 
 
 def test_flush_is_refused_over_the_wire(wire: Run, broker: Broker) -> None:
@@ -395,7 +404,6 @@ def test_a_directory_that_is_locked_by_a_broker_says_where_it_is(
     for arguments in (
         ["append", "data", "clicks", "/dev/null"],
         ["topics", "create", "data", "more"],
-        ["groups", "delete", "data", "g"],
     ):
         ran = run(*arguments)
         assert (ran.code, ran.out) == (2, "")

@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +14,29 @@ import pytest
 from brokers import Brokers, cluster
 from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions, NewTopic
-from wire import Wire, batch_of, fetch
+from transactional_clients import CLIENTS
+from wire import Wire, batch_of, fetch, produce
 from zookeepers import WAIT_S, Znodes, eventually
 
 import embedlog
 from embedlog.cluster.zookeeper import contents, paths
 from embedlog.cluster.zookeeper.running import ZooKeepers
+from embedlog.wire.apis.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    ReassignablePartition,
+    ReassignableTopic,
+)
+from embedlog.wire.apis.api_versions import ApiVersionsRequest
+from embedlog.wire.apis.describe_quorum import DescribeQuorumRequest
+from embedlog.wire.apis.describe_topic_partitions import (
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponsePartition,
+    TopicRequest,
+)
+from embedlog.wire.apis.elect_leaders import ElectLeadersRequest, TopicPartitions
 from embedlog.wire.apis.find_coordinator import FindCoordinatorRequest
 from embedlog.wire.apis.heartbeat import HeartbeatRequest
+from embedlog.wire.apis.init_producer_id import InitProducerIdRequest
 from embedlog.wire.apis.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from embedlog.wire.apis.metadata import MetadataRequest, MetadataRequestTopic
 from embedlog.wire.error_codes import ErrorCode
@@ -146,7 +161,11 @@ def test_requests_for_others_partitions_are_rejected(brokers: Brokers) -> None:
         with Wire(broker, host=broker.host) as wire:
             for partition, leader in leaders.items():
                 wanted = 0 if leader == broker.number else ErrorCode.NOT_LEADER_OR_FOLLOWER
-                assert wire.produce("led", batch_of(b"x"), partition=partition).error_code == wanted
+
+                def is_answered(wire: Wire = wire, partition: int = partition, wanted: int = wanted) -> bool:
+                    return wire.produce("led", batch_of(b"x"), partition=partition).error_code == wanted
+
+                eventually(is_answered, "it knows whether it leads")
                 got = wire.ask(fetch("led", 0, partition=partition), 11)
                 assert got.responses[0].partitions[0].error_code == wanted
                 asked = ListOffsetsTopic(
@@ -263,7 +282,8 @@ def test_a_broker_paused_past_its_lease_answers_no_request_and_recovers(
         with Znodes(zookeeper.connect).client() as client:
             node = client.get(paths.partition_state("t", partition))
             assert node is not None
-            assert contents.LeaderAndIsr.decode(node.data).leader_epoch == 2
+            # One epoch without a leader, one with it again: more if this machine was slow.
+            assert contents.LeaderAndIsr.decode(node.data).leader_epoch >= 2
 
 
 @pytest.mark.jvm
@@ -289,11 +309,11 @@ def test_a_paused_controller_makes_no_late_decision(zookeeper: Znodes, tmp_path:
         brokers[first].resume()
         eventually(lambda: set(brokers.admin(first).list_topics(timeout=10).brokers) == {0, 1, 2})
         assert controller() != first
-        assert epoch() == before + 1
+        assert epoch() > before
         for number in range(4):
             node = client.get(paths.partition_state("meanwhile", number))
             assert node is not None
-            assert contents.LeaderAndIsr.decode(node.data).controller_epoch == before + 1
+            assert contents.LeaderAndIsr.decode(node.data).controller_epoch > before
 
 
 @pytest.mark.jvm
@@ -338,7 +358,7 @@ def test_a_standalone_brokers_directory_joins_a_cluster(zookeeper: Znodes, tmp_p
             consumer.poll(max_records=10)
             consumer.commit()
     with cluster(tmp_path, zookeeper.connect, 2) as brokers:
-        assert set(brokers.leaders("old", 1).values()) == {0}
+        eventually(lambda: set(brokers.leaders("old", 1).values()) == {0}, "broker 1 has heard of it")
         produced(brokers[1].address, "old", ["10", "11"])
         assert sorted(consumed(brokers[1].address, "old", 2, "g"), key=int) == ["10", "11"]
     served = subprocess.run(
@@ -392,17 +412,101 @@ def test_more_replicas_than_one_are_refused(brokers: Brokers) -> None:
         admin.create_topics([NewTopic("three", 1, 3)])["three"].result(WAIT_S)
 
 
+def test_a_partition_stays_with_its_broker(zookeeper: Znodes, tmp_path: Path) -> None:
+    with (
+        cluster(tmp_path, zookeeper.connect, 2, *SHORT) as brokers,
+        Wire(brokers[0], host=brokers[0].host) as wire,
+    ):
+        brokers.create("t", 2)
+        eventually(lambda: set(brokers.leaders("t", 0).values()) == {0, 1}, "broker 0 knows the leaders")
+        (number,) = [partition for partition, leader in brokers.leaders("t", 0).items() if leader == 1]
+
+        def moved_to(replicas: list[int]) -> int:
+            asked = ReassignablePartition(partition_index=number, replicas=replicas)
+            topics = [ReassignableTopic(name="t", partitions=[asked])]
+            response = wire.ask(AlterPartitionReassignmentsRequest(topics=topics), 1)
+            return int(response.responses[0].partitions[0].error_code)
+
+        def elected(kind: int, topics: list[TopicPartitions] | None) -> list[tuple[str, int, int]]:
+            response = wire.ask(ElectLeadersRequest(election_type=kind, topic_partitions=topics), 2)
+            return [
+                (topic.topic, each.partition_id, each.error_code)
+                for topic in response.replica_election_results
+                for each in topic.partition_result
+            ]
+
+        def described() -> DescribeTopicPartitionsResponsePartition:
+            response = wire.ask(DescribeTopicPartitionsRequest(topics=[TopicRequest(name="t")]), 0)
+            found: DescribeTopicPartitionsResponsePartition = response.topics[0].partitions[number]
+            return found
+
+        offered = {each.api_key for each in wire.ask(ApiVersionsRequest(), 2).api_keys}
+        assert DescribeQuorumRequest.api.key not in offered
+        assert moved_to([1]) == ErrorCode.NONE
+        assert moved_to([0]) == moved_to([1, 0]) == ErrorCode.INVALID_REPLICA_ASSIGNMENT
+        this = [TopicPartitions(topic="t", partitions=[number])]
+        assert elected(0, this) == [("t", number, ErrorCode.ELECTION_NOT_NEEDED)]
+        assert elected(0, None) == []
+        assert (described().leader_id, described().offline_replicas) == (1, [])
+
+        brokers[1].kill()
+        eventually(lambda: described().leader_id == -1, "broker 1 is missed")
+        eventually(lambda: described().offline_replicas == [1], "it is no longer there")
+        assert described().error_code == ErrorCode.LEADER_NOT_AVAILABLE
+        assert described().replica_nodes == [1]
+        assert elected(0, None) == [("t", number, ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE)]
+        assert elected(1, this) == [("t", number, ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE)]
+        assert moved_to([0]) == ErrorCode.INVALID_REPLICA_ASSIGNMENT
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_transactions_are_refused_at_once(brokers: Brokers, client: str) -> None:
+    """Not after the client's time-out, which is an hour here."""
+    with closing(CLIENTS[client](brokers[0].address, "tx", 3_600_000)) as producer:
+        with pytest.raises(Exception) as refused:
+            producer.init()
+        if client == "confluent-kafka":
+            assert "have no transactions" in str(refused.value)
+
+
+@pytest.mark.parametrize("version", range(1, 7))
+def test_why_there_are_no_transactions(brokers: Brokers, version: int) -> None:
+    with Wire(brokers[0], host=brokers[0].host) as wire:
+        request = FindCoordinatorRequest(key="tx", key_type=1, coordinator_keys=["tx"])
+        answer = wire.ask(request, version)
+        (found,) = answer.coordinators if version >= 4 else [answer]
+        code = (
+            ErrorCode.UNSUPPORTED_VERSION if version >= 4 else ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        )
+        assert (found.error_code, found.node_id) == (code, -1)
+        assert "use a broker on its own" in found.error_message
+        offered = wire.ask(ApiVersionsRequest(), 4)
+        assert not offered.finalized_features
+        assert {24, 25, 26, 27, 28, 65, 66}.isdisjoint(each.api_key for each in offered.api_keys)
+        asked = InitProducerIdRequest(transactional_id="tx", transaction_timeout_ms=1_000)
+        assert wire.ask(asked, 4).error_code == ErrorCode.UNSUPPORTED_VERSION
+        producing = produce("t", batch_of(b"v"))
+        producing.transactional_id = "tx"
+        (part,) = wire.ask(producing, 9).responses[0].partition_responses
+        assert part.error_code == ErrorCode.INVALID_TXN_STATE
+
+
 def test_describe_cluster(zookeeper: Znodes, tmp_path: Path) -> None:
     with cluster(tmp_path, zookeeper.connect, 3, *SHORT) as brokers:
         brokers.create("t", 6)
         produced(brokers.bootstrap, "t", [str(number) for number in range(30)])
         consumed(brokers.bootstrap, "t", 30, "reads")
         produced(brokers.bootstrap, "t", ["30", "31"])
-        found = _described(brokers[1].address)
+
+        def described() -> Any:
+            found = _described(brokers[1].address)
+            assert sum(each["leads"] for each in found["brokers"]) == 6 + 50
+            assert sum(each["coordinates"] for each in found["brokers"]) == 1
+            return found
+
+        found = eventually(described, "broker 1 knows who leads what")
         assert found["cluster_id"] == brokers[0].began["cluster_id"]
         assert [each["address"] for each in found["brokers"]] == [each.address for each in brokers.all]
-        assert sum(each["leads"] for each in found["brokers"]) == 6 + 50
-        assert sum(each["coordinates"] for each in found["brokers"]) == 1
         assert found["topics"]["t"] == [brokers.leaders("t")[number] for number in range(6)]
         (group,) = found["groups"]
         assert (group["group"], group["lag"]) == ("reads", 2)
@@ -410,11 +514,14 @@ def test_describe_cluster(zookeeper: Znodes, tmp_path: Path) -> None:
         lost = next(each for each in brokers.all if each.address != group["coordinator"])
         lost.kill()
         asked = brokers[(lost.number + 1) % 3]
-        eventually(lambda: -1 in brokers.leaders("t", asked.number).values(), "it is missed")
-        found = _described(asked.address)
-        assert {each["broker"] for each in found["brokers"]} == {0, 1, 2} - {lost.number}
-        assert found["topics"]["t"].count(-1) == 2
-        assert found["groups"][0]["lag"] is None
+
+        def without_it() -> Any:
+            found = _described(asked.address)
+            assert {each["broker"] for each in found["brokers"]} == {0, 1, 2} - {lost.number}
+            assert found["topics"]["t"].count(-1) == 2
+            return found
+
+        assert eventually(without_it, "it is missed")["groups"][0]["lag"] is None
         text = subprocess.run(
             [sys.executable, "-m", "embedlog", "cluster", "describe", "--bootstrap-server", asked.address],
             capture_output=True,

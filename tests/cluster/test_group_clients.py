@@ -11,12 +11,10 @@ from typing import Any
 
 import confluent_kafka
 import pytest
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
-from aiokafka.errors import UnsupportedVersionError
+from aiokafka import AIOKafkaConsumer
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
-from kafka import KafkaConsumer, KafkaProducer
-from kafka.errors import KafkaError
+from kafka import KafkaConsumer
 from programs import Program
 
 from embedlog import TopicPartition
@@ -480,29 +478,3 @@ def test_groups_as_confluents_admin_client_sees_them(broker: Broker) -> None:
     with pytest.raises(KafkaException) as missing:
         admin.delete_consumer_groups(["nobody"])["nobody"].result()
     assert missing.value.args[0].name() == "GROUP_ID_NOT_FOUND"
-
-
-def test_a_transactional_producer_is_refused(broker: Broker) -> None:
-    bootstrap = broker.bootstrap_servers
-    producer = confluent_kafka.Producer(
-        {"bootstrap.servers": bootstrap, "transactional.id": "tx", "transaction.timeout.ms": 1000}
-    )
-    with pytest.raises(KafkaException) as refused:
-        producer.init_transactions()  # returns after twice the transaction's timeout
-    assert refused.value.args[0].name() == "UNSUPPORTED_VERSION"
-
-    with (
-        closing(KafkaProducer(bootstrap_servers=bootstrap, transactional_id="tx")) as of_kafka_python,
-        pytest.raises(KafkaError, match="UnsupportedVersion"),
-    ):
-        of_kafka_python.init_transactions()
-
-    async def of_aiokafka() -> None:
-        producer = AIOKafkaProducer(bootstrap_servers=bootstrap, transactional_id="tx")
-        try:
-            await producer.start()
-        finally:
-            await producer.stop()
-
-    with pytest.raises(UnsupportedVersionError):
-        asyncio.run(of_aiokafka())

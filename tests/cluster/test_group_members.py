@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -15,6 +17,7 @@ from zookeepers import eventually
 import embedlog
 from embedlog.backends.local import WriterBackend
 from embedlog.cluster import Broker
+from embedlog.cluster.owner import OwnerServer
 from embedlog.errors import GroupNotFound
 from embedlog.wire.apis.find_coordinator import FindCoordinatorRequest
 from embedlog.wire.apis.join_group import JoinGroupRequestProtocol
@@ -255,15 +258,6 @@ def test_the_coordinator_is_this_broker(broker: Broker, wire: Wire, version: int
         assert (ones[1].error_code, ones[1].node_id) == (ErrorCode.INVALID_GROUP_ID, -1)
 
 
-@pytest.mark.parametrize("version", range(1, 7))
-def test_a_transactional_id_has_a_coordinator(broker: Broker, wire: Wire, version: int) -> None:
-    """librdkafka tells why there are no transactions only once it has found one."""
-    request = FindCoordinatorRequest(key="tx", key_type=1, coordinator_keys=["tx"])
-    found = wire.ask(request, version)
-    (one,) = found.coordinators if version >= 4 else [found]
-    assert (one.error_code, one.node_id) == (0, broker.address.node_id)
-
-
 # -- the end ----------------------------------------------------------------------------------------------
 
 
@@ -341,3 +335,41 @@ def test_a_program_that_opens_the_log_finds_no_members(tmp_path: Path) -> None:
     with embedlog.open(tmp_path) as log:
         assert isinstance(log.backend, WriterBackend)
         assert log.backend.coordinator.describe_group(G).members == ()
+
+
+def test_consumers_that_close_while_they_join_leave_their_places() -> None:
+    """The broker would wait for more members for an hour, and has places for two."""
+    with (
+        Broker(group_max_size=2, group_initial_rebalance_delay_ms=3_600_000) as broker,
+        embedlog.open(f"kafka://{broker.bootstrap_servers}") as log,
+    ):
+        log.create_topic("t")
+        for _ in range(10):
+            with log.consumer("t", group=G) as consumer:
+                consumer.poll(0)
+            eventually(lambda: all(each.name != "embedlog-group" for each in threading.enumerate()))
+        with log.consumer("t", group=G) as consumer:
+            consumer.poll(0)
+            eventually(lambda: len(log.group(G).members()) == 1)
+
+
+def test_a_member_that_only_stops_sending_gets_its_join_answered(tmp_path: Path) -> None:
+    with embedlog.open(tmp_path / "log", shared=True) as log, ExitStack() as connections:
+        first, second = (Member(connections.enter_context(Wire.to_owner(tmp_path / "log"))) for _ in range(2))
+        first.join()
+        first.sync({first.member_id: b""})
+        second.send_join()
+        second.wire.socket.shutdown(socket.SHUT_WR)
+        backend = log.backend
+        assert isinstance(backend, WriterBackend)
+        server = backend._socket._server
+        assert isinstance(server, OwnerServer)
+        eventually(
+            lambda: any(
+                each.half_closed for processor in server._server.processors for each in processor.connections
+            )
+        )
+        first.send_join()
+        assert second.joined().error_code == 0
+        assert second.wire.is_closed_by_peer()
+        assert first.joined().generation_id == second.generation == 2

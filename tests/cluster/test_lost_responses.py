@@ -24,10 +24,12 @@ _HEADER = struct.Struct(">ihhi")  # of a request's frame: its size, API, version
 class Cutter:
     """A proxy in front of a broker. Of each second Produce it keeps the answer, and ends the connection.
 
-    Others pass. `cuts` counts those that were appended and not answered.
+    Others pass. `cuts` counts those that were appended and not answered. `api` is the key of another API
+    than Produce.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, api: int = PRODUCE) -> None:
+        self._api = api
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self.broker_port = 0
@@ -68,7 +70,7 @@ class Cutter:
     def _requests(self, client: socket.socket, broker: socket.socket, keeps: set[int]) -> None:
         for frame in _frames(client):
             _, key, _, number = _HEADER.unpack_from(frame)
-            if key == PRODUCE:
+            if key == self._api:
                 with self._lock:
                     self._produced += 1
                     if self._produced % 2 == 0:

@@ -91,6 +91,22 @@ def test_counters_and_gauges(broker: Broker, wire: Wire) -> None:
         assert after[f"embedlog_{name}",] == 1
 
 
+def test_work_queues(broker: Broker) -> None:
+    with broker.log.queue("jobs", group="mailers") as queue:
+        queue.send(b"now")
+        queue.send(b"later", delay_ms=3_600_000)
+        job = queue.take()
+        assert job is not None
+        found = scraped(broker)
+        counts = [
+            found[f"embedlog_queue_{name}", "mailers", "0", "jobs"]
+            for name in ("waiting", "locked", "delayed")
+        ]
+        assert counts == [0, 1, 1]
+        job.reject("why")
+        eventually(lambda: scraped(broker).get(("embedlog_queue_dead", "jobs")) == 1)
+
+
 def test_large_requests_are_received_in_full(broker: Broker, wire: Wire) -> None:
     broker.log.create_topic("events", max_message_bytes=4 << 20)
     before = scraped(broker)["embedlog_received_bytes_total",]

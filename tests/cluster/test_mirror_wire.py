@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import logging
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -105,16 +104,6 @@ def test_compacted_topics_are_mirrored_to_brokers(log: Log, broker: Broker) -> N
     assert contents(broker.log) == contents(log)
 
 
-@pytest.fixture
-def messages() -> Iterator[None]:
-    """The command line has what is logged go to standard error: as before afterwards."""
-    logger = logging.getLogger("embedlog")
-    before = logger.handlers[:], logger.level, logger.propagate
-    yield
-    logger.handlers[:], logger.level, logger.propagate = before
-
-
-@pytest.mark.usefixtures("messages")
 def test_the_command_line(
     filled: Log, path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

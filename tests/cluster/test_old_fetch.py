@@ -21,7 +21,7 @@ from wire import fetch as request_of
 from embedlog import codec
 from embedlog.cluster import Broker
 from embedlog.cluster.down_conversion import Conversion, as_message_set
-from embedlog.codec import encode_batch, encode_control_batch, scan
+from embedlog.codec import encode_batch, scan
 from embedlog.codec.message_set import iter_messages
 from embedlog.model import Record, TopicPartition
 from embedlog.wire.apis.fetch import FetchRequest
@@ -139,10 +139,7 @@ def test_control_batches_are_left_out(broker: Broker) -> None:
     broker.log.create_topic("t")
     append(broker, encode_batch([(None, b"a", (), T)], producer_id=7, producer_epoch=0, base_sequence=0))
     for epoch in range(3):
-        append(
-            broker,
-            encode_control_batch(commit=True, producer_id=7, producer_epoch=epoch, timestamp_ms=T),
-        )
+        broker.context.store.partition("t", 0).end_transaction(7, epoch, commit=True, timestamp_ms=T)
     append(broker, encode_batch([(None, b"b", (), T)]))
     assert [r.offset for r in decode_message_set(fetched(broker, 2))] == [0, 4]
     assert [r.offset for r in decode_message_set(fetched(broker, 2, 1))] == [4]

@@ -122,7 +122,7 @@ REFUSED = {
                 [(None, b"", (), 1)], transactional=True, producer_id=1, producer_epoch=0, base_sequence=0
             )
         ),
-        ErrorCode.INVALID_TXN_STATE,
+        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     ),
     "too large": (batch_of(b"x" * (1 << 20)), ErrorCode.MESSAGE_TOO_LARGE),
 }
@@ -370,8 +370,3 @@ def test_producer_ids_are_never_given_twice(tmp_path: object) -> None:
             assert len(new) == 5
             assert not given & new
             given |= new
-
-
-def test_transactions_fail_at_once(wire: Wire) -> None:
-    refused = wire.ask(InitProducerIdRequest(transactional_id="tx", transaction_timeout_ms=1000), 4)
-    assert refused.error_code == ErrorCode.UNSUPPORTED_VERSION

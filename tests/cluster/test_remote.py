@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from transactions import Transactions
+from transactions import Transactions, coordinated
 
 import embedlog
 from embedlog import (
@@ -242,7 +242,7 @@ def test_append_many_returns_exact_offsets_beside_other_appenders(remote: Log, b
 
 def test_read_committed(remote: Log, broker: Broker) -> None:
     partition = broker.log._writer().partition("t", 0)
-    transactions = Transactions(lambda batch: partition.append(batch).base_offset)
+    transactions = Transactions(lambda batch: coordinated(partition, batch).base_offset)
     transactions.plain(b"plain")
     transactions.send(1, b"aborted", b"aborted too")
     transactions.send(2, b"committed")

@@ -1,4 +1,5 @@
-"""The same API on both backends: each scenario runs on a directory and over the wire, with the same outcome.
+"""The same API everywhere: each scenario has the same outcome on a directory and over the wire, for threads
+and for the tasks of an event loop.
 
 A scenario is a function of an open log; what it returns is compared: records, offsets, and the kinds of the
 errors that mistakes raise (`failing`). A scenario of its own takes care that it depends on no clock.
@@ -8,12 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import re
+import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+from blocking import Loop, blocking
 
 import embedlog
 from embedlog import CommittedOffset, Consumer, EmbedlogError, GroupNotEmpty, Log, Record, TopicPartition
@@ -48,9 +51,11 @@ def broker() -> Iterator[Broker]:
 def at(broker: Broker, **settings: Any) -> Log:
     return embedlog.open(
         f"kafka://{broker.bootstrap_servers}",
-        **{"heartbeat_interval_ms": 50, "retry_backoff_ms": 5} | settings,
+        **QUICK | settings,
     )
 
+
+QUICK: dict[str, Any] = {"heartbeat_interval_ms": 50, "retry_backoff_ms": 5}
 
 NEED_NEWER: list[Scenario] = []
 
@@ -565,6 +570,32 @@ def a_static_member_comes_back_as_itself(log: Log) -> object:
 
 
 @scenario
+@newer
+def a_consumer_that_closes_while_it_joins_leaves_its_group(log: Log) -> object:
+    """Although the join has no answer: a member that does not poll holds it up."""
+    log.create_topic("t", partitions=2)
+    silent, other = log.consumer("t", group="joins"), log.consumer("t", group="joins")
+    together([silent, other], lambda: shared([silent, other], 2), lambda record: None)
+
+    def members() -> int:
+        return sum(len(each.members) for each in log.describe_groups() if each.group == "joins")
+
+    new = log.consumer("t", group="joins")
+    while members() < 3:
+        new.poll(0)
+    while other.assignment():
+        other.poll(0)
+    other.poll(0)  # joins again
+    other.close()  # has an id
+    new.close()  # has none yet, in a directory
+    while members() > 1:
+        time.sleep(0.001)
+    together([silent], lambda: shared([silent], 2), lambda record: None)
+    silent.close()
+    return members()
+
+
+@scenario
 def a_closed_log_says_so(log: Log) -> object:
     log.create_topic("t")
     producer, consumer = log.producer(), log.consumer("t")
@@ -599,9 +630,58 @@ def test_both_backends_agree(
         monkeypatch.setattr("embedlog.backends.remote.connection.SPOKEN", oldest)
     with embedlog.open(tmp_path / "log", offsets_topic_num_partitions=2) as log:
         here = act(log)
+    with clean(broker), at(broker) as log:
+        there = act(log)
+    assert there == here
+
+
+@pytest.mark.parametrize("act", SCENARIOS, ids=lambda act: act.__name__)
+def test_tasks_get_what_threads_get(act: Scenario, broker: Broker, tmp_path: Path) -> None:
+    """`embedlog.aio` over a directory and over the wire."""
+    with embedlog.open(tmp_path / "log", offsets_topic_num_partitions=2) as log:
+        here = act(log)
+    with contextlib.closing(Loop()) as loop:
+        with blocking(loop, tmp_path / "tasks", offsets_topic_num_partitions=2) as tasks:
+            assert act(tasks) == here
+        with clean(broker), blocking(loop, f"kafka://{broker.bootstrap_servers}", **QUICK) as tasks:
+            assert act(tasks) == here
+
+
+@pytest.mark.parametrize("act", SCENARIOS, ids=lambda act: act.__name__)
+def test_a_shared_log_is_the_same_for_its_owner_and_a_client(act: Scenario, tmp_path: Path) -> None:
+    """The files are read in place; what changes the log goes through the owner's socket."""
+    settings = {"offsets_topic_num_partitions": 2}
+    with embedlog.open(tmp_path / "log", **settings) as log:
+        here = act(log)
+    with embedlog.open(tmp_path / "owner", shared=True, **settings) as log:
+        assert act(log) == here
+    with embedlog.open(tmp_path / "shared", shared=True, **settings) as owner:
+        with embedlog.open(tmp_path / "shared", shared=True) as log:
+            assert act(log) == here
+        assert type(owner.backend) is not type(log.backend)
+
+
+@pytest.mark.parametrize("act", SCENARIOS, ids=lambda act: act.__name__)
+def test_tasks_share_a_log_as_threads_do(act: Scenario, tmp_path: Path) -> None:
+    """`embedlog.aio` as owner and as client."""
+    settings = {"offsets_topic_num_partitions": 2}
+    with embedlog.open(tmp_path / "log", **settings) as log:
+        here = act(log)
+    with contextlib.closing(Loop()) as loop:
+        with blocking(loop, tmp_path / "owner", shared=True, **settings) as owner:
+            assert act(owner) == here
+        with (
+            embedlog.open(tmp_path / "shared", shared=True, **settings),
+            blocking(loop, tmp_path / "shared", shared=True) as client,
+        ):
+            assert act(client) == here
+
+
+@contextlib.contextmanager
+def clean(broker: Broker) -> Iterator[None]:
+    """Delete all topics and groups afterwards."""
     try:
-        with at(broker) as log:
-            there = act(log)
+        yield
     finally:
         for topic in broker.log.topics():
             broker.log.delete_topic(topic)
@@ -610,4 +690,3 @@ def test_both_backends_agree(
         for group in groups.list_groups():
             with contextlib.suppress(GroupNotEmpty):  # static members keep their seats
                 groups.delete_group(group)
-    assert there == here

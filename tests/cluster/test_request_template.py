@@ -22,8 +22,13 @@ from embedlog.wire.apis.produce import (
 )
 from embedlog.wire.error_codes import ErrorCode
 from embedlog.wire.errors import ProtocolError
-from embedlog.wire.frames import decode_request_header, encode_request, encode_response_chunks
-from embedlog.wire.request_template import template_of
+from embedlog.wire.frames import (
+    decode_request_header,
+    decode_response_header,
+    encode_request,
+    encode_response_chunks,
+)
+from embedlog.wire.request_template import template_for, template_of
 
 T = "t"
 FIRST = 5
@@ -126,7 +131,45 @@ def test_a_response_equals_the_encoder(
         responses=[TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=[part])]
     )
     wanted = b"".join(map(bytes, encode_response_chunks(whole, version, number)))  # type: ignore[arg-type]
-    assert made_of(request, version).response(number, index, base, time, start) == wanted
+    found = made_of(request, version)
+    assert found.response(number, index, base, time, start) == wanted
+    assert found.numbers_of(memoryview(wanted)[4:]) == (number, index, base, time)
+
+
+@given(st.integers(FIRST, 13), requests, requests, numbers32, st.sampled_from(["c", "", None]))
+def test_a_request_equals_the_encoder(
+    version: int, first: ProduceRequest, second: ProduceRequest, number: int, client: str | None
+) -> None:
+    """Whatever records and index the template was made with."""
+    (data,) = second.topic_data[0].partition_data
+    first.topic_data[0].partition_data = [data]
+    wanted = frame_of(first, version, number, client)
+    first.topic_data[0].partition_data = [PartitionProduceData(index=0, records=b"others")]
+    found = template_for(first, version, client)
+    assert found is not None
+    chunks = found.request(number, data.index, memoryview(data.records))  # type: ignore[arg-type]
+    frame = b"".join(map(bytes, chunks))  # type: ignore[arg-type]
+    assert frame == struct.pack(">i", len(wanted)) + wanted
+
+
+@given(st.integers(FIRST, 13), requests, st.data())
+def test_changed_responses_are_read_as_decoded(
+    version: int, request: ProduceRequest, data: st.DataObject
+) -> None:
+    found = made_of(request, version)
+    frame = bytearray(found.response(7, 3, 5, -1, 0)[4:])
+    for _ in range(data.draw(st.integers(1, 2))):
+        frame[data.draw(st.integers(0, len(frame) - 1))] = data.draw(st.integers(0, 255))
+    end = data.draw(st.just(len(frame)) | st.integers(0, len(frame)))
+    changed = bytes(frame[:end]) + data.draw(st.just(b"") | st.binary(max_size=3))
+    seen = found.numbers_of(memoryview(changed))
+    if seen is not None:
+        correlation_id, pos = decode_response_header(changed, ProduceResponse.api, version)
+        (topic,) = ProduceResponse.decode(changed, version, pos).responses
+        (part,) = topic.partition_responses
+        assert seen == (correlation_id, part.index, part.base_offset, part.log_append_time_ms)
+        assert part.error_code == 0
+        assert topic.name == ("" if version >= 13 else request.topic_data[0].name)
 
 
 def test_requests_without_a_template() -> None:
@@ -223,8 +266,9 @@ def test_errors_in_a_templated_request_are_reported(broker: Broker) -> None:
 
 
 def test_a_transactional_batch_is_recognized(wire: Wire) -> None:
+    batch = batch_of(b"v", transactional=True, producer_id=1, producer_epoch=0, base_sequence=0)
     for transaction in (None, "x", "x", "x", None, None, None, "x"):
-        request = produce(T, batch_of(b"v"))
+        request = produce(T, batch if transaction else batch_of(b"v"))
         request.transactional_id = transaction
         (found,) = wire.ask(request, 9).responses[0].partition_responses
         assert found.error_code == (ErrorCode.INVALID_TXN_STATE if transaction else 0)

@@ -21,7 +21,7 @@ from embedlog.cluster.classic import (
     SimpleConsumer,
     simple_consumer,
 )
-from embedlog.codec import encode_batch, encode_control_batch
+from embedlog.codec import encode_batch
 from embedlog.codec.message_set import encode_message_set
 from embedlog.wire.apis.api_versions import ApiVersion, ApiVersionsResponse
 from embedlog.wire.apis.fetch import FetchableTopicResponse, FetchResponse, PartitionData
@@ -79,8 +79,7 @@ def test_headers_zstd_and_control_batches(broker: Broker, consumer: SimpleConsum
     broker.log.create_topic("t")
     broker.log.append("t", b"with headers", headers={"trace": b"1"})
     broker.log.append_many("t", [b"small", b"x" * 5_000], compression="zstd")
-    marker = encode_control_batch(commit=False, producer_id=1, producer_epoch=0, timestamp_ms=T)
-    broker.context.store.partition("t", 0).append(marker)
+    broker.context.store.partition("t", 0).end_transaction(1, 0, commit=False, timestamp_ms=T)
     broker.log.append("t", b"last")
     found = everything(consumer)
     assert found == list(broker.log.read("t", 0))

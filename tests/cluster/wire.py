@@ -5,9 +5,12 @@ from __future__ import annotations
 import itertools
 import socket
 import struct
+from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from embedlog.codec import decode, encode_batch, scan
+from embedlog.files import unix_sockets
+from embedlog.files.names import SOCKET_FILE
 from embedlog.model import Record
 from embedlog.runtime.closing import Closing
 from embedlog.wire.apis import APIS
@@ -45,6 +48,14 @@ class Wire(Closing):
         )
         self._client_id = client_id
         self._numbers = itertools.count(1)
+
+    @classmethod
+    def to_owner(cls, directory: Path) -> Wire:
+        """A connection to the socket of a log's owner."""
+        wire = cls.__new__(cls)
+        wire.socket = unix_sockets.connect(str(directory / SOCKET_FILE), TIMEOUT_S)
+        wire._client_id, wire._numbers = "wire", itertools.count(1)
+        return wire
 
     def send(self, request: Request, version: int) -> int:
         """Send a request; its correlation id."""

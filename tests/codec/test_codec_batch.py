@@ -245,7 +245,17 @@ def test_control_batches(commit: bool) -> None:
     assert record.key == struct.pack(">hh", 0, commit)
     assert record.value == struct.pack(">hi", 0, 6)
     assert codec.control_type(record.key) == (codec.COMMIT if commit else codec.ABORT)
-    assert AiokafkaBatch(bytes(batch)).is_control_batch
+    assert codec.transaction_end(record.key, record.value) == (commit, 6)
+    for theirs in (AiokafkaBatch(bytes(batch)), KafkaPythonBatch(bytes(batch))):
+        assert theirs.is_control_batch and theirs.is_transactional
+        assert theirs.validate_crc()
+
+
+@pytest.mark.parametrize("number", ["producer_id", "producer_epoch", "timestamp_ms", "coordinator_epoch"])
+def test_impossible_control_batches(number: str) -> None:
+    numbers = {"producer_id": 1, "producer_epoch": 0, "timestamp_ms": T, number: 2**63}
+    with pytest.raises(InvalidArgument, match="out of range"):
+        codec.encode_control_batch(commit=True, **numbers)
 
 
 @pytest.mark.parametrize(
@@ -253,6 +263,15 @@ def test_control_batches(commit: bool) -> None:
 )
 def test_control_keys(key: bytes | None, kind: int) -> None:
     assert codec.control_type(key) == kind
+
+
+@pytest.mark.parametrize(
+    ("value", "epoch"),
+    [(None, -1), (b"", -1), (b"\0\0\0\0\0", -1), (b"\xff\xff\0\0\0\1", -1), (b"\0\1\0\0\0\7more", 7)],
+)
+def test_control_values(value: bytes | None, epoch: int) -> None:
+    assert codec.transaction_end(b"\0\0\0\1", value) == (True, epoch)
+    assert codec.transaction_end(b"\0\0\0\5", value) == (False, epoch)
 
 
 @given(record_lists, st.sampled_from(CODECS), st.randoms())

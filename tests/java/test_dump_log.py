@@ -1,4 +1,4 @@
-"""Kafka's dump tool reads the records of `__consumer_offsets` as we wrote them.
+"""Kafka's dump tool reads the records of `__consumer_offsets` and `__share_group_state` as we wrote them.
 
 Needs Java 17 or newer and Maven, which fetches what tools/pom.xml names: `make test-java`.
 """
@@ -13,18 +13,21 @@ from typing import Any
 
 import embedlog
 from embedlog import CommittedOffset, TopicPartition
+from embedlog.backends.local import WriterBackend
+from embedlog.groups.share_events import ShareChange, ShareKey, StoredShare
+from embedlog.model import DeliveryState, StateBatch
 from embedlog.runtime.java import java_home
 
 TOOLS = Path(__file__).parent / "tools"
 RECORD = re.compile(r"^\| offset: \d+ .* key: (\{.*\}) payload: (.*)$", re.MULTILINE)
 
 
-def dumped(path: Path, classpath: Path) -> list[tuple[dict[str, Any], dict[str, Any] | None]]:
-    """Key and value of each record in a file of `__consumer_offsets`; a tombstone's value is None."""
+def dumped(path: Path, classpath: Path, decoder: str) -> list[tuple[dict[str, Any], dict[str, Any] | None]]:
+    """Key and value of each record in a file of an internal topic; a tombstone's value is None."""
     goal = ["dependency:build-classpath", f"-Dmdep.outputFile={classpath}"]
     subprocess.run(["mvn", "--batch-mode", "--quiet", *goal], cwd=TOOLS, check=True)
     java = [str(java_home() / "bin" / "java"), "-cp", classpath.read_text().strip()]
-    options = ["--offsets-decoder", "--print-data-log", "--files", str(path)]
+    options = [decoder, "--print-data-log", "--files", str(path)]
     tool = [*java, "org.apache.kafka.tools.DumpLogSegments", *options]
     ran = subprocess.run(tool, capture_output=True, text=True, check=True)
     assert "isvalid: false" not in ran.stdout
@@ -46,7 +49,7 @@ def test_the_dump_tool_reads_offsets_and_groups(tmp_path: Path) -> None:
         assert log.backend.coordinator is not None
         log.backend.coordinator.delete_group("gone")
         (segment,) = (tmp_path / "log").glob("__consumer_offsets-0/*.log")
-    records = dumped(segment, tmp_path / "classpath")
+    records = dumped(segment, tmp_path / "classpath", "--offsets-decoder")
     group = {"type": "2", "data": {"group": "grüppe"}}
     offset = {"type": "1", "data": {"group": "grüppe", "topic": "clicks", "partition": 1}}
     key, value = records[0]
@@ -64,3 +67,37 @@ def test_the_dump_tool_reads_offsets_and_groups(tmp_path: Path) -> None:
     assert committed["data"].pop("commitTimestamp") > 0
     assert committed["data"] == {"offset": 7, "leaderEpoch": 0, "metadata": "half of it"}
     assert ({"type": "2", "data": {"group": "gone"}}, None) in records
+
+
+def test_the_dump_tool_reads_share_groups(tmp_path: Path) -> None:
+    batches = (
+        StateBatch(4, 6, DeliveryState.ACKNOWLEDGED, 1),
+        StateBatch(7, 7, DeliveryState.AVAILABLE, 3),
+        StateBatch(8, 8, DeliveryState.ARCHIVED, 5),
+    )
+    with embedlog.open(tmp_path / "log", layout="kafka") as log:
+        topic_id = log.create_topic("jobs").topic_id
+        log.append_many("jobs", [b"x"] * 10)
+        assert isinstance(log.backend, WriterBackend)
+        state = log.backend.share_state
+        key, gone = ShareKey("grüppe", topic_id, 0), ShareKey("gone", topic_id, 0)
+        state.begin(key, 2)
+        state.begin(gone, 0)
+        state.write(key, ShareChange(3, batches), lambda: StoredShare(2))
+        state.delete(gone)
+        (segment,) = (tmp_path / "log").glob("__share_group_state-0/*.log")
+    records = dumped(segment, tmp_path / "classpath", "--share-group-state-decoder")
+    about = {"groupId": "grüppe", "topicId": topic_id, "partition": 0}
+    (snapshot,) = (value for found, value in records if found == {"type": "0", "data": about})
+    assert snapshot is not None and snapshot["version"] == "0"
+    assert snapshot["data"].pop("createTimestamp") > 0
+    assert snapshot["data"].pop("writeTimestamp") > 0
+    epochs = {"snapshotEpoch": 0, "leaderEpoch": 0}
+    assert snapshot["data"] == {**epochs, "stateEpoch": 0, "startOffset": 2, "stateBatches": []}
+    (update,) = (value for found, value in records if found == {"type": "1", "data": about})
+    assert update is not None and update["version"] == "0"
+    names = ("firstOffset", "lastOffset", "deliveryState", "deliveryCount")
+    written = [dict(zip(names, map(int, batch), strict=True)) for batch in batches]
+    assert update["data"] == {**epochs, "startOffset": 3, "stateBatches": written}
+    tombstone = {"type": "0", "data": {**about, "groupId": "gone"}}
+    assert [value for found, value in records if found == tombstone][-1] is None

@@ -6,7 +6,8 @@ import random
 from pathlib import Path
 from typing import Any
 
-from transactions import Transactions
+from faults import partition_of
+from transactions import Transactions, coordinated
 
 import embedlog
 from embedlog import Log, Record
@@ -59,7 +60,7 @@ def _fill(log: Log, topic: str, chosen: random.Random, compacted: bool) -> None:
 
 
 def _appending(log: Log, topic: str, partition: int) -> Any:
-    return lambda batch: log.backend.append(topic, partition, batch).base_offset
+    return lambda batch: coordinated(partition_of(log, topic, partition), batch).base_offset
 
 
 def _record(chosen: random.Random, compacted: bool) -> Record:

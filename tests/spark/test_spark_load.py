@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 from damage import flip
+from faults import partition_of
 from loads import in_log, in_table, moment, places, records
 from pyspark.sql import SparkSession
-from transactions import Transactions
+from transactions import Transactions, coordinated
 
 import embedlog
 import embedlog.spark
@@ -184,7 +185,7 @@ def test_retention_gaps_are_skipped_if_allowed(spark: SparkSession, log: Log, to
 
 def test_only_committed_transactions(spark: SparkSession, log: Log, to: Path) -> None:
     log.create_topic("t")
-    transactions = Transactions(lambda batch: log.backend.append("t", 0, batch).base_offset)
+    transactions = Transactions(lambda batch: coordinated(partition_of(log), batch).base_offset)
     transactions.send(1, b"a", b"b")
     transactions.send(2, b"c")
     transactions.end(2, commit=False)

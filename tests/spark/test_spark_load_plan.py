@@ -7,9 +7,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
+from faults import partition_of
 from loads import moment, records
 from programs import crash
-from transactions import Transactions
+from transactions import Transactions, coordinated
 
 import embedlog
 import embedlog.spark
@@ -60,7 +61,7 @@ def test_loads_end_at_the_durable_end(path: Path) -> None:
 
 def test_not_past_the_beginning_of_an_open_transaction(log: Log) -> None:
     log.create_topic("x")
-    transactions = Transactions(lambda batch: log.backend.append("x", 0, batch).base_offset)
+    transactions = Transactions(lambda batch: coordinated(partition_of(log, "x"), batch).base_offset)
     transactions.plain(b"0")
     transactions.send(1, b"1", b"2")
     log.flush()

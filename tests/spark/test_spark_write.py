@@ -15,7 +15,7 @@ import pytest
 from programs import Program
 
 import embedlog
-from embedlog.backends import handover
+from embedlog.backends import tool_requests
 from embedlog.clients.partitioner import partition_for_key
 from embedlog.cluster import Broker
 from embedlog.store.staging import set_of
@@ -158,7 +158,7 @@ def test_a_failed_job_leaves_nothing_visible(spark: SparkSession, path: Path) ->
         append(bad, path)
     assert values(path) == []
     for left in {set_of(name) for name in os.listdir(path / "staging")}:  # else it goes in a week
-        handover.discard(path, left)
+        tool_requests.discard(path, left)
     append(ok, path)
     assert values(path) == list(range(ROWS))
     assert os.listdir(path / "staging") == []

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from programs import Program, crash
-from transactions import Transactions
+from transactions import Transactions, coordinated
 
 import embedlog
 from embedlog import Log
@@ -154,7 +154,7 @@ def test_a_power_cut_leaves_no_query_ahead_of_its_log(
 
 def test_with_read_committed_the_last_stable_offset_is_the_end(live: Log, stream: Make) -> None:
     partition = live.backend.store.partition("a", 0)  # type: ignore[attr-defined]
-    producers = Transactions(lambda batch: partition.append(batch).base_offset)
+    producers = Transactions(lambda batch: coordinated(partition, batch).base_offset)
     producers.send(1, b"a", b"b")
     producers.end(1, commit=True)
     producers.send(2, b"c")

@@ -117,10 +117,10 @@ def test_a_broker_whose_log_lost_its_tail(path: Path) -> None:
 
 
 def test_with_read_committed_a_broker_tells_the_last_stable_offset(served: Broker) -> None:
-    from transactions import Transactions
+    from transactions import Transactions, coordinated
 
     partition = served.log.backend.store.partition("a", 0)  # type: ignore[attr-defined]
-    producers = Transactions(lambda batch: partition.append(batch).base_offset)
+    producers = Transactions(lambda batch: coordinated(partition, batch).base_offset)
     producers.plain(b"d")
     producers.send(1, b"a", b"b")
     source = stream_of(served, isolation_level="read_committed")

@@ -7,6 +7,7 @@ appending.py    Produce, idempotent            fetching.py   Fetch, and waiting
 arrivals.py     which partitions have records again
 lookups.py      ListOffsets                    metadata.py   topics, leaders, settings
 brokers.py      addresses of brokers, retries
+maintenance.py  requests to a log's owner
 connection.py   one connection: requests and responses, versions
 settings.py     addresses, timeouts and limits, in Kafka's names
 """

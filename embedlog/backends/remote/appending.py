@@ -8,6 +8,9 @@ outcome (a timeout, Ctrl-C) the partition begins a new epoch, so that the broker
 flight; likewise if a broker no longer knows the producer. A batch that such a broker may already have is not
 sent again in the new epoch: it could be appended twice.
 
+A log's owner takes two more options: flush, and the expected offset (wire/owner_apis.py). An append with an
+expected offset is retried like any other: the owner recognizes it before it compares offsets.
+
 Invariants: the appends to one partition follow each other; at most five batches are in flight, as many as a
 broker remembers; a request has one batch, which is appended whole or not at all.
 
@@ -18,17 +21,19 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
-from ...codec import BatchHeader, encode_one, read_header, set_producer
+from ...codec import encode_one, read_header, set_producer
 from ...codec.record_batch import TIMESTAMP_TYPE_BIT
 from ...config import TopicSettings
 from ...errors import (
     BrokerError,
     BrokerUnavailable,
     EmbedlogError,
+    FlushFailed,
     InvalidProducerEpoch,
     OutOfOrderSequence,
+    UnexpectedOffset,
     UnsupportedByBackend,
 )
 from ...model import Appended, AppendedInPieces, Headers, RecordMetadata, TopicPartition
@@ -41,8 +46,18 @@ from ...wire.apis.produce import (
     TopicProduceData,
 )
 from ...wire.error_codes import ErrorCode
+from ...wire.owner_apis import (
+    ANY_OFFSET,
+    OwnerPartitionProduceData,
+    OwnerPartitionProduceResponse,
+    OwnerProduceRequest,
+    OwnerProduceResponse,
+    OwnerTopicProduceData,
+)
+from ...wire.request_template import RequestTemplate, template_for
+from ..log_requests import error_named
 from .brokers import Brokers, Retry, check_code
-from .connection import NotKafka
+from .connection import Connection, NotKafka
 from .metadata import Metadata
 
 _ALL: Final = -1
@@ -74,6 +89,22 @@ class Stamp:
             self.producer_id, self.epoch, self.owns_id = -1, 0, True
 
 
+class Options(NamedTuple):
+    """What only an owner offers of an append."""
+
+    flush: bool
+    expected_offset: int | None
+
+
+class Batch(NamedTuple):
+    """What an append has to know of a batch: where it lies, and what its header says."""
+
+    pos: int
+    size: int
+    last_offset_delta: int
+    max_timestamp_ms: int
+
+
 class Appending:
     """Appends to all partitions of a cluster. Thread-safe."""
 
@@ -88,18 +119,33 @@ class Appending:
         self._stamps: dict[TopicPartition, Stamp] = {}
         self._producer_id = -1
 
-    def append(self, name: TopicPartition, batches: bytearray) -> Appended:
-        """Append encoded batches.
+    def append(
+        self,
+        name: TopicPartition,
+        batches: bytearray,
+        *,
+        flush: bool = False,
+        expected_offset: int | None = None,
+        headers: Sequence[Batch] | None = None,
+    ) -> Appended:
+        """Append encoded batches. flush and expected_offset need an owner: see `check_options`.
+
+        headers: of the batches, if the caller knows them.
 
         Raises the broker's error; BrokerUnavailable after delivery_timeout_ms: some or all of the batches may
-        have been appended.
+        have been appended; UnsupportedByBackend.
         """
-        headers = _headers(batches)
-        with self._lock:
+        self.check_options(flush, expected_offset)
+        options = Options(flush, expected_offset)
+        headers = headers or _headers(batches)
+        stamp = self._stamps.get(name)
+        if stamp is None:
             stamp = self._stamps.setdefault(name, Stamp())
         with stamp.lock:
             try:
-                done = _Delivery(self._brokers, self._metadata, self, stamp, name, batches, headers).run()
+                done = _Delivery(
+                    self._brokers, self._metadata, self, stamp, name, batches, headers, options
+                ).run()
             except _Refused as refused:
                 if isinstance(refused.error, BrokerError):  # its outcome is unknown
                     stamp.renew()
@@ -109,6 +155,21 @@ class Appending:
                 raise
         self._appended(name)
         return done[0] if len(done) == 1 else AppendedInPieces.of(done)
+
+    def check_options(self, flush: bool, expected_offset: int | None) -> None:
+        """Raises UnsupportedByBackend for options that a broker's produce request does not have."""
+        if self._brokers.reaches_owner:
+            return
+        if flush:
+            raise UnsupportedByBackend(
+                "flush=True: a produce request cannot ask a broker to fsync; set flush_messages=1 for the "
+                "topic, or open the log's directory"
+            )
+        if expected_offset is not None:
+            raise UnsupportedByBackend(
+                "expected_offset: a produce request has no condition; open the log's directory, or let only "
+                "one client write to the partition"
+            )
 
     def producer_id(self, deadline: float, *, fresh: bool) -> int:
         """This handle's producer id, or a fresh one."""
@@ -145,27 +206,18 @@ class RemoteAppender:
         expected_offset: int | None = None,
         headers: Headers = (),
     ) -> RecordMetadata:
-        check_options(flush, expected_offset)
         attributes = TIMESTAMP_TYPE_BIT if self.settings.append_time else 0
         batch = encode_one(key, value, timestamp_ms, attributes, 0, -1, headers)
-        appended = self._appending.append(self._name, batch)
+        appended = self._appending.append(
+            self._name,
+            batch,
+            flush=flush,
+            expected_offset=expected_offset,
+            headers=(Batch(0, len(batch), 0, timestamp_ms),),
+        )
         if self.settings.append_time:
             timestamp_ms = appended.timestamp_ms
         return RecordMetadata(*self._name, appended.base_offset, timestamp_ms, appended.durable)
-
-
-def check_options(flush: bool, expected_offset: int | None) -> None:
-    """Raises UnsupportedByBackend for options that a produce request does not have."""
-    if flush:
-        raise UnsupportedByBackend(
-            "flush=True: a produce request cannot ask a broker to fsync; set flush_messages=1 for the topic, "
-            "or open the log's directory"
-        )
-    if expected_offset is not None:
-        raise UnsupportedByBackend(
-            "expected_offset: a produce request has no condition; open the log's directory, or let only one "
-            "client write to the partition"
-        )
 
 
 class _Refused(Exception):
@@ -187,7 +239,8 @@ class _Delivery:
         stamp: Stamp,
         name: TopicPartition,
         batches: bytearray,
-        headers: Sequence[BatchHeader],
+        headers: Sequence[Batch],
+        options: Options,
     ) -> None:
         self._brokers = brokers
         self._metadata = metadata
@@ -196,6 +249,7 @@ class _Delivery:
         self._name = name
         self._batches = batches
         self._headers = headers
+        self._options = options
         self._done: list[Appended] = []
         self._numbered = False
         self._renewed = 0
@@ -221,7 +275,9 @@ class _Delivery:
         before = len(self._done)
         try:
             self._send(deadline)
-        except (Retry, BrokerUnavailable):
+        except (Retry, BrokerUnavailable) as error:
+            if isinstance(error, BrokerUnavailable):
+                self._metadata.forget(self._name.topic)  # there may be another leader
             if len(self._done) == before:
                 raise
 
@@ -230,22 +286,39 @@ class _Delivery:
         leader = self._metadata.leader(self._name, deadline)
         self._number(deadline)
         limit = self._brokers.limit(deadline)
-        with self._metadata.asking(self._name.topic), self._brokers.connection(leader, limit) as connection:
+        partition = self._name.partition
+        with self._brokers.connection(leader, limit) as connection:
             failed: PartitionProduceResponse | None = None
             unanswered = self._unanswered
+            template = self._template(connection)
             while failed is None and len(self._done) < len(self._headers):
                 first = len(self._done)
                 window = self._headers[first : first + _MAX_IN_FLIGHT]
                 self._unanswered = max(unanswered, first + len(window))
                 for header in window:
-                    connection.send(self._request(header), limit)
+                    if template is None:
+                        connection.send(self._request(header, connection), limit)
+                    else:
+                        connection.send_again(template, partition, self._records(header), limit)
+                kind = OwnerProduceResponse if connection.is_owner else ProduceResponse
+                response: ProduceResponse | tuple[int, int]
                 for header in window:
                     # Receive the other responses, too, so that the connection can be used again.
-                    answer = self._result_in(connection.receive(ProduceResponse, limit))
+                    if template is None:
+                        response = connection.receive(kind, limit)
+                    else:
+                        response = connection.receive_again(template, partition, kind, limit)
+                    if isinstance(response, tuple):
+                        if failed is None:
+                            base_offset, time_ms = response
+                            self._note_appended(header, base_offset, time_ms, self._options.flush)
+                        continue
+                    answer = self._result_in(response)
                     if answer.error_code:
                         failed = failed or answer
                     elif failed is None:
-                        self._note_appended(header, answer)
+                        durable = isinstance(answer, OwnerPartitionProduceResponse) and answer.durable
+                        self._note_appended(header, answer.base_offset, answer.log_append_time_ms, durable)
                 if failed is None or failed.error_code not in _PERHAPS_APPENDED:
                     self._unanswered = unanswered
                 limit = self._brokers.limit(deadline)
@@ -261,18 +334,55 @@ class _Delivery:
             stamp.producer_id = self._appending.producer_id(deadline, fresh=stamp.owns_id)
         sequence = stamp.next_sequence
         for header in self._headers[len(self._done) :]:
-            set_producer(self._batches, stamp.producer_id, stamp.epoch, sequence, header.pos)
+            set_producer(self._batches, stamp.producer_id, stamp.epoch, sequence, header.pos, header.size)
             sequence = _sequence_after(sequence, header)
         self._numbered = True
 
-    def _request(self, header: BatchHeader) -> ProduceRequest:
-        records = memoryview(self._batches)[header.pos : header.pos + header.size]
-        data = PartitionProduceData(index=self._name.partition, records=records)
+    def _template(self, connection: Connection) -> RequestTemplate | None:
+        """Of the requests of this append; None if it cannot have one."""
+        options = self._options
+        if options.expected_offset is not None:
+            return None
+        key = self._name.topic, options.flush
+        try:
+            return connection.templates[key]
+        except KeyError:
+            request = self._request(self._headers[0], connection)
+            version = connection.version_of(request)
+            template = template_for(request, version, self._brokers.settings.client_id)
+            connection.templates[key] = template
+            return template
+
+    def _records(self, header: Batch) -> memoryview:
+        return memoryview(self._batches)[header.pos : header.pos + header.size]
+
+    def _request(self, header: Batch, connection: Connection) -> ProduceRequest:
+        records = self._records(header)
+        topic, partition = self._name
+        timeout_ms = self._brokers.settings.request_timeout_ms
+        if connection.is_owner:
+            owners = OwnerPartitionProduceData(
+                index=partition, records=records, expected_offset=self._expected_offset(header)
+            )
+            return OwnerProduceRequest(
+                acks=_ALL,
+                timeout_ms=timeout_ms,
+                topic_data=[OwnerTopicProduceData(name=topic, partition_data=[owners])],
+                flush=self._options.flush,
+            )
+        self._appending.check_options(*self._options)  # another peer than before
+        data = PartitionProduceData(index=partition, records=records)
         return ProduceRequest(
             acks=_ALL,
-            timeout_ms=self._brokers.settings.request_timeout_ms,
-            topic_data=[TopicProduceData(name=self._name.topic, partition_data=[data])],
+            timeout_ms=timeout_ms,
+            topic_data=[TopicProduceData(name=topic, partition_data=[data])],
         )
+
+    def _expected_offset(self, header: Batch) -> int:
+        if self._options.expected_offset is None:
+            return ANY_OFFSET
+        before = self._headers[: self._headers.index(header)]
+        return self._options.expected_offset + sum(each.last_offset_delta + 1 for each in before)
 
     def _result_in(self, response: ProduceResponse) -> PartitionProduceResponse:
         for topic in response.responses:
@@ -281,14 +391,15 @@ class _Delivery:
                     return answer
         raise NotKafka(f"{self._name}: the response to an append lacks the partition")
 
-    def _note_appended(self, header: BatchHeader, answer: PartitionProduceResponse) -> None:
-        base = answer.base_offset
-        time_ms = answer.log_append_time_ms if answer.log_append_time_ms >= 0 else header.max_timestamp_ms
-        self._done.append(Appended(base, base + header.last_offset_delta, time_ms, False))
+    def _note_appended(self, header: Batch, base: int, log_append_time_ms: int, durable: bool) -> None:
+        time_ms = log_append_time_ms if log_append_time_ms >= 0 else header.max_timestamp_ms
+        self._done.append(Appended(base, base + header.last_offset_delta, time_ms, durable))
         self._stamp.next_sequence = _sequence_after(self._stamp.next_sequence, header)
 
     def _failed(self, answer: PartitionProduceResponse, *, sent_before: bool) -> None:
         """Raises Retry if that may help; else _Refused, or an error if it may have been appended."""
+        if isinstance(answer, OwnerPartitionProduceResponse):
+            self._failed_at_owner(answer)
         try:
             self._metadata.check_code(
                 answer.error_code, self._name.topic, f"appending to {self._name}", answer.error_message
@@ -308,21 +419,35 @@ class _Delivery:
         except EmbedlogError as error:
             raise _Refused(error) from None
 
+    def _failed_at_owner(self, answer: OwnerPartitionProduceResponse) -> None:
+        """Raises the owner's own errors, for which Kafka has one retriable code or none."""
+        text = answer.error_message or ""
+        if answer.error == UnexpectedOffset.__name__:
+            expected = self._options.expected_offset
+            assert expected is not None
+            raise _Refused(UnexpectedOffset(text, expected=expected, actual=answer.log_end_offset))
+        if answer.error is not None and answer.error_code == ErrorCode.KAFKA_STORAGE_ERROR:
+            error = error_named(answer.error, text)
+            if isinstance(error, FlushFailed):  # it was appended
+                raise error
+            raise _Refused(error)
+
 
 _PERHAPS_APPENDED: Final = frozenset(
     {ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND}
 )
 
 
-def _headers(batches: bytearray) -> list[BatchHeader]:
-    found: list[BatchHeader] = []
+def _headers(batches: bytearray) -> list[Batch]:
+    found: list[Batch] = []
     pos = 0
     while pos < len(batches):
-        found.append(read_header(batches, pos))
-        pos += found[-1].size
+        header = read_header(batches, pos)
+        found.append(Batch(pos, header.size, header.last_offset_delta, header.max_timestamp_ms))
+        pos += header.size
     return found
 
 
-def _sequence_after(sequence: int, header: BatchHeader) -> int:
+def _sequence_after(sequence: int, header: Batch) -> int:
     """The sequence number after a batch; after 2**31-1 comes 0."""
     return (sequence + header.last_offset_delta + 1) & _SEQUENCES

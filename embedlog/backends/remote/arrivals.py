@@ -24,7 +24,7 @@ class RemoteArrivals(PolledArrivals):
         self._asked = False  # a wait has just asked the leaders
 
     def ready(self) -> Collection[TopicPartition]:
-        if not self._expected:
+        if not self.expected:
             return ()
         appends = self._fetching.appends
         if not self._asked and time.monotonic() >= self._due:
@@ -36,4 +36,7 @@ class RemoteArrivals(PolledArrivals):
 
     def wait(self, timeout_ms: float) -> None:
         super().wait(timeout_ms)
+        self.waited()
+
+    def waited(self) -> None:
         self._asked = True

@@ -2,28 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NoReturn
 
+from ...codec.record_batch import TRANSACTIONAL_BIT
 from ...config import LogSettings, TopicSettings
 from ...errors import UnsupportedByBackend
 from ...model import (
     Appended,
     Fetched,
+    Health,
     OffsetAndTimestamp,
     Record,
     TopicPartition,
 )
+from ...wire.transaction_state import TransactionMetadata
+from ..log_requests import LogCalls
 from ..port import Interrupt
-from .appending import Appending, RemoteAppender, check_options
+from .appending import Appending, RemoteAppender
 from .arrivals import RemoteArrivals
 from .brokers import Brokers
 from .fetching import Fetching
 from .groups import RemoteCoordinator
 from .lookups import Lookups
+from .maintenance import owner_requests
 from .metadata import Metadata
-from .settings import RemoteSettings, addresses
+from .settings import Address, RemoteSettings, addresses
+from .share_groups import ShareCalls
 from .topics import Topics
+from .transactions import RemoteTransactions
+
+_ATTRIBUTES: Final = 22  # the pos of their low byte in a batch
 
 
 class RemoteBackend:
@@ -32,6 +41,8 @@ class RemoteBackend:
     Args:
         path: "kafka://host:port,host2:port".
         settings: RemoteSettings, by their names.
+        bootstrap: the addresses to begin with, if they are not in the path.
+        on_lost: called when no broker answers, before a retry; see `Brokers`.
 
     Raises BrokerUnavailable if no broker responds, InvalidArgument, UnknownSetting, InvalidSetting.
     """
@@ -39,16 +50,29 @@ class RemoteBackend:
     mode = "rw"
     one_batch_per_append = True
 
-    def __init__(self, path: str, settings: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        path: str,
+        settings: Mapping[str, Any],
+        bootstrap: Sequence[Address] = (),
+        on_lost: Callable[[], None] | None = None,
+    ) -> None:
         self.path = path
         self.settings = _checked(settings)
-        self._brokers = Brokers(path, addresses(path), self.settings)
+        self._brokers = Brokers(path, bootstrap or addresses(path), self.settings, on_lost)
         self._metadata = Metadata(self._brokers)
         self.splits = Lookups(self._brokers, self._metadata)
         self._fetching = Fetching(self._brokers, self._metadata, self.splits)
         self.coordinator = RemoteCoordinator(self._brokers, self._metadata)
         self.topic_admin = Topics(self._brokers, self._metadata, self.splits)
         self._appending = Appending(self._brokers, self._metadata, self._fetching.note_append)
+        self._transactions = RemoteTransactions(
+            self._brokers, self._metadata, self.coordinator, self._fetching.note_append
+        )
+        self._appenders: dict[str, list[RemoteAppender]] = {}  # the topics' as of their last use
+        ask = owner_requests(self._brokers)
+        self._maintenance = LogCalls(lambda name, arguments: ask(name, arguments, {}))
+        self._share_coordinator = ShareCalls(ask)
         try:
             self._metadata.connect()
         except BaseException:
@@ -64,6 +88,9 @@ class RemoteBackend:
     def log_id(self) -> str:
         return self._metadata.cluster_id
 
+    def group_reader(self) -> RemoteCoordinator:
+        return self.coordinator
+
     def topic_settings(self, topic: str) -> TopicSettings:
         return self._metadata.config(topic).settings
 
@@ -71,15 +98,18 @@ class RemoteBackend:
 
     def check_append(self, *, flush: bool = False) -> None:
         self.check_open()
-        check_options(flush, None)
+        self._appending.check_options(flush, None)
 
     def appenders(self, topic: str) -> Sequence[RemoteAppender]:
-        view = self._metadata.view(topic)
+        count = len(self._metadata.view(topic).leaders)
         settings = self._metadata.config(topic).settings
-        return [
-            RemoteAppender(self._appending, TopicPartition(topic, number), settings)
-            for number in range(len(view.leaders))
-        ]
+        made = self._appenders.get(topic)
+        if made is None or len(made) != count or made[0].settings is not settings:
+            made = self._appenders[topic] = [
+                RemoteAppender(self._appending, TopicPartition(topic, number), settings)
+                for number in range(count)
+            ]
+        return made
 
     def append(
         self,
@@ -90,8 +120,16 @@ class RemoteBackend:
         flush: bool = False,
         expected_offset: int | None = None,
     ) -> Appended:
-        check_options(flush, expected_offset)
-        return self._appending.append(TopicPartition(topic, partition), batches)
+        if len(batches) > _ATTRIBUTES and batches[_ATTRIBUTES] & TRANSACTIONAL_BIT:
+            if expected_offset is not None:
+                raise UnsupportedByBackend(
+                    "expected_offset: not in a transaction over the wire; begin it in the process that has "
+                    "the log's directory open"
+                )
+            return self._transactions.append(TopicPartition(topic, partition), batches)
+        return self._appending.append(
+            TopicPartition(topic, partition), batches, flush=flush, expected_offset=expected_offset
+        )
 
     # -- reading -----------------------------------------------------------------------------------------
 
@@ -129,6 +167,9 @@ class RemoteBackend:
     ) -> bool:
         return self._fetching.wait(positions, timeout_ms, read_committed, interrupt)
 
+    def sizes(self, topic: str) -> dict[int, int]:
+        return {}
+
     def offset_for_time(self, topic: str, partition: int, time_ms: int) -> OffsetAndTimestamp | None:
         return self.splits.offset_for_time(TopicPartition(topic, partition), time_ms)
 
@@ -144,19 +185,47 @@ class RemoteBackend:
         finally:
             self.coordinator.abandon()
 
-    # -- what has no form on the wire --------------------------------------------------------------------
+    # -- what only a log's owner offers --------------------------------------------------------------------
 
     @property
-    def maintenance(self) -> NoReturn:
+    def share_coordinator(self) -> ShareCalls:
         self.check_open()
+        if self._brokers.reaches_owner:
+            return self._share_coordinator
+        raise UnsupportedByBackend(
+            "share groups are not available over the wire yet: open the log's directory, with shared=True if "
+            "other processes use it, too"
+        )
+
+    @property
+    def transactions(self) -> RemoteTransactions:
+        self.check_open()
+        return self._transactions
+
+    def stored_transactions(self) -> dict[str, TransactionMetadata]:
+        return self.transactions.describe_all()
+
+    def share_reader(self) -> NoReturn:
+        self.check_open()
+        raise UnsupportedByBackend(
+            "share groups are not available over the wire yet: look at the log's directory"
+        )
+
+    @property
+    def maintenance(self) -> LogCalls:
+        self.check_open()
+        if self._brokers.reaches_owner:
+            return self._maintenance
         raise UnsupportedByBackend(
             "recovery, flush, reopen, compact and backup need the log's directory: open that, or use the "
             "command line on the broker's machine. A topic's flush_messages and flush_ms say when its broker "
             "makes records durable, and brokers compact by themselves (min_cleanable_dirty_ratio)"
         )
 
-    def health(self) -> NoReturn:
+    def health(self) -> Health:
         self.check_open()
+        if self._brokers.reaches_owner:
+            return self._maintenance.health()
         raise UnsupportedByBackend("health is not available over the wire: see the brokers' metrics")
 
 

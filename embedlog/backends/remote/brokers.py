@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from typing import Final, TypeVar
 
 from ...errors import BrokerUnavailable, Closed, EmbedlogError, ForkedHandle
@@ -27,6 +26,7 @@ T = TypeVar("T")
 R = TypeVar("R", bound=Response)
 
 _MAX_PAUSE_S: Final = 1.0
+_MAX_PAUSE_NEARBY_S: Final = 0.05  # if its brokers are processes of this machine
 _CONNECT_S: Final = 10.0
 
 
@@ -53,12 +53,48 @@ def check_code(code: int, what: str, message: str | None = None) -> None:
 _KNOWN: Final = frozenset(map(int, ErrorCode))
 
 
-class Brokers:
-    """Connections to the brokers of one cluster. Thread-safe."""
+class Use:
+    """A context of `Brokers.connection`; a generator's would cost an append twice as much."""
 
-    def __init__(self, path: str, bootstrap: Iterable[Address], settings: RemoteSettings) -> None:
+    __slots__ = ("_address", "_brokers", "_connection", "_deadline")
+
+    _connection: Connection
+
+    def __init__(self, brokers: Brokers, address: Address, deadline: float) -> None:
+        self._brokers = brokers
+        self._address = address
+        self._deadline = deadline
+
+    def __enter__(self) -> Connection:
+        self._connection = self._brokers.take(self._address, self._deadline)
+        return self._connection
+
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
+        if error is None:
+            self._brokers.give_back(self._connection)
+        else:
+            self._brokers.drop(self._connection)
+
+
+class Brokers:
+    """Connections to the brokers of one cluster. Thread-safe.
+
+    on_lost: called before each retry of a request that no broker answered, in the thread that asks. It may
+    bring a broker back; what it raises is raised to the caller.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        bootstrap: Iterable[Address],
+        settings: RemoteSettings,
+        on_lost: Callable[[], None] | None = None,
+    ) -> None:
         self.path = path
         self.settings = settings
+        self.reaches_owner = False  # whether the peer connected to last is a log's owner
+        self._on_lost = on_lost
+        self._max_pause = _MAX_PAUSE_S if on_lost is None else _MAX_PAUSE_NEARBY_S
         self._bootstrap = tuple(bootstrap)
         self._lock = threading.Lock()
         self._idle: dict[Address, list[Connection]] = {}
@@ -132,11 +168,14 @@ class Brokers:
                 error = again.error
             except BrokerUnavailable as lost:
                 error = lost
+                if self._on_lost is not None:
+                    self.check_open()
+                    self._on_lost()
             self.check_open()
             if time.monotonic() + pause >= deadline:
                 raise error
             self.pause(pause)
-            pause = min(max(pause * 2, 0.001), _MAX_PAUSE_S)
+            pause = min(max(pause * 2, 0.001), self._max_pause)
 
     def pause(self, seconds: float) -> None:
         """Sleep, unless the log is being closed."""
@@ -148,16 +187,9 @@ class Brokers:
 
     # -- connections -------------------------------------------------------------------------------------
 
-    @contextmanager
-    def connection(self, address: Address, deadline: float) -> Iterator[Connection]:
+    def connection(self, address: Address, deadline: float) -> Use:
         """Exclusive use of a connection to a broker. It is closed after an exception."""
-        connection = self._take(address, deadline)
-        try:
-            yield connection
-        except BaseException:
-            self._drop(connection)
-            raise
-        self._return(connection)
+        return Use(self, address, deadline)
 
     def check_open(self) -> None:
         """Raises Closed, ForkedHandle."""
@@ -192,7 +224,8 @@ class Brokers:
             connection.close()
         self._busy, self._idle = set(), {}
 
-    def _take(self, address: Address, deadline: float) -> Connection:
+    def take(self, address: Address, deadline: float) -> Connection:
+        """A connection for one thread alone: an idle one, or a new one. Raises as `Connection`, Closed."""
         self.check_open()
         oldest = time.monotonic() - self._idle_s
         while True:
@@ -200,21 +233,21 @@ class Brokers:
                 idle = self._idle.get(address)
                 connection = idle.pop() if idle else None
             if connection is None:
+                connection = Connection(address, self.settings, min(deadline, time.monotonic() + _CONNECT_S))
+                self.reaches_owner = connection.is_owner
                 break
             if connection.idle_since > oldest and connection.is_usable():
-                with self._lock:
-                    self._busy.add(connection)
-                return connection
+                break
             connection.close()
-        connection = Connection(address, self.settings, min(deadline, time.monotonic() + _CONNECT_S))
         with self._lock:
             self._busy.add(connection)
         if self._closing.is_set():
-            self._drop(connection)
+            self.drop(connection)
             self.check_open()
         return connection
 
-    def _return(self, connection: Connection) -> None:
+    def give_back(self, connection: Connection) -> None:
+        """The connection is idle again."""
         connection.idle_since = time.monotonic()
         going = [connection]
         with self._lock:
@@ -227,7 +260,8 @@ class Brokers:
         for each in going:
             each.close()
 
-    def _drop(self, connection: Connection) -> None:
+    def drop(self, connection: Connection) -> None:
+        """Close a connection that is in use."""
         connection.close()
         with self._lock:
             self._busy.discard(connection)

@@ -8,25 +8,34 @@ A broker is not trusted: a frame's size is checked against a limit and allocates
 must have the correlation id of the oldest request, and bytes that cannot be decoded are an error. After any
 error the connection cannot be used again.
 
+The kernel keeps the time of calls that wait (SO_RCVTIMEO): Python's own timeouts cost a system call before
+each of them.
+
 For one thread at a time, except `abort`, which makes that thread's request fail.
 """
 
 from __future__ import annotations
 
 import socket
+import struct
 import time
 from collections import deque
 from collections.abc import Mapping
 from typing import Final, TypeVar
 
 from ...errors import BrokerUnavailable, InvalidArgument, RequestTimedOut, UnsupportedByBackend
-from ...wire.apis import APIS
+from ...files import unix_sockets
+from ...runtime.forking import no_fork
 from ...wire.apis.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from ...wire.apis.produce import PRODUCE
 from ...wire.error_codes import ErrorCode
 from ...wire.errors import ProtocolError
 from ...wire.frames import decode_response_header, encode_request, frame_size
 from ...wire.messages import Chunk, Request, Response
-from .settings import Address, RemoteSettings, shown_address
+from ...wire.owner_apis import LOG
+from ...wire.request_template import RequestTemplate
+from ...wire.schema import Api
+from .settings import Address, RemoteSettings, is_path, shown_address
 
 R = TypeVar("R", bound=Response)
 
@@ -39,6 +48,8 @@ SPOKEN: Final[Mapping[str, tuple[int, int]]] = {
     "DeleteTopics": (1, 5),
     "DescribeConfigs": (1, 4),
     "DescribeGroups": (0, 5),
+    "DescribeTransactions": (0, 0),
+    "EndTxn": (5, 5),
     "Fetch": (4, 12),
     "FindCoordinator": (0, 3),
     "Heartbeat": (0, 4),
@@ -48,18 +59,24 @@ SPOKEN: Final[Mapping[str, tuple[int, int]]] = {
     "LeaveGroup": (0, 5),
     "ListGroups": (0, 5),
     "ListOffsets": (1, 10),
+    "ListTransactions": (0, 1),
     "Metadata": (4, 12),
     "OffsetCommit": (2, 9),
     "OffsetDelete": (0, 0),
     "OffsetFetch": (2, 7),
     "Produce": (3, 12),
     "SyncGroup": (0, 5),
+    "TxnOffsetCommit": (5, 5),
 }
 """API -> the versions that this client supports, both included."""
 
 _SOFTWARE: Final = "embedlog"
 _RECEIVE_BYTES: Final = 1 << 14
 _FIRST_PIECE_BYTES: Final = 1 << 20  # initial buffer of a large frame
+_JOIN_BYTES: Final = 1 << 14  # a smaller request is sent as one piece
+_TIMEVAL: Final = struct.Struct("@ll")  # seconds, microseconds
+_LOOK: Final = int(socket.MSG_PEEK | socket.MSG_DONTWAIT)
+_PRECISION: Final = 0.01  # of a timeout: it is set again only if it differs by more
 
 
 class NotKafka(BrokerUnavailable):
@@ -72,17 +89,20 @@ class Connection:
     def __init__(self, address: Address, settings: RemoteSettings, deadline: float) -> None:
         self.address = address
         self.idle_since = 0.0
+        self.is_owner = False  # of a log: it offers more than a broker (wire/owner_apis.py)
+        self.templates: dict[tuple[str, bool], RequestTemplate | None] = {}  # kept by remote/appending.py
         self._settings = settings
         self._received = memoryview(b"")
-        self._expected: deque[tuple[int, type[Response], int]] = deque()
+        self._timeout_s = 0.0  # as the kernel has it
+        self._expected: deque[tuple[int, Api, int]] = deque()
         self._next_id = 0
+        self.transaction_version = 0  # the feature, of the cluster
         self._versions: dict[int, tuple[int, int]] = {}
         try:
-            self._socket = socket.create_connection(address, max(deadline - time.monotonic(), 0.001))
+            self._socket = _connected(address, max(deadline - time.monotonic(), 0.001))
         except (OSError, UnicodeError) as error:
             raise self._failed(error) from error
         try:
-            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._negotiate(deadline)
         except BrokerUnavailable:
             self.close()
@@ -130,38 +150,55 @@ class Connection:
         """Send a request; `receive` returns its response."""
         if version is None:
             version = self.version_of(request)
-        self._next_id = correlation_id = (self._next_id + 1) & 0x7FFFFFFF
         try:
-            chunks = encode_request(request, version, correlation_id, client_id or self._settings.client_id)
+            chunks = encode_request(
+                request, version, self._expect(request.api, version), client_id or self._settings.client_id
+            )
         except ProtocolError as error:
             raise InvalidArgument(f"the request cannot be encoded: {error}") from None
-        self._expected.append((correlation_id, APIS[request.api.key].response, version))
-        try:
-            self._send(chunks, deadline)
-        except OSError as error:
-            raise self._failed(error) from error
+        self._send(chunks, deadline)
+
+    def send_again(self, template: RequestTemplate, index: int, records: memoryview, deadline: float) -> None:
+        """Send a produce request by its template; `receive_again` returns its response."""
+        self._send(template.request(self._expect(PRODUCE, template.version), index, records), deadline)
 
     def receive(self, response: type[R], deadline: float) -> R:
-        """The response to the oldest pending request.
+        """The response to the oldest pending request, decoded as the class that goes with its class.
 
         Its records are views of bytes that no other response shares.
         """
-        correlation_id, kind, version = self._expected.popleft()
-        assert kind is response
+        return self._decoded(response, self._frame(deadline))
+
+    def receive_again(
+        self, template: RequestTemplate, index: int, response: type[R], deadline: float
+    ) -> tuple[int, int] | R:
+        """The base offset and append time if the append succeeded; else as `receive`."""
+        frame = self._frame(deadline)
+        numbers = template.numbers_of(frame)
+        if numbers is None or numbers[:2] != (self._expected[0][0], index):
+            return self._decoded(response, frame)
+        self._expected.popleft()
+        return numbers[2:]
+
+    def _expect(self, api: Api, version: int) -> int:
+        """The correlation id of a request that is sent next."""
+        self._next_id = correlation_id = (self._next_id + 1) & 0x7FFFFFFF
+        self._expected.append((correlation_id, api, version))
+        return correlation_id
+
+    def _decoded(self, response: type[R], frame: memoryview) -> R:
+        """The response to the oldest pending request."""
+        correlation_id, api, version = self._expected.popleft()
+        assert response.api is api
         try:
-            frame = self._frame(deadline)
             found, pos = decode_response_header(frame, response.api, version)
             if found != correlation_id:
                 raise ProtocolError(f"a response to request {found}, expected {correlation_id}")
             if response is ApiVersionsResponse and _is_unsupported(frame, pos):
                 version = 0
             return response.decode(frame, version, pos)
-        except OSError as error:
-            raise self._failed(error) from error
         except ProtocolError as error:
-            raise NotKafka(
-                f"{shown_address(self.address)} does not speak Kafka's protocol: {error}"
-            ) from error
+            raise self._not_kafka(error) from error
 
     def version_of(self, request: Request) -> int:
         """The version to send a request in. Raises UnsupportedByBackend."""
@@ -190,8 +227,7 @@ class Connection:
         if self._expected or self._received:
             return False
         try:
-            self._socket.settimeout(0)
-            self._socket.recv(1, socket.MSG_PEEK)
+            self._socket.recv(1, _LOOK)
         except BlockingIOError:
             return True
         except OSError:
@@ -207,7 +243,8 @@ class Connection:
 
     def close(self) -> None:
         """Close the socket without shutting the connection down: a forked child closes its copy."""
-        self._socket.close()
+        with no_fork:  # see runtime/forking.py
+            self._socket.close()
 
     # -- inside ------------------------------------------------------------------------------------------
 
@@ -220,6 +257,9 @@ class Connection:
             versions = {each.api_key: (each.min_version, each.max_version) for each in answer.api_keys}
             if not answer.error_code:
                 self._versions = versions
+                self.is_owner = LOG.key in versions
+                levels = {each.name: each.max_version_level for each in answer.finalized_features}
+                self.transaction_version = levels.get("transaction.version", 0)
                 return
             older = min(versions.get(request.api.key, (0, 0))[1], version - 1)
             if answer.error_code != ErrorCode.UNSUPPORTED_VERSION or older < 0:
@@ -231,36 +271,58 @@ class Connection:
 
     def _failed(self, error: OSError | UnicodeError) -> BrokerUnavailable:
         if isinstance(error, TimeoutError):
-            return RequestTimedOut(f"broker {shown_address(self.address)} did not respond in time")
+            hint = ": its process may be stopped" if is_path(self.address) else ""
+            return RequestTimedOut(f"broker {shown_address(self.address)} did not respond in time{hint}")
         return BrokerUnavailable(f"broker {shown_address(self.address)}: {error}")
 
+    def _not_kafka(self, error: ProtocolError) -> NotKafka:
+        return NotKafka(f"{shown_address(self.address)} does not speak Kafka's protocol: {error}")
+
     def _wait_until(self, deadline: float) -> None:
+        """Set the timeout of the next call, which raises BlockingIOError about then: call this again."""
         left = deadline - time.monotonic()
         if left <= 0:
             raise TimeoutError
-        self._socket.settimeout(left)
+        if abs(left - self._timeout_s) > left * _PRECISION:
+            timeout = _TIMEVAL.pack(int(left), max(int(left % 1 * 1e6), 1))
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeout)
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeout)
+            self._timeout_s = left
 
     def _send(self, chunks: list[Chunk], deadline: float) -> None:
+        if sum([len(chunk) for chunk in chunks]) <= _JOIN_BYTES:
+            chunks = [b"".join(chunks)]  # type: ignore[arg-type]
         pieces = [memoryview(chunk) for chunk in chunks]  # type: ignore[arg-type]
-        while pieces:
-            self._wait_until(deadline)
-            sent = self._socket.sendmsg(pieces)
-            while pieces and sent >= len(pieces[0]):
-                sent -= len(pieces.pop(0))
-            if sent:
-                pieces[0] = pieces[0][sent:]
+        try:
+            while pieces:
+                self._wait_until(deadline)
+                try:
+                    sent = self._socket.sendmsg(pieces)
+                except BlockingIOError:
+                    continue
+                while pieces and sent >= len(pieces[0]):
+                    sent -= len(pieces.pop(0))
+                if sent:
+                    pieces[0] = pieces[0][sent:]
+        except OSError as error:
+            raise self._failed(error) from error
 
     def _frame(self, deadline: float) -> memoryview:
         """The next frame, without its size."""
-        received = self._received
-        while len(received) < 4:
-            received = memoryview(bytes(received) + self._receive(deadline))
-        stop = 4 + frame_size(received, 0, self._settings.receive_message_max_bytes)
-        if len(received) >= stop:
-            self._received = received[stop:]
-            return received[4:stop]
-        self._received = memoryview(b"")
-        return self._rest(received[4:], stop - 4, deadline)
+        try:
+            received = self._received
+            while len(received) < 4:
+                received = memoryview(bytes(received) + self._receive(deadline))
+            stop = 4 + frame_size(received, 0, self._settings.receive_message_max_bytes)
+            if len(received) >= stop:
+                self._received = received[stop:]
+                return received[4:stop]
+            self._received = memoryview(b"")
+            return self._rest(received[4:], stop - 4, deadline)
+        except OSError as error:
+            raise self._failed(error) from error
+        except ProtocolError as error:
+            raise self._not_kafka(error) from error
 
     def _rest(self, begun: memoryview, size: int, deadline: float) -> memoryview:
         """A frame that has begun. Its buffer grows with the bytes received, whatever its size claims."""
@@ -271,19 +333,26 @@ class Connection:
             if have == len(frame):
                 frame += bytes(min(size - have, have))
             self._wait_until(deadline)
-            with memoryview(frame) as view:
-                count = self._socket.recv_into(view[have:])
+            try:
+                with memoryview(frame) as view:
+                    count = self._socket.recv_into(view[have:])
+            except BlockingIOError:
+                continue
             if not count:
                 raise self._ended()
             have += count
         return memoryview(frame)
 
     def _receive(self, deadline: float) -> bytes:
-        self._wait_until(deadline)
-        received = self._socket.recv(_RECEIVE_BYTES)
-        if not received:
-            raise self._ended()
-        return received
+        while True:
+            self._wait_until(deadline)
+            try:
+                received = self._socket.recv(_RECEIVE_BYTES)
+            except BlockingIOError:
+                continue
+            if not received:
+                raise self._ended()
+            return received
 
     def _ended(self) -> OSError:
         return ConnectionResetError("the broker closed the connection")
@@ -292,3 +361,14 @@ class Connection:
 def _is_unsupported(frame: memoryview, pos: int) -> bool:
     """Whether a response to ApiVersions is the one in version 0 with UNSUPPORTED_VERSION."""
     return bytes(frame[pos : pos + 2]) == ErrorCode.UNSUPPORTED_VERSION.to_bytes(2, "big")
+
+
+def _connected(address: Address, timeout_s: float) -> socket.socket:
+    """A connection to a port, or to a Unix socket, without a timeout. Raises OSError."""
+    if is_path(address):
+        connected = unix_sockets.connect(address[0], timeout_s)
+    else:
+        connected = socket.create_connection(address, timeout_s)
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connected.settimeout(None)
+    return connected

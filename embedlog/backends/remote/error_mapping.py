@@ -10,6 +10,7 @@ from typing import Final
 
 from ... import errors
 from ...wire.error_codes import ErrorCode
+from ...wire.owner_apis import STORAGE_ERRORS
 
 _OWN: Final[dict[ErrorCode, tuple[type[errors.EmbedlogError], str]]] = {
     ErrorCode.OFFSET_OUT_OF_RANGE: (
@@ -41,6 +42,7 @@ _OWN: Final[dict[ErrorCode, tuple[type[errors.EmbedlogError], str]]] = {
     ),
     ErrorCode.GROUP_ID_NOT_FOUND: (errors.GroupNotFound, "no such group"),
     ErrorCode.NON_EMPTY_GROUP: (errors.GroupNotEmpty, "the group has members: stop them first"),
+    ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC: (errors.GroupNotEmpty, "the group's members read the topic"),
     ErrorCode.TOPIC_ALREADY_EXISTS: (errors.TopicExists, "the topic already exists"),
     ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER: (
         errors.OutOfOrderSequence,
@@ -64,8 +66,22 @@ _OWN: Final[dict[ErrorCode, tuple[type[errors.EmbedlogError], str]]] = {
         "outside the broker's group.min.session.timeout.ms and group.max.session.timeout.ms",
     ),
     ErrorCode.UNKNOWN_PRODUCER_ID: (errors.OutOfOrderSequence, "the broker has forgotten this producer"),
-    ErrorCode.INVALID_PRODUCER_ID_MAPPING: (errors.InvalidProducerEpoch, "another producer has this id"),
-    ErrorCode.PRODUCER_FENCED: (errors.InvalidProducerEpoch, "a newer producer has this id"),
+    ErrorCode.INVALID_PRODUCER_ID_MAPPING: (
+        errors.InvalidProducerIdMapping,
+        "the transactional id has another producer id now",
+    ),
+    ErrorCode.PRODUCER_FENCED: (errors.ProducerFenced, "a newer producer has this id"),
+    ErrorCode.INVALID_TXN_STATE: (errors.InvalidTxnState, "the transaction has ended, or has not begun"),
+    ErrorCode.TRANSACTION_ABORTABLE: (errors.InvalidTxnState, "abort the transaction"),
+    ErrorCode.CONCURRENT_TRANSACTIONS: (
+        errors.ConcurrentTransactions,
+        "the last transaction is still being ended: retry",
+    ),
+    ErrorCode.TRANSACTIONAL_ID_NOT_FOUND: (errors.TransactionNotFound, "no such transactional id"),
+    ErrorCode.INVALID_TRANSACTION_TIMEOUT: (
+        errors.InvalidArgument,
+        "timeout_ms is above the broker's transaction.max.timeout.ms",
+    ),
     ErrorCode.OFFSET_METADATA_TOO_LARGE: (
         errors.InvalidCommit,
         "longer than the broker's offset.metadata.max.bytes",
@@ -73,6 +89,8 @@ _OWN: Final[dict[ErrorCode, tuple[type[errors.EmbedlogError], str]]] = {
     ErrorCode.INVALID_COMMIT_OFFSET_SIZE: (errors.InvalidCommit, "too large to store"),
     ErrorCode.INVALID_CONFIG: (errors.InvalidSetting, "a setting has an invalid value"),
 }
+
+_OWNERS: Final = {code: kind for kind, code in STORAGE_ERRORS.items()}
 
 _ADVICE: Final[dict[ErrorCode, str]] = {
     ErrorCode.LEADER_NOT_AVAILABLE: "the partition has no leader: retry",
@@ -92,6 +110,8 @@ def error_of(code: int, what: str, details: str | None = None) -> errors.Embedlo
 
     `what` names the request in a few words; `details` is the broker's own message, if any.
     """
+    if code in _OWNERS:
+        return _OWNERS[code](f"{what}: {details or 'the owner cannot write its files'}")
     known = ErrorCode(code) if code in set(ErrorCode) else None
     name = f"error {code}" if known is None else f"{known.name} ({code})"
     own = f" [{details}]" if details else ""

@@ -56,12 +56,12 @@ _MAX_JOINS: Final = 3  # the first response assigns the member id to join with
 
 
 class RemoteCoordinator:
-    """Implements `port.GroupAdmin` over the coordinators of a cluster. Thread-safe."""
+    """Implements `coordinators.GroupAdmin` over the coordinators of a cluster. Thread-safe."""
 
     def __init__(self, brokers: Brokers, metadata: Metadata) -> None:
         self._brokers = brokers
         self._metadata = metadata
-        self._coordinators = Coordinators(brokers)
+        self.coordinators = Coordinators(brokers)
         settings = brokers.settings
         self._beat_ms = min(settings.request_timeout_ms, max(settings.session_timeout_ms // 3, 1))
         self._joining: set[LocalMember] = set()
@@ -99,12 +99,16 @@ class RemoteCoordinator:
             group, member_id, group_instance_id, session_timeout_ms / 1000, on_rebalance or _ignore
         )
 
+        joined: Future[JoinResult] = Future()
+
         def join() -> JoinResult:
             answer = JoinGroupResponse(error_code=ErrorCode.MEMBER_ID_REQUIRED, member_id=member_id)
             self._joining.add(member)
             try:
                 for _ in range(_MAX_JOINS):
-                    answer = self._coordinators.ask(
+                    if joined.cancelled():
+                        break
+                    answer = self.coordinators.ask(
                         group,
                         request(member.member_id),
                         JoinGroupResponse,
@@ -119,7 +123,6 @@ class RemoteCoordinator:
                 self._joining.discard(member)
             check_code(answer.error_code, f"joining group {group!r}")
             member.generation, member.protocol = answer.generation_id, answer.protocol_name or ""
-            self._heartbeats.add(member)
             return JoinResult(
                 member.member_id,
                 member.generation,
@@ -132,11 +135,31 @@ class RemoteCoordinator:
                 ),
             )
 
-        return _in_thread(join)
+        def run() -> None:
+            failed: BaseException | None = None
+            try:
+                result = join()
+            except BaseException as error:
+                failed = error
+            if not joined.set_running_or_notify_cancel():
+                self._leave_quietly(member)  # its id may have come after `withdraw`
+            elif failed is not None:
+                joined.set_exception(failed)
+            else:
+                self._heartbeats.add(member)
+                joined.set_result(result)
+
+        def withdraw(_: object) -> None:
+            if joined.cancelled():
+                self._leave_quietly(member)  # which answers a join that waits
+
+        joined.add_done_callback(withdraw)
+        _start(run)
+        return joined
 
     def _joined(self, group: str, answer: JoinGroupResponse) -> JoinGroupResponse:
         if answer.error_code != ErrorCode.MEMBER_ID_REQUIRED:
-            self._coordinators.check(group, answer.error_code, f"joining group {group!r}")
+            self.coordinators.check(group, answer.error_code, f"joining group {group!r}")
         return answer
 
     def sync_group(
@@ -158,11 +181,11 @@ class RemoteCoordinator:
         )
 
         def synced(answer: SyncGroupResponse) -> bytes:
-            self._coordinators.check(group, answer.error_code, f"syncing with group {group!r}")
+            self.coordinators.check(group, answer.error_code, f"syncing with group {group!r}")
             return answer.assignment
 
         def sync() -> bytes:
-            assignment = self._coordinators.ask(
+            assignment = self.coordinators.ask(
                 group, request, SyncGroupResponse, synced, wait_ms=_MAX_SYNC_MS
             )
             member.error = None  # of the rebalance that has ended now
@@ -195,11 +218,11 @@ class RemoteCoordinator:
             member_id=member.member_id,
             group_instance_id=member.instance_id,
         )
-        self._coordinators.ask(
+        self.coordinators.ask(
             member.group,
             request,
             HeartbeatResponse,
-            lambda answer: self._coordinators.check(
+            lambda answer: self.coordinators.check(
                 member.group, answer.error_code, f"a heartbeat to group {member.group!r}"
             ),
             timeout_ms=self._beat_ms,
@@ -217,9 +240,14 @@ class RemoteCoordinator:
 
         def left(answer: LeaveGroupResponse) -> None:
             for code in (answer.error_code, *(each.error_code for each in answer.members)):
-                self._coordinators.check(member.group, code, f"leaving group {member.group!r}")
+                self.coordinators.check(member.group, code, f"leaving group {member.group!r}")
 
-        self._coordinators.ask(member.group, request, LeaveGroupResponse, left, timeout_ms=_LEAVE_MS)
+        self.coordinators.ask(member.group, request, LeaveGroupResponse, left, timeout_ms=_LEAVE_MS)
+
+    def _leave_quietly(self, member: LocalMember) -> None:
+        if member.member_id:
+            with contextlib.suppress(EmbedlogError):  # it is out, or its session will expire
+                self._leave(member)
 
     # -- offsets -----------------------------------------------------------------------------------------
 
@@ -245,12 +273,11 @@ class RemoteCoordinator:
                     committed_metadata=committed.metadata,
                 )
             )
-        member = self._heartbeats.get(group, member_id) if member_id else None
         request = OffsetCommitRequest(
             group_id=group,
             generation_id_or_member_epoch=generation,
             member_id=member_id,
-            group_instance_id=None if member is None else member.instance_id,
+            group_instance_id=self.instance_id(group, member_id),
             topics=list(topics.values()),
         )
 
@@ -260,12 +287,17 @@ class RemoteCoordinator:
                     if part.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and self._is_gone(found.name):
                         continue  # there is nothing left to commit
                     what = f"committing {found.name} {part.partition_index} for group {group!r}"
-                    self._coordinators.check(group, part.error_code, what)
+                    self.coordinators.check(group, part.error_code, what)
 
-        self._coordinators.ask(group, request, OffsetCommitResponse, committed_all)
+        self.coordinators.ask(group, request, OffsetCommitResponse, committed_all)
+
+    def instance_id(self, group: str, member_id: str) -> str | None:
+        """The group_instance_id of a member that joined here, if it has one."""
+        member = self._heartbeats.get(group, member_id) if member_id else None
+        return None if member is None else member.instance_id
 
     def committed_offsets(
-        self, group: str, partitions: Iterable[TopicPartition] | None = None
+        self, group: str, partitions: Iterable[TopicPartition] | None = None, *, require_stable: bool = False
     ) -> dict[TopicPartition, CommittedOffset]:
         wanted: dict[str, OffsetFetchRequestTopic] | None = None
         if partitions is not None:
@@ -278,25 +310,25 @@ class RemoteCoordinator:
         request = OffsetFetchRequest(
             group_id=group,
             topics=None if wanted is None else list(wanted.values()),
-            require_stable=True,
+            require_stable=require_stable,
         )
 
         def fetched(answer: OffsetFetchResponse) -> dict[TopicPartition, CommittedOffset]:
             what = f"the offsets of group {group!r}"
-            self._coordinators.check(group, answer.error_code, what)
+            self.coordinators.check(group, answer.error_code, what)
             found = {}
             for topic in answer.topics:
                 for part in topic.partitions:
                     if part.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                         continue
-                    self._coordinators.check(group, part.error_code, what)
+                    self.coordinators.check(group, part.error_code, what)
                     if part.committed_offset >= 0:
                         found[TopicPartition(topic.name, part.partition_index)] = CommittedOffset(
                             part.committed_offset, part.committed_leader_epoch, part.metadata or ""
                         )
             return found
 
-        return self._coordinators.ask(group, request, OffsetFetchResponse, fetched)
+        return self.coordinators.ask(group, request, OffsetFetchResponse, fetched)
 
     def _is_gone(self, topic: str) -> bool:
         self._metadata.forget(topic)
@@ -315,12 +347,12 @@ class RemoteCoordinator:
 
         def deleted(answer: OffsetDeleteResponse) -> None:
             what = f"deleting offsets of group {group!r}"
-            self._coordinators.check(group, answer.error_code, what)
+            self.coordinators.check(group, answer.error_code, what)
             for topic in answer.topics:
                 for part in topic.partitions:
-                    self._coordinators.check(group, part.error_code, what)
+                    self.coordinators.check(group, part.error_code, what)
 
-        self._coordinators.ask(group, request, OffsetDeleteResponse, deleted)
+        self.coordinators.ask(group, request, OffsetDeleteResponse, deleted)
 
     # -- groups ------------------------------------------------------------------------------------------
 
@@ -337,14 +369,14 @@ class RemoteCoordinator:
 
     def coordinator_of(self, group: str) -> Address:
         """The address of the group's coordinator. Raises BrokerUnavailable if there is none."""
-        return self._brokers.retried(lambda deadline: self._coordinators.find(group, deadline))
+        return self._brokers.retried(lambda deadline: self.coordinators.find(group, deadline))
 
     def describe_group(self, group: str) -> GroupDescription:
         def described(answer: DescribeGroupsResponse) -> GroupDescription:
             for found in answer.groups:
                 if found.group_id != group:
                     continue
-                self._coordinators.check(group, found.error_code, f"describing group {group!r}")
+                self.coordinators.check(group, found.error_code, f"describing group {group!r}")
                 state = _state(found.group_state)
                 if state is GroupState.DEAD:
                     raise GroupNotFound(f"no group {group!r}")
@@ -365,27 +397,23 @@ class RemoteCoordinator:
                 )
             raise NotKafka(f"the response to DescribeGroups lacks group {group!r}")
 
-        return self._coordinators.ask(
+        return self.coordinators.ask(
             group, DescribeGroupsRequest(groups=[group]), DescribeGroupsResponse, described
         )
 
     def delete_group(self, group: str) -> None:
         def deleted(answer: DeleteGroupsResponse) -> None:
             for found in answer.results:
-                self._coordinators.check(group, found.error_code, f"deleting group {group!r}")
+                self.coordinators.check(group, found.error_code, f"deleting group {group!r}")
 
-        self._coordinators.ask(
-            group, DeleteGroupsRequest(groups_names=[group]), DeleteGroupsResponse, deleted
-        )
+        self.coordinators.ask(group, DeleteGroupsRequest(groups_names=[group]), DeleteGroupsResponse, deleted)
 
     # -- the end -----------------------------------------------------------------------------------------
 
     def close(self) -> None:
         """Leave all groups, also those whose join is pending."""
         for member in (*self._heartbeats.close(), *tuple(self._joining)):
-            if member.member_id:
-                with contextlib.suppress(EmbedlogError):
-                    self._leave(member)
+            self._leave_quietly(member)
 
     def abandon(self) -> None:
         """In a forked child: forget the parent's members."""
@@ -416,5 +444,9 @@ def _in_thread(work: Callable[[], T]) -> Future[T]:
         else:
             future.set_result(result)
 
-    threading.Thread(target=run, name="embedlog-group", daemon=True).start()
+    _start(run)
     return future
+
+
+def _start(run: Callable[[], None]) -> None:
+    threading.Thread(target=run, name="embedlog-group", daemon=True).start()

@@ -304,7 +304,7 @@ def _parsed(given: dict[str, str | None]) -> dict[str, Any]:
     """Parse a broker's settings; those that embedlog does not have are omitted."""
     found: dict[str, Any] = {}
     for name, value in given.items():
-        if value is not None:
+        if value is not None and TopicSettings.resolved(name, value) is not None:
             with contextlib.suppress(EmbedlogError):
                 found |= TopicSettings.parse({name: value})
     return found

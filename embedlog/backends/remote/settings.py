@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar, Final, TypeAlias
 
 from ...config import MAX_INT32, MIB, Settings
@@ -15,8 +14,7 @@ DEFAULT_PORT: Final = 9092
 Address: TypeAlias = tuple[str, int]
 
 
-@dataclass(frozen=True, slots=True)
-class RemoteSettings(Settings):
+class RemoteSettings(Settings, frozen=True):
     """The settings of a client, under Kafka's names. Times are in milliseconds."""
 
     rules: ClassVar[Mapping[str, Mapping[str, Any]]] = {
@@ -43,9 +41,16 @@ class RemoteSettings(Settings):
     session_timeout_ms: int = 45_000
 
 
+def is_path(address: Address) -> bool:
+    """Whether it is the path of a Unix socket. Its port is 0."""
+    return address[0].startswith("/")
+
+
 def shown_address(address: Address) -> str:
-    """host:port; an IPv6 address is in brackets."""
+    """host:port; an IPv6 address is in brackets. The path of a Unix socket."""
     host, port = address
+    if is_path(address):
+        return host
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 

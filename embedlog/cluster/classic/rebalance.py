@@ -27,14 +27,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from ...errors import InvalidArgument
+from ...files.names import INTERNAL_TOPICS
 from ...model import TopicPartition
 from ..zookeeper.contents import STATIC, WHITE_LIST, Subscription
 from .topic_filter import compiled
-
-INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state"})
 
 
 class ConsumerThread(NamedTuple):

@@ -24,8 +24,8 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from ...backends.remote.error_mapping import error_of
-from ...clients.fetch_decoder import Records, decode_chunk
 from ...codec import loops
+from ...codec.fetch_decoder import Records, decode_chunk
 from ...codec.message_set import iter_messages, message_records
 from ...codec.record_batch import MAGIC, MAGIC_POS
 from ...config import MAX_INT32, MAX_INT64, MIB

@@ -1,7 +1,8 @@
 """OffsetCommit, OffsetFetch, OffsetDelete: the committed offsets of groups.
 
 A commit is appended to `__consumer_offsets` before it is answered. From version 10 on topics are identified
-by id; offsets are stored under topic names and deleted with the topic. A negative offset is stored as sent
+by id; offsets are stored under topic names and deleted with the topic. A client that asks for stable offsets
+gets UNSTABLE_OFFSET_COMMIT where an open transaction may change one. A negative offset is stored as sent
 (kafkajs commits -1 and -2 to reset a group); clients treat it as none.
 
 Version 0 of OffsetCommit and OffsetFetch stores offsets in the cluster's ZooKeeper, at any broker. A broker
@@ -10,7 +11,7 @@ without ZooKeeper stores them in `__consumer_offsets`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Final, NamedTuple
 
@@ -48,7 +49,7 @@ from ...wire.apis.offset_fetch import (
 )
 from ...wire.error_codes import ErrorCode
 from ...wire.schema import NO_UUID
-from ..api_errors import error_code_for, group_error_code_for
+from ..api_errors import CodeFor, error_code_for, group_error_code_for
 from ..broker_context import BrokerContext, Handler, RequestContext
 from ..coordination import ConsumerOffsets
 from ..group_requests import GroupRequests
@@ -87,9 +88,11 @@ class RequestedTopic(NamedTuple):
 class CommitHandlers:
     """Handles the APIs of committed offsets."""
 
-    def __init__(self, broker: BrokerContext, requests: GroupRequests) -> None:
+    def __init__(self, broker: BrokerContext, requests: GroupRequests, code_for: CodeFor) -> None:
+        """code_for: the code of a commit that fails."""
         self._broker = broker
         self._requests = requests
+        self._code_for = code_for
 
     def handlers(self) -> dict[str, Handler]:
         """API -> handler."""
@@ -117,7 +120,7 @@ class CommitHandlers:
                         given.committed_metadata or "",
                     )
 
-        def answer(code: ErrorCode) -> OffsetCommitResponse:
+        def answer(code: int) -> OffsetCommitResponse:
             return _commit_response(request, checked, code)
 
         def commit_in_zookeeper(kept: ConsumerOffsets) -> OffsetCommitResponse:
@@ -164,7 +167,7 @@ class CommitHandlers:
 
     def _commit_code(
         self, context: RequestContext, request: OffsetCommitRequest, error: EmbedlogError
-    ) -> ErrorCode:
+    ) -> int:
         """The code for a failed commit. For a member of a missing group it depends on the version."""
         lost = isinstance(error, (UnknownMember, IllegalGeneration))
         if lost and request.generation_id_or_member_epoch >= 0:
@@ -176,7 +179,7 @@ class CommitHandlers:
                 return ErrorCode.ILLEGAL_GENERATION
             except EmbedlogError:
                 pass
-        return group_error_code_for(error, member=True)
+        return self._code_for(error)
 
     # -- OffsetFetch -----------------------------------------------------------------------------------
 
@@ -207,23 +210,36 @@ class CommitHandlers:
                 else [RequestedTopic(t.name, NO_UUID, t.partition_indexes) for t in topics]
             )
             asked = [(request.group_id, of)]
+        members = {
+            group.group_id: (group.member_id, group.member_epoch)
+            for group in request.groups
+            if group.member_id is not None and group.member_epoch >= 0
+        }
         return self._requests.run(
             context,
-            lambda: self._fetch_all(context, asked),
+            lambda: self._fetch_all(context, asked, members, request.require_stable),
             lambda error: _fetch_response(
                 context, [(group, _empty(topics, ErrorCode.NONE), error) for group, topics in asked]
             ),
         )
 
     def _fetch_all(
-        self, context: RequestContext, asked: Iterable[tuple[str, list[RequestedTopic] | None]]
+        self,
+        context: RequestContext,
+        asked: Iterable[tuple[str, list[RequestedTopic] | None]],
+        members: Mapping[str, tuple[str, int]],
+        require_stable: bool,
     ) -> OffsetFetchResponse:
         found: list[tuple[str, list[TopicOffsets], EmbedlogError | None]] = []
         for group, topics in asked:
             try:
                 if self._zookeeper_store(context) is None:
                     self._requests.check_coordinates(group)
-                found.append((group, self._fetch_group(context, group, topics), None))
+                if group in members:
+                    self._broker.groups.check_member_epoch(group, *members[group])
+                pending = self._broker.groups.pending_offsets(group) if require_stable else frozenset()
+                fetched = self._fetch_group(context, group, topics)
+                found.append((group, _only_stable(fetched, pending), None))
             except EmbedlogError as error:
                 found.append((group, _empty(topics, ErrorCode.NONE), error))
         return _fetch_response(context, found)
@@ -322,7 +338,7 @@ class CommitHandlers:
 
 
 def _commit_response(
-    request: OffsetCommitRequest, checked: list[list[ErrorCode]], code: ErrorCode
+    request: OffsetCommitRequest, checked: list[list[ErrorCode]], code: int
 ) -> OffsetCommitResponse:
     """`code` is for all partitions without an error of their own."""
     return OffsetCommitResponse(
@@ -349,6 +365,23 @@ def _find(
         return PartitionOffset(number, _NOTHING, ErrorCode.UNKNOWN_TOPIC_ID)
     offset = committed.get(TopicPartition(topic, number))
     return PartitionOffset(number, _NOTHING, missing) if offset is None else PartitionOffset(number, offset)
+
+
+def _only_stable(topics: list[TopicOffsets], pending: Collection[TopicPartition]) -> list[TopicOffsets]:
+    """With an error for each partition whose offset an open transaction may change."""
+    if not pending:
+        return topics
+    return [
+        topic._replace(
+            partitions=[
+                PartitionOffset(one.partition, _NOTHING, ErrorCode.UNSTABLE_OFFSET_COMMIT)
+                if TopicPartition(topic.name, one.partition) in pending
+                else one
+                for one in topic.partitions
+            ]
+        )
+        for topic in topics
+    ]
 
 
 def _distinct(groups: Sequence[OffsetFetchRequestGroup]) -> list[OffsetFetchRequestGroup]:

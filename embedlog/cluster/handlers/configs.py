@@ -1,4 +1,4 @@
-"""DescribeConfigs, AlterConfigs, IncrementalAlterConfigs: settings of topics, and of the broker.
+"""DescribeConfigs, AlterConfigs, IncrementalAlterConfigs, ListConfigResources: topics' and brokers' settings.
 
 Changes to a topic's settings are durable. A broker's settings are given at its start: clients may change two
 of them until the broker stops, and can only read the others and the log's. As there are no ACLs, the settings
@@ -29,8 +29,13 @@ from ...wire.apis.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
+from ...wire.apis.list_config_resources import (
+    ConfigResource,
+    ListConfigResourcesRequest,
+    ListConfigResourcesResponse,
+)
 from ...wire.error_codes import ErrorCode
-from ..api_errors import ApiError, error_code_for
+from ..api_errors import ApiError, CodeFor, error_code_for
 from ..broker_context import BrokerContext, Handler, RequestContext
 from ..settings import BrokerSettings
 from ..topic_configs import (
@@ -51,7 +56,9 @@ from ..topic_configs import (
     validate_topic_configs,
 )
 
-_TOPIC, _BROKER = 2, 4
+_TOPIC, _BROKER, _BROKER_LOGGER, _CLIENT_METRICS, _GROUP = 2, 4, 8, 16, 32
+_RESOURCES: Final = frozenset({_TOPIC, _BROKER, _BROKER_LOGGER, _CLIENT_METRICS, _GROUP})
+_FIRST_WITH_RESOURCE_TYPES: Final = 1
 _SET, _DELETE, _APPEND, _SUBTRACT = range(4)
 _DYNAMIC: Final = frozenset({"auto_create_topics_enable", "num_partitions"})
 _FACTS: Final = {"advertised.listeners": STRING, "default.replication.factor": INT, "log.dirs": STRING}
@@ -70,8 +77,9 @@ _Change: TypeAlias = Callable[[Sequence[Any], _Texts, _Values], dict[str, str]]
 class ConfigHandlers:
     """Handles the APIs of settings."""
 
-    def __init__(self, broker: BrokerContext) -> None:
+    def __init__(self, broker: BrokerContext, code_for: CodeFor) -> None:
         self._broker = broker
+        self._code_for = code_for
 
     def handlers(self) -> dict[str, Handler]:
         """API -> handler."""
@@ -79,9 +87,30 @@ class ConfigHandlers:
             "DescribeConfigs": self.describe_configs,
             "AlterConfigs": self.alter_configs,
             "IncrementalAlterConfigs": self.incremental_alter_configs,
+            "ListConfigResources": self.list_config_resources,
         }
 
     # -- describing ------------------------------------------------------------------------------------
+
+    def list_config_resources(
+        self, context: RequestContext, request: ListConfigResourcesRequest
+    ) -> ListConfigResourcesResponse:
+        """The brokers and topics; none of the other resources has settings here."""
+        kinds = frozenset(request.resource_types) or _RESOURCES
+        if context.version < _FIRST_WITH_RESOURCE_TYPES:
+            kinds = frozenset({_CLIENT_METRICS})
+        if not kinds <= _RESOURCES:
+            return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
+        brokers = [str(broker.node_id) for broker in self._broker.coordination.brokers()]
+        names = {_BROKER: brokers, _TOPIC: self._broker.store.topics()}
+        return ListConfigResourcesResponse(
+            config_resources=[
+                ConfigResource(resource_name=name, resource_type=kind)
+                for kind in names
+                if kind in kinds
+                for name in names[kind]
+            ]
+        )
 
     def describe_configs(
         self, context: RequestContext, request: DescribeConfigsRequest
@@ -102,7 +131,7 @@ class ConfigHandlers:
         try:
             values = self._values(resource.resource_type, resource.resource_name)
         except EmbedlogError as error:
-            result.error_code, result.error_message = _encode_error(error)
+            result.error_code, result.error_message = error_code_for(error), str(error)
             return result
         keys = resource.configuration_keys
         wanted = None if keys is None else frozenset(keys)
@@ -205,7 +234,7 @@ class ConfigHandlers:
                     self._check_broker(kind, name)
                     self._alter_broker(resource.configs, change, request.validate_only)
             except EmbedlogError as error:
-                response.error_code, response.error_message = _encode_error(error)
+                response.error_code, response.error_message = self._code_for(error), str(error)
             responses.append(response)
         return responses
 
@@ -314,7 +343,3 @@ def _encode_entry(value: ConfigEntry, synonyms: bool) -> DescribeConfigsResource
         ],
         config_type=value.type,
     )
-
-
-def _encode_error(error: EmbedlogError) -> tuple[ErrorCode, str]:
-    return error_code_for(error), str(error)

@@ -108,7 +108,7 @@ def _encode_producer(producer_id: int, producer: ProducerStateEntry) -> Producer
         producer_id=producer_id,
         producer_epoch=producer.epoch,
         last_sequence=-1 if last is None else last.last_sequence,
-        last_timestamp=-1 if last is None else last.timestamp_ms,
+        last_timestamp=producer.last_timestamp_ms,
         coordinator_epoch=producer.coordinator_epoch,
         current_txn_start_offset=producer.transaction_start,
     )

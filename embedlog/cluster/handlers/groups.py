@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import Future
-from typing import Final
+from typing import Final, TypeVar
 
-from ...errors import EmbedlogError, MemberIdRequired
+from ...errors import EmbedlogError, MemberIdRequired, UnknownMember
 from ...groups.coordinator import REMOTE
 from ...model import JoinResult
 from ...validation import check_group
@@ -21,9 +21,12 @@ from ...wire.apis.leave_group import LeaveGroupRequest, LeaveGroupResponse, Memb
 from ...wire.apis.sync_group import SyncGroupRequest, SyncGroupResponse
 from ...wire.error_codes import ErrorCode
 from ..api_errors import ApiError, group_error_code_for
-from ..broker_context import BrokerContext, Handler, RequestContext
+from ..broker_context import NO_TRANSACTIONS, BrokerContext, Handler, RequestContext
 from ..coordination import BrokerAddress
 from ..group_requests import GroupRequests
+from ..local_members import LocalMembers
+
+_R = TypeVar("_R")
 
 _GROUP: Final = 0  # key types of FindCoordinator
 _TRANSACTION: Final = 1
@@ -37,11 +40,17 @@ _NAME_CHARS: Final = 255  # of a client id that goes into a member id; of an ins
 
 
 class GroupHandlers:
-    """Handles the APIs of group members."""
+    """Handles the APIs of group members.
 
-    def __init__(self, broker: BrokerContext, requests: GroupRequests) -> None:
+    members: on the owner's socket, what ends memberships with their processes; None on the network.
+    """
+
+    def __init__(
+        self, broker: BrokerContext, requests: GroupRequests, members: LocalMembers | None = None
+    ) -> None:
         self._broker = broker
         self._requests = requests
+        self._members = members
 
     def handlers(self) -> dict[str, Handler]:
         """API -> handler."""
@@ -59,9 +68,9 @@ class GroupHandlers:
         self, context: RequestContext, request: FindCoordinatorRequest
     ) -> FindCoordinatorResponse:
         if context.version >= _FIRST_WITH_SEVERAL_KEYS:
-            found = [self._coordinator(key, request.key_type) for key in request.coordinator_keys]
+            found = [self._coordinator(context, key, request.key_type) for key in request.coordinator_keys]
             return FindCoordinatorResponse(coordinators=found)
-        one = self._coordinator(request.key, request.key_type)
+        one = self._coordinator(context, request.key, request.key_type)
         return FindCoordinatorResponse(
             error_code=one.error_code,
             error_message=one.error_message,
@@ -70,18 +79,24 @@ class GroupHandlers:
             port=one.port,
         )
 
-    def _coordinator(self, key: str, key_type: int) -> Coordinator:
+    def _coordinator(self, context: RequestContext, key: str, key_type: int) -> Coordinator:
         code, message, at = ErrorCode.NONE, None, _NO_BROKER
         if key_type not in (_GROUP, _TRANSACTION):
             code, message = ErrorCode.INVALID_REQUEST, f"unknown coordinator type {key_type}"
-        elif not key:
+        elif not key and key_type == _GROUP:
             code, message = ErrorCode.INVALID_GROUP_ID, "a group has a name of at least one character"
+        elif key_type == _TRANSACTION and self._broker.transactions is None:
+            # librdkafka, which sends older versions, retries after any other error until its timeout. Clients
+            # that send later ones show the message of an error which they do not know.
+            is_old = context.version < _FIRST_WITH_SEVERAL_KEYS
+            code = (
+                ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED if is_old else ErrorCode.UNSUPPORTED_VERSION
+            )
+            message = NO_TRANSACTIONS
         else:
-            # Also for a transactional id: on an error librdkafka would retry until its timeout without a
-            # reason. InitProducerId reports that there are no transactions.
             found = self._broker.coordination.coordinator_of(key)
             if found is None:
-                code, message = ErrorCode.COORDINATOR_NOT_AVAILABLE, "the group has no coordinator now"
+                code, message = ErrorCode.COORDINATOR_NOT_AVAILABLE, "there is no coordinator now"
             else:
                 at = found
         return Coordinator(
@@ -101,6 +116,8 @@ class GroupHandlers:
         broker = self._broker
 
         def failed(error: EmbedlogError) -> JoinGroupResponse:
+            if isinstance(error, MemberIdRequired):
+                self._note(context, request.group_id, error.member_id)
             return _encode_join_error(context, request, error)
 
         def join() -> Future[JoinResult]:
@@ -126,9 +143,11 @@ class GroupHandlers:
             self._check_join(request)
         except EmbedlogError as error:
             return failed(error)
-        return self._requests.run_async(
+        self._note(context, request.group_id, request.member_id, request.group_instance_id)
+        response = self._requests.run_async(
             request.group_id, join, lambda joined: _encode_joined(context, joined), failed
         )
+        return self._waiting(context, response)
 
     def _check_join(self, request: JoinGroupRequest) -> None:
         check_group(request.group_id)  # first, as in Kafka
@@ -148,6 +167,8 @@ class GroupHandlers:
     def sync_group(
         self, context: RequestContext, request: SyncGroupRequest
     ) -> SyncGroupResponse | Future[SyncGroupResponse]:
+        self._note(context, request.group_id, request.member_id, request.group_instance_id)
+
         def sync() -> Future[bytes]:
             check_group(request.group_id)
             return self._broker.groups.sync_group(
@@ -167,7 +188,7 @@ class GroupHandlers:
                 assignment=assignment,
             )
 
-        return self._requests.run_async(
+        response = self._requests.run_async(
             request.group_id,
             sync,
             synced,
@@ -175,10 +196,18 @@ class GroupHandlers:
                 error_code=group_error_code_for(error, member=True), protocol_type=None, protocol_name=None
             ),
         )
+        return self._waiting(context, response)
+
+    def _waiting(self, context: RequestContext, response: _R | Future[_R]) -> _R | Future[_R]:
+        if self._members is not None and isinstance(response, Future):
+            self._members.waits(context.connection, response)
+        return response
 
     def heartbeat(
         self, context: RequestContext, request: HeartbeatRequest
     ) -> HeartbeatResponse | Future[HeartbeatResponse]:
+        self._note(context, request.group_id, request.member_id, request.group_instance_id)
+
         def renew() -> HeartbeatResponse:
             check_group(request.group_id)
             self._broker.groups.heartbeat(
@@ -189,12 +218,20 @@ class GroupHandlers:
             )
             return HeartbeatResponse()
 
-        return self._requests.run(
-            context,
-            renew,
-            lambda error: HeartbeatResponse(error_code=group_error_code_for(error, member=True)),
-            group=request.group_id,
-        )
+        def failed(error: EmbedlogError) -> HeartbeatResponse:
+            if isinstance(error, UnknownMember):
+                self._forget(context, request.group_id, request.member_id)
+            return HeartbeatResponse(error_code=group_error_code_for(error, member=True))
+
+        return self._requests.run(context, renew, failed, group=request.group_id)
+
+    def _note(self, context: RequestContext, group: str, member_id: str, instance: str | None = None) -> None:
+        if self._members is not None:
+            self._members.note(context.connection, group, member_id, instance)
+
+    def _forget(self, context: RequestContext, group: str, member_id: str) -> None:
+        if self._members is not None:
+            self._members.forget(context.connection, group, member_id)
 
     # -- LeaveGroup ------------------------------------------------------------------------------------
 
@@ -209,6 +246,8 @@ class GroupHandlers:
         def leave() -> LeaveGroupResponse:
             check_group(request.group_id)
             left = [self._leave(request.group_id, member) for member in leaving]
+            for member in leaving:
+                self._forget(context, request.group_id, member.member_id)
             if context.version >= _FIRST_WITH_SEVERAL_LEAVING:
                 return LeaveGroupResponse(members=left)
             return LeaveGroupResponse(error_code=left[0].error_code)

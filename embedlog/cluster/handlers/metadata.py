@@ -8,7 +8,13 @@ from concurrent.futures import Future
 from ...errors import EmbedlogError, TopicExists, TopicNotFound
 from ...files.names import check_topic_name
 from ...model import TopicPartition
-from ...wire.apis.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
+from ...wire.apis.api_versions import (
+    ApiVersion,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    FinalizedFeatureKey,
+    SupportedFeatureKey,
+)
 from ...wire.apis.describe_cluster import (
     DescribeClusterBroker,
     DescribeClusterRequest,
@@ -28,6 +34,11 @@ from ...wire.schema import NO_UUID
 from ..api_errors import error_code_for
 from ..broker_context import BrokerContext, Handler, RequestContext
 
+_GROUP_VERSION = "group.version"  # 1: the consumer protocol of KIP-848
+_NEWEST_GROUPS = 1
+_TRANSACTION_VERSION = "transaction.version"
+_NEWEST_TRANSACTIONS = 2
+_FIRST_WITH_LEVEL_0 = 4  # of ApiVersions: clients of v3 refuse a feature that may have level 0
 _BROKERS = 1  # an endpoint type
 _FIRST_WITH_NULL_FOR_ALL = 1
 
@@ -55,7 +66,23 @@ class MetadataHandlers:
         ]
 
     def api_versions(self, context: RequestContext, request: ApiVersionsRequest) -> ApiVersionsResponse:
-        return ApiVersionsResponse(api_keys=self._offered)
+        features = {_GROUP_VERSION: _NEWEST_GROUPS}
+        if self._broker.transactions is not None:
+            features[_TRANSACTION_VERSION] = _NEWEST_TRANSACTIONS
+        response = ApiVersionsResponse(
+            api_keys=self._offered,
+            finalized_features_epoch=0,
+            finalized_features=[
+                FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
+                for name, level in features.items()
+            ],
+        )
+        if context.version >= _FIRST_WITH_LEVEL_0:
+            response.supported_features = [
+                SupportedFeatureKey(name=name, min_version=0, max_version=level)
+                for name, level in features.items()
+            ]
+        return response
 
     def metadata(
         self, context: RequestContext, request: MetadataRequest

@@ -38,7 +38,7 @@ from ...wire.apis.offset_for_leader_epoch import (
     OffsetForLeaderTopicResult,
 )
 from ...wire.error_codes import ErrorCode
-from ..api_errors import ApiError, error_code_for
+from ..api_errors import ApiError, CodeFor, error_code_for
 from ..broker_context import BrokerContext, Handler, RequestContext, internal_topic
 
 _LATEST: Final = -1
@@ -64,8 +64,9 @@ _READ_COMMITTED: Final = 1
 class OffsetHandlers:
     """Handles the APIs that look up offsets and move the log start."""
 
-    def __init__(self, broker: BrokerContext) -> None:
+    def __init__(self, broker: BrokerContext, code_for: CodeFor) -> None:
         self._broker = broker
+        self._code_for = code_for
 
     def handlers(self) -> dict[str, Handler]:
         """API -> handler."""
@@ -201,7 +202,7 @@ class OffsetHandlers:
             start = partition.offsets().log_start_offset
         except EmbedlogError as error:
             return DeleteRecordsPartitionResult(
-                partition_index=number, low_watermark=NO_OFFSET, error_code=error_code_for(error)
+                partition_index=number, low_watermark=NO_OFFSET, error_code=self._code_for(error)
             )
         return DeleteRecordsPartitionResult(partition_index=number, low_watermark=start)
 

@@ -1,12 +1,18 @@
-"""Produce and InitProducerId: how records get into the log.
+"""Produce: how records get into the log.
 
 A batch is validated in the buffer that the socket filled (cluster/batch_validation.py) and appended from
 there: it is in the page cache when the response leaves. An append that waits for a disk (flush_messages, a
-new segment), or a validation that computes for long, goes to another thread with a copy of the batch; the
-connection's next request waits for it.
+new segment), or a validation that computes for long, goes to another thread with a copy of the batch, unless
+the connection has its thread to itself; its next request waits for it.
 
 A small request that differs from the one before on its connection only in its records is read and answered by
 a template (wire/request_template.py). Its records are handled like any others.
+
+A transactional batch needs its partition to be part of the producer's transaction. From v12 on (KIP-890) the
+request adds those that are not, all at once and in another thread; before, AddPartitionsToTxn has done it.
+
+On the owner's socket a request may ask to wait for the fsync, and a batch may state the offset that it
+expects (wire/owner_apis.py).
 
 acks=0 gets no response; an error closes the connection, which is how the client learns of it. acks=1 and
 acks=all both mean appended while a partition has one replica. The topic's flush policy decides when a record
@@ -15,19 +21,28 @@ is durable.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Final, cast
+from types import MappingProxyType
+from typing import Final, NamedTuple, cast
 
-from ...codec import loops
-from ...errors import EmbedlogError
+from ...codec import HEADER_SIZE, loops, read_header
+from ...errors import (
+    EmbedlogError,
+    InvalidProducerIdMapping,
+    InvalidTxnState,
+    ProducerFenced,
+    UnexpectedOffset,
+)
 from ...files.names import INTERNAL_TOPICS
-from ...model import Appended
+from ...groups.transaction import ProducerIdAndEpoch
+from ...model import Appended, TopicPartition
 from ...partition import Partition
-from ...wire.apis.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from ...wire.apis.produce import (
     PRODUCE,
     BatchIndexAndErrorMessage,
+    PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
@@ -36,6 +51,13 @@ from ...wire.apis.produce import (
 )
 from ...wire.error_codes import ErrorCode
 from ...wire.frames import RequestHeader
+from ...wire.owner_apis import (
+    ANY_OFFSET,
+    OwnerPartitionProduceData,
+    OwnerPartitionProduceResponse,
+    OwnerProduceRequest,
+    OwnerProduceResponse,
+)
 from ...wire.request_template import RequestTemplate, template_of
 from ..api_errors import ApiError, InvalidRecords, error_code_for
 from ..batch_validation import (
@@ -44,17 +66,40 @@ from ..batch_validation import (
     validate,
     validate_quickly,
 )
-from ..broker_context import BrokerContext, Handler, RequestContext, internal_topic, not_leader
+from ..broker_context import (
+    NO_TRANSACTIONS,
+    BrokerContext,
+    Handler,
+    RequestContext,
+    internal_topic,
+    not_leader,
+)
 from ..connection import CloseConnection
 from ..down_conversion import as_batches
 from ..futures import flatten_future, map_future, when_all
 
+_FIRST_WITH_ABORTABLE: Final = 11  # knows TRANSACTION_ABORTABLE
+_FIRST_THAT_ADDS: Final = 12  # partitions to transactions
 _FIRST_WITH_TOPIC_IDS: Final = 13
 _MANY: Final = 1_000  # batches in a request: more would keep a processor for too long
 _ACKS: Final = frozenset({-1, 0, 1})
 
 _PartitionResult = PartitionProduceResponse | Future[PartitionProduceResponse]
 _Result = ProduceResponse | Future[ProduceResponse | None] | None
+_Refused = Mapping[TopicPartition, EmbedlogError]
+
+_NOTHING_REFUSED: Final[_Refused] = MappingProxyType({})
+
+
+class _Options(NamedTuple):
+    """What only an owner's client can ask for."""
+
+    flush: bool = False
+    expected_offset: int | None = None
+
+
+_NO_OPTIONS: Final = _Options()
+_FLUSHED: Final = _Options(flush=True)
 
 
 class LastProduce:
@@ -73,32 +118,37 @@ class LastProduce:
 
 
 class ProduceHandlers:
-    """Handles Produce and InitProducerId."""
+    """Handles Produce."""
 
     def __init__(self, broker: BrokerContext) -> None:
         self._broker = broker
 
     def handlers(self) -> dict[str, Handler]:
         """API -> handler."""
-        return {"Produce": self.produce, "InitProducerId": self.init_producer_id}
+        return {"Produce": self.produce}
 
     def produce(self, context: RequestContext, request: ProduceRequest) -> _Result:
         if sum(len(topic.partition_data) for topic in request.topic_data) > _MANY:
-            for topic in request.topic_data:
-                for data in topic.partition_data:  # the socket's buffer will be overwritten
-                    data.records = memoryview(bytearray(cast(memoryview, data.records or b"")))
-            return flatten_future(self._broker.run_large(self._produce, context, request))
+            _copy_records(request)
+            return flatten_future(self._broker.run_large(self._add_and_produce, context, request))
+        transactions = self._broker.transactions
+        if (
+            transactions is not None
+            and request.transactional_id is not None
+            and (not transactions.is_loaded or any(self._not_added(context, request)))
+        ):
+            _copy_records(request)
+            return flatten_future(self._broker.run_blocking(self._add_and_produce, context, request))
         return self._produce(context, request)
 
-    def _produce(self, context: RequestContext, request: ProduceRequest) -> _Result:
+    def _produce(
+        self, context: RequestContext, request: ProduceRequest, refused: _Refused = _NOTHING_REFUSED
+    ) -> _Result:
         results: list[list[_PartitionResult]] = []
         for topic in request.topic_data:
             name = self._topic_name(context, topic)
             results.append(
-                [
-                    self._append(context, request, name, data.index, memoryview(data.records or b""))  # type: ignore[arg-type]
-                    for data in topic.partition_data
-                ]
+                [self._append(context, request, name, data, refused) for data in topic.partition_data]
             )
         pending = [result for of_topic in results for result in of_topic if isinstance(result, Future)]
         if pending:
@@ -127,15 +177,19 @@ class ProduceHandlers:
             partition = self._partition(
                 last.topic or self._topic_name(context, last.request.topic_data[0]), index
             )
-            appended = _append_plain(partition, records)
-            if appended is not None:
+            options = _FLUSHED if template.flushes else _NO_OPTIONS
+            appended = _append_plain(context, partition, records, options)
+            if appended is None:
+                result = self._append_others(context, partition, records, options)
+            elif appended.durable is template.flushes:
                 self._count(appended, len(records))
                 return template.response(
                     correlation_id, index, appended.base_offset, -1, partition.log.log_start_offset
                 )
-            result = self._append_others(context, partition, records)
+            else:
+                result = self._appended(partition, appended, len(records))
         except EmbedlogError as error:
-            result = self._failed(index, error)
+            result = self._failed(index, error, context.version)
         header = RequestHeader(PRODUCE.key, context.version, correlation_id, context.client_id, 0)
         if isinstance(result, Future):
             return header, map_future(result, lambda part: self._response(last.request, [[part]]))
@@ -149,7 +203,7 @@ class ProduceHandlers:
     def _response(
         self, request: ProduceRequest, results: Sequence[Sequence[_PartitionResult]]
     ) -> ProduceResponse | None:
-        response = ProduceResponse()
+        response = OwnerProduceResponse() if isinstance(request, OwnerProduceRequest) else ProduceResponse()
         for topic, of_topic in zip(request.topic_data, results, strict=True):
             parts = [result.result() if isinstance(result, Future) else result for result in of_topic]
             response.responses.append(
@@ -168,23 +222,29 @@ class ProduceHandlers:
         context: RequestContext,
         request: ProduceRequest,
         topic: str | None,
-        index: int,
-        records: memoryview,
+        data: PartitionProduceData,
+        refused: _Refused,
     ) -> _PartitionResult:
+        records = memoryview(data.records or b"")  # type: ignore[arg-type]
+        options = _options(request, data)
         try:
             if request.acks not in _ACKS:
                 raise ApiError(
                     ErrorCode.INVALID_REQUIRED_ACKS, f"acks must be -1, 0 or 1, not {request.acks}"
                 )
-            if request.transactional_id is not None:
-                raise ApiError(ErrorCode.INVALID_TXN_STATE, "transactions are not supported yet")
-            partition = self._partition(topic, index)
-            appended = _append_plain(partition, records) if context.version >= FIRST_WITH_BATCHES else None
+            transactional = request.transactional_id is not None
+            if transactional and self._broker.transactions is None:
+                raise ApiError(ErrorCode.INVALID_TXN_STATE, NO_TRANSACTIONS)
+            partition = self._partition(topic, data.index)
+            if partition.name in refused:
+                raise refused[partition.name]
+            plain = options.expected_offset is None and context.version >= FIRST_WITH_BATCHES
+            appended = _append_plain(context, partition, records, options) if plain else None
             if appended is not None:
                 return self._appended(partition, appended, len(records))
-            return self._append_others(context, partition, records)
+            return self._append_others(context, partition, records, options, transactional=transactional)
         except EmbedlogError as error:
-            return self._failed(index, error)
+            return self._failed(data.index, error, context.version)
 
     def _partition(self, topic: str | None, index: int) -> Partition:
         """A partition that clients may append to here. Raises TopicNotFound, PartitionNotFound, ApiError."""
@@ -198,7 +258,13 @@ class ProduceHandlers:
         return partition
 
     def _append_others(
-        self, context: RequestContext, partition: Partition, records: memoryview
+        self,
+        context: RequestContext,
+        partition: Partition,
+        records: memoryview,
+        options: _Options,
+        *,
+        transactional: bool = False,
     ) -> _PartitionResult:
         """Append what `_append_plain` does not. Raises EmbedlogError."""
         settings = partition.settings
@@ -208,47 +274,74 @@ class ProduceHandlers:
             message_set = bytes(records)
             return self._broker.run_blocking(
                 self._validate_and_append,
+                context,
                 partition,
                 lambda: as_batches(message_set, settings, now_ms, max_bytes),
+                options,
             )
-        header = read_batch_header(records, context.version, settings)
-        if not partition.appender.may_wait(header.size):
+        header = read_batch_header(records, context.version, settings, transactional=transactional)
+        if not (options.flush or partition.appender.may_wait(header.size)):
             valid = validate_quickly(records, header, settings, now_ms, max_bytes)
             if valid is not None:
-                return self._appended(partition, partition.append(cast(bytearray, valid)), len(valid))
+                appended = partition.append(cast(bytearray, valid), expected_offset=options.expected_offset)
+                return self._appended(partition, appended, len(valid))
+        if context.connection.loop.may_wait:
+            return self._validate_and_append(
+                context, partition, lambda: validate(records, header, settings, now_ms, max_bytes), options
+            )
         copy = memoryview(bytearray(records))
         return self._broker.run_blocking(
             self._validate_and_append,
+            context,
             partition,
             lambda: validate(copy, header, settings, now_ms, max_bytes),
+            options,
         )
 
     def _validate_and_append(
-        self, partition: Partition, validated: Callable[[], bytearray | memoryview]
+        self,
+        context: RequestContext,
+        partition: Partition,
+        validated: Callable[[], bytearray | memoryview],
+        options: _Options,
     ) -> PartitionProduceResponse:
         try:
             batches = validated()
-            appended = partition.append(cast(bytearray, batches))
+            appended = partition.append(
+                cast(bytearray, batches), flush=options.flush, expected_offset=options.expected_offset
+            )
         except EmbedlogError as error:
-            return self._failed(partition.name.partition, error)
+            return self._failed(partition.name.partition, error, context.version)
         return self._appended(partition, appended, len(batches))
 
     def _appended(self, partition: Partition, appended: Appended, size: int) -> PartitionProduceResponse:
         self._count(appended, size)
-        return PartitionProduceResponse(
+        # The class of the whole response decides whether an owner's fields are sent.
+        return OwnerPartitionProduceResponse(
             index=partition.name.partition,
             base_offset=appended.base_offset,
             log_append_time_ms=appended.timestamp_ms if partition.settings.append_time else -1,
             log_start_offset=partition.log.log_start_offset,
+            durable=appended.durable,
         )
 
     def _count(self, appended: Appended, size: int) -> None:
         if self._broker.meter is not None:
             self._broker.meter.count_produced(appended.last_offset + 1 - appended.base_offset, size)
 
-    def _failed(self, index: int, error: EmbedlogError) -> PartitionProduceResponse:
-        failed = PartitionProduceResponse(
-            index=index, error_code=error_code_for(error), base_offset=-1, error_message=str(error)
+    def _failed(self, index: int, error: EmbedlogError, version: int) -> PartitionProduceResponse:
+        code = error_code_for(error)
+        if isinstance(error, ProducerFenced) and not isinstance(error, InvalidProducerIdMapping):
+            code = ErrorCode.INVALID_PRODUCER_EPOCH
+        elif isinstance(error, InvalidTxnState) and version >= _FIRST_WITH_ABORTABLE:
+            code = ErrorCode.TRANSACTION_ABORTABLE
+        failed = OwnerPartitionProduceResponse(
+            index=index,
+            error_code=code,
+            base_offset=-1,
+            error_message=str(error),
+            error=type(error).__name__,
+            log_end_offset=error.actual if isinstance(error, UnexpectedOffset) else -1,
         )
         if isinstance(error, InvalidRecords):
             failed.record_errors = [
@@ -257,34 +350,88 @@ class ProduceHandlers:
             ]
         return failed
 
-    # -- producer ids ----------------------------------------------------------------------------------
+    # -- transactions ----------------------------------------------------------------------------------
 
-    def init_producer_id(
-        self, context: RequestContext, request: InitProducerIdRequest
-    ) -> InitProducerIdResponse | Future[InitProducerIdResponse]:
-        """Each request gets a new producer id.
+    def _add_and_produce(self, context: RequestContext, request: ProduceRequest) -> _Result:
+        """Add the partitions that are not part of the transaction, and append."""
+        refused: dict[TopicPartition, EmbedlogError] = {}
+        missing: dict[ProducerIdAndEpoch, list[TopicPartition]] = {}
+        if self._broker.transactions is not None and request.transactional_id is not None:
+            with contextlib.suppress(EmbedlogError):  # as if it had none
+                self._broker.transactions.load()
+            for producer, name in self._not_added(context, request):
+                missing.setdefault(producer, []).append(name)
+        for producer, names in missing.items():
+            refused.update(self._add(request.transactional_id or "", producer, names))
+        return self._produce(context, request, refused)
 
-        A transactional id is refused with UNSUPPORTED_VERSION, which clients report without retrying; only
-        librdkafka retries, until the timeout of init_transactions.
-        """
-        if request.transactional_id is not None:
-            return InitProducerIdResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
-        return self._broker.run_blocking(self._new_producer)
-
-    def _new_producer(self) -> InitProducerIdResponse:
+    def _add(
+        self, transactional_id: str, producer: ProducerIdAndEpoch, names: list[TopicPartition]
+    ) -> dict[TopicPartition, EmbedlogError]:
+        """Add partitions to a transaction. Returns those that were not added, and why."""
+        assert self._broker.transactions is not None
         try:
-            return InitProducerIdResponse(producer_id=self._broker.new_producer_id())
+            self._broker.transactions.add_partitions(transactional_id, producer, names)
         except EmbedlogError as error:
-            return InitProducerIdResponse(error_code=error_code_for(error))
+            return dict.fromkeys(names, error)
+        return {}
+
+    def _not_added(
+        self, context: RequestContext, request: ProduceRequest
+    ) -> Iterator[tuple[ProducerIdAndEpoch, TopicPartition]]:
+        """The partitions with a transactional batch that are not part of its producer's transaction.
+
+        Without those of which the request will be told another error.
+        """
+        if context.version < _FIRST_THAT_ADDS:
+            return
+        for topic in request.topic_data:
+            name = self._topic_name(context, topic)
+            for data in topic.partition_data:
+                records = cast(memoryview, data.records or b"")
+                if len(records) < HEADER_SIZE:
+                    continue
+                try:
+                    header = read_header(records)
+                    partition = self._partition(name, data.index)
+                except EmbedlogError:
+                    continue
+                producer = ProducerIdAndEpoch(header.producer_id, header.producer_epoch)
+                if (
+                    header.is_transactional
+                    and min(producer) >= 0
+                    and not partition.allows_transaction(*producer)
+                ):
+                    yield producer, partition.name
 
 
-def _append_plain(partition: Partition, records: memoryview) -> Appended | None:
-    """Fast path for the common batch, which is valid and appended unchanged, without waiting for a disk.
+def _copy_records(request: ProduceRequest) -> None:
+    """Take the records out of the socket's buffer, which will be overwritten."""
+    for topic in request.topic_data:
+        for data in topic.partition_data:
+            data.records = memoryview(bytearray(cast(memoryview, data.records or b"")))
+
+
+def _options(request: ProduceRequest, data: PartitionProduceData) -> _Options:
+    """A batch's options."""
+    if not isinstance(request, OwnerProduceRequest):
+        return _NO_OPTIONS
+    expected = data.expected_offset if isinstance(data, OwnerPartitionProduceData) else ANY_OFFSET
+    if expected == ANY_OFFSET:
+        return _FLUSHED if request.flush else _NO_OPTIONS
+    return _Options(request.flush, expected)
+
+
+def _append_plain(
+    context: RequestContext, partition: Partition, records: memoryview, options: _Options
+) -> Appended | None:
+    """Fast path for the common batch, which is valid and appended unchanged, in this thread.
 
     Returns None, with no side effects, if any precondition fails.
     """
     settings = partition.settings
-    if (
+    may_wait = context.connection.loop.may_wait
+    if (options.flush and not may_wait) or (
         len(records) > settings.max_message_bytes
         or settings.append_time
         or settings.compresses
@@ -297,9 +444,11 @@ def _append_plain(partition: Partition, records: memoryview) -> Appended | None:
     # The socket's buffer is as writable as a bytearray, and is not reused before the append.
     batch = cast(bytearray, records)
     count, timestamp_ms, sequenced = summary
-    appended = None if sequenced else partition.fast_append.append_batch(batch, count, timestamp_ms)
-    if appended is None and not partition.appender.may_wait(len(batch)):
-        appended = partition.append(batch)
+    appended = None
+    if not (sequenced or options.flush):
+        appended = partition.fast_append.append_batch(batch, count, timestamp_ms)
+    if appended is None and (may_wait or not partition.appender.may_wait(len(batch))):
+        appended = partition.append(batch, flush=options.flush)
     return appended
 
 
@@ -309,6 +458,12 @@ def remember(
     """Keep a produce request's fields, and make a template if the previous request had the same."""
     if request.acks not in _ACKS or request.transactional_id is not None:
         return
+    if any(
+        _options(request, data).expected_offset is not None
+        for topic in request.topic_data
+        for data in topic.partition_data
+    ):
+        return
     connection = context.connection
     fields = (
         context.version,
@@ -316,6 +471,7 @@ def remember(
         request.transactional_id,
         request.acks,
         request.timeout_ms,
+        isinstance(request, OwnerProduceRequest) and request.flush,
         [(topic.name, topic.topic_id) for topic in request.topic_data],
     )
     last = connection.application_state

@@ -36,7 +36,7 @@ from ...wire.apis.delete_topics import (
 )
 from ...wire.error_codes import ErrorCode
 from ...wire.schema import NO_UUID
-from ..api_errors import ApiError, error_code_for
+from ..api_errors import ApiError, CodeFor
 from ..broker_context import BrokerContext, Handler, RequestContext
 from ..coordination import check_assignment
 from ..topic_configs import topic_entries, validate_topic_configs
@@ -50,8 +50,9 @@ _TWICE: Final = "the request names the topic more than once"
 class TopicHandlers:
     """Handles the APIs that create and delete topics."""
 
-    def __init__(self, broker: BrokerContext) -> None:
+    def __init__(self, broker: BrokerContext, code_for: CodeFor) -> None:
         self._broker = broker
+        self._code_for = code_for
 
     def handlers(self) -> dict[str, Handler]:
         """API -> handler."""
@@ -82,7 +83,7 @@ class TopicHandlers:
                 results.append(
                     CreatableTopicResult(
                         name=topic.name,
-                        error_code=error_code_for(error),
+                        error_code=self._code_for(error),
                         error_message=str(error),
                         configs=None,
                     )
@@ -182,7 +183,7 @@ class TopicHandlers:
                     raise ApiError(ErrorCode.INVALID_REQUEST, _TWICE)
                 self._delete(version, name, result)
             except EmbedlogError as error:
-                result.error_code, result.error_message = error_code_for(error), str(error)
+                result.error_code, result.error_message = self._code_for(error), str(error)
             results.append(result)
         return DeleteTopicsResponse(responses=results)
 
@@ -217,7 +218,7 @@ class TopicHandlers:
                     raise ApiError(ErrorCode.INVALID_REQUEST, _TWICE)
                 self._grow(topic, request.validate_only)
             except EmbedlogError as error:
-                result.error_code, result.error_message = error_code_for(error), str(error)
+                result.error_code, result.error_message = self._code_for(error), str(error)
             results.append(result)
         return CreatePartitionsResponse(results=results)
 

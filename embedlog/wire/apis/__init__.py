@@ -7,18 +7,34 @@ from types import MappingProxyType
 from typing import Final
 
 from ..messages import Exchange
+from .add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
+from .add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
 from .alter_configs import AlterConfigsRequest, AlterConfigsResponse
+from .alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+)
 from .api_versions import ApiVersionsRequest, ApiVersionsResponse
+from .consumer_group_describe import ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse
+from .consumer_group_heartbeat import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
+from .create_acls import CreateAclsRequest, CreateAclsResponse
 from .create_partitions import CreatePartitionsRequest, CreatePartitionsResponse
 from .create_topics import CreateTopicsRequest, CreateTopicsResponse
+from .delete_acls import DeleteAclsRequest, DeleteAclsResponse
 from .delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
 from .delete_records import DeleteRecordsRequest, DeleteRecordsResponse
 from .delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
+from .describe_acls import DescribeAclsRequest, DescribeAclsResponse
 from .describe_cluster import DescribeClusterRequest, DescribeClusterResponse
 from .describe_configs import DescribeConfigsRequest, DescribeConfigsResponse
 from .describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
 from .describe_log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
 from .describe_producers import DescribeProducersRequest, DescribeProducersResponse
+from .describe_quorum import DescribeQuorumRequest, DescribeQuorumResponse
+from .describe_topic_partitions import DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse
+from .describe_transactions import DescribeTransactionsRequest, DescribeTransactionsResponse
+from .elect_leaders import ElectLeadersRequest, ElectLeadersResponse
+from .end_txn import EndTxnRequest, EndTxnResponse
 from .fetch import FetchRequest, FetchResponse
 from .find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from .heartbeat import HeartbeatRequest, HeartbeatResponse
@@ -26,8 +42,14 @@ from .incremental_alter_configs import IncrementalAlterConfigsRequest, Increment
 from .init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from .join_group import JoinGroupRequest, JoinGroupResponse
 from .leave_group import LeaveGroupRequest, LeaveGroupResponse
+from .list_config_resources import ListConfigResourcesRequest, ListConfigResourcesResponse
 from .list_groups import ListGroupsRequest, ListGroupsResponse
 from .list_offsets import ListOffsetsRequest, ListOffsetsResponse
+from .list_partition_reassignments import (
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+)
+from .list_transactions import ListTransactionsRequest, ListTransactionsResponse
 from .metadata import MetadataRequest, MetadataResponse
 from .offset_commit import OffsetCommitRequest, OffsetCommitResponse
 from .offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
@@ -35,6 +57,8 @@ from .offset_fetch import OffsetFetchRequest, OffsetFetchResponse
 from .offset_for_leader_epoch import OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse
 from .produce import ProduceRequest, ProduceResponse
 from .sync_group import SyncGroupRequest, SyncGroupResponse
+from .txn_offset_commit import TxnOffsetCommitRequest, TxnOffsetCommitResponse
+from .write_txn_markers import WriteTxnMarkersRequest, WriteTxnMarkersResponse
 
 _ALL: Final = (
     Exchange(ProduceRequest.api, ProduceRequest, ProduceResponse),
@@ -56,17 +80,47 @@ _ALL: Final = (
     Exchange(DeleteRecordsRequest.api, DeleteRecordsRequest, DeleteRecordsResponse),
     Exchange(InitProducerIdRequest.api, InitProducerIdRequest, InitProducerIdResponse),
     Exchange(OffsetForLeaderEpochRequest.api, OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse),
+    Exchange(AddPartitionsToTxnRequest.api, AddPartitionsToTxnRequest, AddPartitionsToTxnResponse),
+    Exchange(AddOffsetsToTxnRequest.api, AddOffsetsToTxnRequest, AddOffsetsToTxnResponse),
+    Exchange(EndTxnRequest.api, EndTxnRequest, EndTxnResponse),
+    Exchange(WriteTxnMarkersRequest.api, WriteTxnMarkersRequest, WriteTxnMarkersResponse),
+    Exchange(TxnOffsetCommitRequest.api, TxnOffsetCommitRequest, TxnOffsetCommitResponse),
+    Exchange(DescribeAclsRequest.api, DescribeAclsRequest, DescribeAclsResponse),
+    Exchange(CreateAclsRequest.api, CreateAclsRequest, CreateAclsResponse),
+    Exchange(DeleteAclsRequest.api, DeleteAclsRequest, DeleteAclsResponse),
     Exchange(DescribeConfigsRequest.api, DescribeConfigsRequest, DescribeConfigsResponse),
     Exchange(AlterConfigsRequest.api, AlterConfigsRequest, AlterConfigsResponse),
     Exchange(DescribeLogDirsRequest.api, DescribeLogDirsRequest, DescribeLogDirsResponse),
     Exchange(CreatePartitionsRequest.api, CreatePartitionsRequest, CreatePartitionsResponse),
     Exchange(DeleteGroupsRequest.api, DeleteGroupsRequest, DeleteGroupsResponse),
+    Exchange(ElectLeadersRequest.api, ElectLeadersRequest, ElectLeadersResponse),
     Exchange(
         IncrementalAlterConfigsRequest.api, IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse
     ),
+    Exchange(
+        AlterPartitionReassignmentsRequest.api,
+        AlterPartitionReassignmentsRequest,
+        AlterPartitionReassignmentsResponse,
+    ),
+    Exchange(
+        ListPartitionReassignmentsRequest.api,
+        ListPartitionReassignmentsRequest,
+        ListPartitionReassignmentsResponse,
+    ),
     Exchange(OffsetDeleteRequest.api, OffsetDeleteRequest, OffsetDeleteResponse),
+    Exchange(DescribeQuorumRequest.api, DescribeQuorumRequest, DescribeQuorumResponse),
     Exchange(DescribeClusterRequest.api, DescribeClusterRequest, DescribeClusterResponse),
     Exchange(DescribeProducersRequest.api, DescribeProducersRequest, DescribeProducersResponse),
+    Exchange(DescribeTransactionsRequest.api, DescribeTransactionsRequest, DescribeTransactionsResponse),
+    Exchange(ListTransactionsRequest.api, ListTransactionsRequest, ListTransactionsResponse),
+    Exchange(
+        ConsumerGroupHeartbeatRequest.api, ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
+    ),
+    Exchange(ConsumerGroupDescribeRequest.api, ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse),
+    Exchange(ListConfigResourcesRequest.api, ListConfigResourcesRequest, ListConfigResourcesResponse),
+    Exchange(
+        DescribeTopicPartitionsRequest.api, DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse
+    ),
 )
 
 APIS: Final[Mapping[int, Exchange]] = MappingProxyType({each.api.key: each for each in _ALL})

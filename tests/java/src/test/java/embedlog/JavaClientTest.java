@@ -9,27 +9,39 @@ import java.time.Instant;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
+import java.util.Optional;
 import java.util.Set;
 import java.util.UUID;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.Future;
 import java.util.stream.Collectors;
 import java.util.stream.IntStream;
+import org.apache.kafka.clients.admin.AbortTransactionSpec;
 import org.apache.kafka.clients.admin.Admin;
 import org.apache.kafka.clients.admin.AlterConfigOp;
 import org.apache.kafka.clients.admin.ConfigEntry;
+import org.apache.kafka.clients.admin.ListTransactionsOptions;
+import org.apache.kafka.clients.admin.NewPartitionReassignment;
 import org.apache.kafka.clients.admin.NewPartitions;
 import org.apache.kafka.clients.admin.NewTopic;
 import org.apache.kafka.clients.admin.OffsetSpec;
 import org.apache.kafka.clients.admin.RecordsToDelete;
+import org.apache.kafka.clients.admin.TransactionState;
+import org.apache.kafka.clients.consumer.ConsumerGroupMetadata;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
 import org.apache.kafka.clients.consumer.OffsetAndMetadata;
 import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.clients.producer.RecordMetadata;
+import org.apache.kafka.common.ElectionType;
+import org.apache.kafka.common.KafkaException;
 import org.apache.kafka.common.TopicPartition;
+import org.apache.kafka.common.acl.AclBindingFilter;
 import org.apache.kafka.common.config.ConfigResource;
+import org.apache.kafka.common.errors.ElectionNotNeededException;
+import org.apache.kafka.common.errors.InvalidReplicaAssignmentException;
+import org.apache.kafka.common.errors.SecurityDisabledException;
 import org.apache.kafka.common.errors.TopicExistsException;
 import org.apache.kafka.common.header.internals.RecordHeader;
 import org.apache.kafka.common.serialization.StringDeserializer;
@@ -223,5 +235,88 @@ class JavaClientTest {
         var cluster = admin.describeCluster();
         assertEquals(1, cluster.nodes().get().size());
         assertEquals(22, cluster.clusterId().get().length());
+    }
+
+    /** In transaction.version 2, which the broker advertises. */
+    @Test
+    void transactionsAreCommittedAbortedAndFenced() throws Exception {
+        createTopic(2);
+        var first = new TopicPartition(topic, 0);
+        var second = new TopicPartition(topic, 1);
+        Map<String, Object> settings = Map.of("transactional.id", topic);
+        try (var producer = producer(settings)) {
+            producer.initTransactions();
+            for (int number = 0; number < 10; number++) {
+                producer.beginTransaction();
+                producer.send(new ProducerRecord<>(topic, 0, null, "a" + number));
+                producer.send(new ProducerRecord<>(topic, 1, null, "b" + number));
+                var offset = Map.of(first, new OffsetAndMetadata(number + 1));
+                producer.sendOffsetsToTransaction(offset, new ConsumerGroupMetadata(topic));
+                if (number % 2 == 0) {
+                    producer.commitTransaction();
+                } else {
+                    producer.abortTransaction();
+                }
+            }
+            try (var consumer = consumer(Map.of("isolation.level", "read_committed", "auto.offset.reset", "earliest"))) {
+                consumer.assign(List.of(first, second));
+                Set<String> committed = Set.of("a0", "b0", "a2", "b2", "a4", "b4", "a6", "b6", "a8", "b8");
+                assertEquals(committed, values(read(consumer, 10)));
+            }
+            assertEquals(
+                    9, admin.listConsumerGroupOffsets(topic).partitionsToOffsetAndMetadata().get().get(first).offset());
+            var ended = admin.describeTransactions(List.of(topic)).description(topic).get();
+            assertEquals(TransactionState.COMPLETE_ABORT, ended.state());
+            assertTrue(ended.producerEpoch() >= 10, "each end raises the epoch");
+
+            producer.beginTransaction();
+            producer.send(new ProducerRecord<>(topic, 1, null, "lost")).get();
+            var listed = admin.listTransactions(new ListTransactionsOptions().filterStates(Set.of(TransactionState.ONGOING)));
+            assertEquals(List.of(topic), listed.all().get().stream().map(each -> each.transactionalId()).toList());
+            try (var other = producer(settings)) {
+                other.initTransactions();
+                assertThrows(KafkaException.class, producer::commitTransaction);
+                other.beginTransaction();
+                other.send(new ProducerRecord<>(topic, 1, null, "open")).get();
+                var active = admin.describeProducers(List.of(second)).partitionResult(second).get().activeProducers();
+                var open = active.stream().filter(each -> each.currentTransactionStartOffset().isPresent()).toList();
+                assertEquals(1, open.size());
+                admin.abortTransaction(new AbortTransactionSpec(
+                                second,
+                                open.get(0).producerId(),
+                                (short) open.get(0).producerEpoch(),
+                                open.get(0).coordinatorEpoch().orElse(0)))
+                        .all()
+                        .get();
+                other.abortTransaction();
+            }
+        }
+    }
+
+    @Test
+    void leadersAndReplicasOfOneNode() throws Exception {
+        createTopic(1);
+        var partition = new TopicPartition(topic, 0);
+        var elected = admin.electLeaders(ElectionType.PREFERRED, Set.of(partition)).partitions().get();
+        assertTrue(elected.get(partition).get() instanceof ElectionNotNeededException);
+
+        var elsewhere = Optional.of(new NewPartitionReassignment(List.of(7)));
+        var moved = admin.alterPartitionReassignments(Map.of(partition, elsewhere));
+        var refused = assertThrows(ExecutionException.class, () -> moved.all().get());
+        assertTrue(refused.getCause() instanceof InvalidReplicaAssignmentException);
+        assertTrue(admin.listPartitionReassignments().reassignments().get().isEmpty());
+
+        var quorum = admin.describeMetadataQuorum().quorumInfo().get();
+        assertEquals(1, quorum.voters().size());
+        assertEquals(quorum.leaderId(), quorum.voters().get(0).replicaId());
+    }
+
+    @Test
+    void resourcesAndAcls() throws Exception {
+        createTopic(1);
+        assertTrue(admin.listConfigResources().all().get().contains(new ConfigResource(ConfigResource.Type.TOPIC, topic)));
+        var acls = admin.describeAcls(AclBindingFilter.ANY).values();
+        var disabled = assertThrows(ExecutionException.class, () -> acls.get());
+        assertTrue(disabled.getCause() instanceof SecurityDisabledException);
     }
 }

@@ -1,0 +1,175 @@
+"""The producer for tasks: `embedlog.Producer`, whose `send` waits for memory without blocking the loop.
+
+    future = await producer.send("clicks", value)     # buffered
+    metadata = await future                           # appended
+
+Over the wire a send needs the topic's current metadata, which expires. So a thread requests it early enough
+that the send in the event loop finds it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+from ..backends.port import Backend
+from ..clients.batch import SendFuture
+from ..clients.options import ProducerOptions
+from ..clients.producer import MAX_BLOCK_MS
+from ..clients.producer import Producer as SyncProducer
+from ..clients.record_input import HeadersInput
+from ..errors import BufferExhausted
+from ..model import RecordMetadata
+from ..runtime.closing import AsyncClosing
+from ..runtime.wakeups import Wakeup
+from ..validation import as_seconds
+from .threads import Threads
+
+_METADATA_S: Final = 0.25  # a quarter of the default metadata_max_age_ms
+
+
+class _TaskWakeup(Wakeup):
+    """Wakes a task."""
+
+    __slots__ = ("_loop", "future")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__()
+        self._loop = loop
+        self.future: asyncio.Future[None] = loop.create_future()
+
+    def signal(self) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self._wake)
+
+    def _wake(self) -> None:
+        if not self.future.done():
+            self.future.set_result(None)
+
+
+class _Core(SyncProducer):
+    """A producer that never waits for memory."""
+
+    def next_room(self, loop: asyncio.AbstractEventLoop) -> asyncio.Future[None]:
+        """Done when memory is released from now on."""
+        wakeup = _TaskWakeup(loop)
+        with self._lock:
+            self._waiting.append(wakeup)
+        return wakeup.future
+
+
+class Producer(AsyncClosing):
+    """Sends records in the background, in batches; see `Log.producer` and `embedlog.Producer`, whose options
+    it has. An asynchronous context manager; any number of tasks may use one.
+
+    `callback` is called in the event loop.
+    """
+
+    def __init__(self, backend: Backend, threads: Threads, is_local: bool, options: ProducerOptions) -> None:
+        self._backend = backend
+        self._threads = threads
+        self._is_local = is_local
+        self._max_block_s = as_seconds("max_block_ms", options.get("max_block_ms", MAX_BLOCK_MS))
+        given: dict[str, Any] = {**options, "max_block_ms": 0}
+        if given.get("callback") is not None:
+            given["callback"] = partial(_call_soon, threads.loop, given["callback"])
+        self._core = _Core(backend, **given)
+        self._requested: dict[str, float] = {}  # when a topic's metadata was requested
+        self._queue = asyncio.Lock()  # the send that waits for memory; others queue
+
+    def __repr__(self) -> str:
+        return f"<embedlog.aio.Producer{' (closed)' if self._core.closed else ''}>"
+
+    async def send(
+        self,
+        topic: str,
+        value: Any,
+        *,
+        key: Any = None,
+        headers: HeadersInput | None = (),
+        timestamp_ms: int | None = None,
+        partition: int | None = None,
+    ) -> SendFuture:
+        """Buffer a record, waiting for memory up to max_block_ms. Returns an awaitable of its RecordMetadata.
+
+        Arguments and errors as `embedlog.Producer.send`. The record of a send that is cancelled while it
+        waits is not sent; cancelling a task that awaits the result changes nothing.
+        """
+        if not self._is_local:
+            await self._request_metadata(topic)
+        if not self._queue.locked():
+            try:
+                return self._core.send(  # type: ignore[return-value]
+                    topic, value, key=key, headers=headers, timestamp_ms=timestamp_ms, partition=partition
+                )
+            except BufferExhausted:
+                pass
+        deadline = time.monotonic() + self._max_block_s
+        try:
+            async with asyncio.timeout(self._max_block_s), self._queue:
+                while True:
+                    room = self._core.next_room(self._threads.loop)
+                    with contextlib.suppress(BufferExhausted):
+                        return self._core.send(  # type: ignore[return-value]
+                            topic,
+                            value,
+                            key=key,
+                            headers=headers,
+                            timestamp_ms=timestamp_ms,
+                            partition=partition,
+                        )
+                    await room
+        except TimeoutError:
+            if time.monotonic() < deadline:
+                raise
+            raise BufferExhausted(
+                f"the buffer is full, and no room came free within {self._max_block_s * 1000:,.0f} ms "
+                "(buffer_bytes, max_block_ms)"
+            ) from None
+
+    async def flush(self) -> None:
+        """Send all buffered records and wait until their futures are done. Does not raise their errors."""
+        await self._threads.run(self._core.flush)
+
+    async def close(self, timeout: float | None = None) -> None:
+        """See `embedlog.Producer.close`."""
+        await self._threads.run(self._core.close, timeout)
+
+    @property
+    def core(self) -> SyncProducer:
+        """The producer for threads that this one awaits."""
+        return self._core
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` has been called."""
+        return self._core.closed
+
+    @property
+    def buffered_bytes(self) -> int:
+        """The memory of records that are not sent yet; see buffer_bytes."""
+        return self._core.buffered_bytes
+
+    async def _request_metadata(self, topic: str) -> None:
+        now = time.monotonic()
+        if isinstance(topic, str) and now - self._requested.get(topic, 0.0) > _METADATA_S:
+            await self._threads.run(self._describe, topic)
+            self._requested[topic] = now
+
+    def _describe(self, topic: str) -> None:
+        self._backend.describe_topic(topic)
+        self._backend.topic_settings(topic)
+
+
+def _call_soon(
+    loop: asyncio.AbstractEventLoop,
+    callback: Callable[..., object],
+    metadata: RecordMetadata | None,
+    error: BaseException | None,
+) -> None:
+    with contextlib.suppress(RuntimeError):  # the loop is closed
+        loop.call_soon_threadsafe(callback, metadata, error)

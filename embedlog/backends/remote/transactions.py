@@ -1,0 +1,273 @@
+"""Transactions over the wire: asks the coordinator of a transactional id, and appends its batches.
+
+The brokers, or the owner of a shared log, must have transaction.version 2 (KIP-890). Then a partition is
+added to a transaction by its first batch, and a group's offsets by their commit; each end raises the
+producer's epoch. So `add_partitions` only notes whose batches those of a producer id will be: a produce
+request has to say it.
+
+Each request may be repeated, after a lost response or to the next owner: a batch is recognized by its
+sequence number, an end by its epoch, offsets are the same.
+
+Source: KIP-98, KIP-890.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
+from typing import Final
+
+from ...codec import read_header
+from ...errors import BrokerUnavailable, InvalidTxnState, TransactionNotFound, UnsupportedByBackend
+from ...groups.transaction import ProducerIdAndEpoch
+from ...model import Appended, AppendedInPieces, CommittedOffset, TopicPartition
+from ...wire.apis.describe_transactions import DescribeTransactionsRequest, DescribeTransactionsResponse
+from ...wire.apis.end_txn import EndTxnRequest, EndTxnResponse
+from ...wire.apis.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from ...wire.apis.list_transactions import ListTransactionsRequest, ListTransactionsResponse
+from ...wire.apis.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+from ...wire.apis.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+    TxnOffsetCommitResponse,
+)
+from ...wire.transaction_state import TransactionMetadata, TransactionState
+from .brokers import Brokers, check_code
+from .connection import Connection, NotKafka
+from .coordinators import Coordinators
+from .groups import RemoteCoordinator
+from .metadata import Metadata
+
+_ALL: Final = -1
+_NEEDED: Final = 2  # transaction.version
+_PRODUCE: Final = 12  # the version that adds partitions and has topics by name
+_STATES: Final = {state.name.title().replace("_", ""): state for state in TransactionState}
+
+
+class RemoteTransactions:
+    """Implements `coordinators.TransactionCoordinator`, and appends what is in a transaction. Thread-safe.
+
+    appended: called for each partition that has grown.
+    """
+
+    def __init__(
+        self,
+        brokers: Brokers,
+        metadata: Metadata,
+        groups: RemoteCoordinator,
+        appended: Callable[[TopicPartition], None],
+    ) -> None:
+        self._brokers = brokers
+        self._metadata = metadata
+        self._groups = groups
+        self._appended = appended
+        self._coordinators = Coordinators(brokers, of_transactions=True)
+        self._ids: dict[int, str] = {}  # producer id -> its transactional id
+
+    # -- producers and transactions ----------------------------------------------------------------------
+
+    def init_producer_id(
+        self, transactional_id: str, *, timeout_ms: int, expected: ProducerIdAndEpoch | None = None
+    ) -> ProducerIdAndEpoch:
+        producer_id, epoch = expected or (-1, -1)
+        request = InitProducerIdRequest(
+            transactional_id=transactional_id,
+            transaction_timeout_ms=timeout_ms,
+            producer_id=producer_id,
+            producer_epoch=epoch,
+        )
+
+        def begun(answer: InitProducerIdResponse) -> ProducerIdAndEpoch:
+            what = f"beginning with transactional id {transactional_id!r}"
+            self._coordinators.check(transactional_id, answer.error_code, what)
+            return ProducerIdAndEpoch(answer.producer_id, answer.producer_epoch)
+
+        return self._coordinators.ask(
+            transactional_id, request, InitProducerIdResponse, begun, on=_check_version
+        )
+
+    def add_partitions(
+        self, transactional_id: str, producer: ProducerIdAndEpoch, partitions: Collection[TopicPartition]
+    ) -> None:
+        for topic, number in partitions:
+            self._metadata.check_partition(self._metadata.view(topic), number)
+        self._ids[producer.producer_id] = transactional_id
+
+    def commit_offsets(
+        self,
+        transactional_id: str,
+        producer: ProducerIdAndEpoch,
+        group: str,
+        offsets: Mapping[TopicPartition, CommittedOffset],
+        *,
+        member_id: str = "",
+        generation: int = -1,
+    ) -> None:
+        topics: dict[str, TxnOffsetCommitRequestTopic] = {}
+        for name, committed in offsets.items():
+            topic = topics.setdefault(name.topic, TxnOffsetCommitRequestTopic(name=name.topic))
+            topic.partitions.append(
+                TxnOffsetCommitRequestPartition(
+                    partition_index=name.partition,
+                    committed_offset=committed.offset,
+                    committed_leader_epoch=committed.leader_epoch,
+                    committed_metadata=committed.metadata,
+                )
+            )
+        request = TxnOffsetCommitRequest(
+            transactional_id=transactional_id,
+            group_id=group,
+            producer_id=producer.producer_id,
+            producer_epoch=producer.producer_epoch,
+            generation_id=generation,
+            member_id=member_id,
+            group_instance_id=self._groups.instance_id(group, member_id),
+            topics=list(topics.values()),
+        )
+
+        def committed_all(answer: TxnOffsetCommitResponse) -> None:
+            for found in answer.topics:
+                for part in found.partitions:
+                    what = f"committing {found.name} {part.partition_index} for group {group!r}"
+                    self._groups.coordinators.check(group, part.error_code, what)
+
+        self._groups.coordinators.ask(group, request, TxnOffsetCommitResponse, committed_all)
+
+    def end(
+        self, transactional_id: str, producer: ProducerIdAndEpoch, *, commit: bool, flush: bool = False
+    ) -> ProducerIdAndEpoch:
+        if flush:
+            raise UnsupportedByBackend(
+                "flush=True: the end of a transaction cannot ask a broker to fsync; set flush_messages=1 for "
+                "the topics, or begin the transaction in the process that has the log's directory open"
+            )
+        request = EndTxnRequest(
+            transactional_id=transactional_id,
+            producer_id=producer.producer_id,
+            producer_epoch=producer.producer_epoch,
+            committed=commit,
+        )
+
+        def ended(answer: EndTxnResponse) -> ProducerIdAndEpoch:
+            what = f"ending the transaction of {transactional_id!r}"
+            self._coordinators.check(transactional_id, answer.error_code, what)
+            return ProducerIdAndEpoch(answer.producer_id, answer.producer_epoch)
+
+        return self._coordinators.ask(transactional_id, request, EndTxnResponse, ended)
+
+    # -- administration ----------------------------------------------------------------------------------
+
+    def abort(self, transactional_id: str) -> None:
+        """By a producer that begins: the one whose transaction is aborted can go on no more."""
+        found = self.describe(transactional_id)
+        if found.state is TransactionState.ONGOING:
+            self.init_producer_id(transactional_id, timeout_ms=found.timeout_ms)
+
+    def describe(self, transactional_id: str) -> TransactionMetadata:
+        request = DescribeTransactionsRequest(transactional_ids=[transactional_id])
+
+        def described(answer: DescribeTransactionsResponse) -> TransactionMetadata:
+            for found in answer.transaction_states:
+                if found.transactional_id != transactional_id:
+                    continue
+                what = f"describing transactional id {transactional_id!r}"
+                self._coordinators.check(transactional_id, found.error_code, what)
+                state = _STATES.get(found.transaction_state)
+                if state is None:
+                    raise NotKafka(f"a broker reports the unknown state {found.transaction_state!r}")
+                partitions = [
+                    TopicPartition(topic.topic, number)
+                    for topic in found.topics
+                    for number in topic.partitions
+                ]
+                return TransactionMetadata(
+                    found.producer_id,
+                    found.producer_epoch,
+                    found.transaction_timeout_ms,
+                    state,
+                    frozenset(partitions),
+                    start_ms=found.transaction_start_time_ms,
+                )
+            raise NotKafka(f"the response to DescribeTransactions lacks {transactional_id!r}")
+
+        return self._coordinators.ask(transactional_id, request, DescribeTransactionsResponse, described)
+
+    def transactional_ids(self) -> list[str]:
+        def attempt(deadline: float) -> list[str]:
+            found: set[str] = set()
+            for address in self._brokers.nodes():
+                request = ListTransactionsRequest()
+                answer = self._brokers.ask(address, request, ListTransactionsResponse, deadline)
+                check_code(answer.error_code, "listing transactions")
+                found |= {each.transactional_id for each in answer.transaction_states}
+            return sorted(found)
+
+        return self._brokers.retried(attempt)
+
+    def describe_all(self) -> dict[str, TransactionMetadata]:
+        """The last state of each transactional id. Raises as `describe`."""
+        found = {}
+        for transactional_id in self.transactional_ids():
+            with contextlib.suppress(TransactionNotFound):  # it has expired meanwhile
+                found[transactional_id] = self.describe(transactional_id)
+        return found
+
+    # -- appends -----------------------------------------------------------------------------------------
+
+    def append(self, name: TopicPartition, batches: bytearray) -> Appended:
+        """Append batches of a transaction, which have the producer's id, epoch and sequence numbers.
+
+        Raises InvalidTxnState, ProducerFenced, the broker's error; BrokerUnavailable after
+        delivery_timeout_ms: some or all of the batches may have been appended.
+        """
+        done: list[Appended] = []
+        pos = 0
+        while pos < len(batches):
+            header = read_header(batches, pos)
+            transactional_id = self._ids.get(header.producer_id)
+            if transactional_id is None:
+                raise InvalidTxnState(f"producer {header.producer_id} has no transactional id here")
+            records = memoryview(batches)[pos : pos + header.size]
+            base = self._brokers.retried(
+                partial(self._send, name, transactional_id, records),
+                self._brokers.settings.delivery_timeout_ms,
+            )
+            done.append(Appended(base, base + header.last_offset_delta, header.max_timestamp_ms, False))
+            pos += header.size
+        self._appended(name)
+        return done[0] if len(done) == 1 else AppendedInPieces.of(done)
+
+    def _send(self, name: TopicPartition, transactional_id: str, records: memoryview, deadline: float) -> int:
+        """Returns the base offset. For an attempt: raises Retry."""
+        data = PartitionProduceData(index=name.partition, records=records)
+        request = ProduceRequest(
+            transactional_id=transactional_id,
+            acks=_ALL,
+            timeout_ms=self._brokers.settings.request_timeout_ms,
+            topic_data=[TopicProduceData(name=name.topic, partition_data=[data])],
+        )
+        leader = self._metadata.leader(name, deadline)
+        limit = self._brokers.limit(deadline)
+        try:
+            with self._brokers.connection(leader, limit) as connection:
+                answer = connection.exchange(request, ProduceResponse, limit, version=_PRODUCE)
+        except BrokerUnavailable:
+            self._metadata.forget(name.topic)  # there may be another leader
+            raise
+        for topic in answer.responses:
+            for part in topic.partition_responses:
+                if topic.name == name.topic and part.index == name.partition:
+                    what = f"appending to {name}"
+                    self._metadata.check_code(part.error_code, name.topic, what, part.error_message)
+                    return part.base_offset
+        raise NotKafka(f"{name}: the response to an append lacks the partition")
+
+
+def _check_version(connection: Connection) -> None:
+    if connection.transaction_version < _NEEDED:
+        raise UnsupportedByBackend(
+            f"transactions need brokers with transaction.version {_NEEDED} (Kafka 4, or a broker of embedlog "
+            f"on its own): {connection!r} has version {connection.transaction_version}"
+        )

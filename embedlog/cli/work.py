@@ -1,0 +1,148 @@
+"""`embedlog work`: run functions that `embedlog.worker` has declared, until it is stopped."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib
+import os
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any, Final
+
+from ..clients.workers import Workers, declared
+from ..errors import InvalidArgument
+from ..log import Log
+from ..open import open as open_log
+from .arguments import add_command, add_directory, add_json, positive
+from .long_running import FORMATS, LEVELS, Stop, Stopped, log_messages
+from .opening import existing, report
+from .ui import UI
+
+_DESCRIPTION = """\
+Call functions that are declared with @embedlog.worker("topic") with the jobs of their topics, in threads, or
+coroutine functions in an event loop. The directory may be in use by other processes that open it with
+shared=True, such as the application that sends the jobs, and other workers.
+
+SIGTERM or Ctrl-C: it takes no new jobs, finishes those in hand and exits with 0. A second one: it gives them
+back, so that they do not count as failed, and exits with 130."""
+_LOCK = (
+    "Shares the writer's lock: works while applications have the directory open with shared=True; is refused "
+    "(exit 2) while one has it open without."
+)
+_NOT_OVER_WIRE: Final = "jobs are not handed out over the wire yet: give the directory"
+_GIVEN_BACK: Final = 130
+
+
+def add_parser(subparsers: Any) -> None:
+    parser = add_command(subparsers, "work", "run workers of a queue", lock=_LOCK, description=_DESCRIPTION)
+    parser.add_argument(
+        "functions",
+        nargs="+",
+        metavar="MODULE:FUNCTION",
+        help="a function that is declared as a worker, such as shop.mails:send",
+    )
+    add_directory(parser, _NOT_OVER_WIRE)
+    parser.add_argument(
+        "--concurrency",
+        type=positive,
+        metavar="N",
+        help="how many jobs each function has at a time (as it declares)",
+    )
+    parser.add_argument(
+        "--app-dir", default=".", metavar="PATH", help="where modules are looked for first (here)"
+    )
+    parser.add_argument("--create", action="store_true", help="make the directory if it is missing")
+    parser.add_argument(
+        "--log-format",
+        choices=FORMATS,
+        default="text",
+        help="the format of log lines on standard error (text)",
+    )
+    parser.add_argument(
+        "--log-level", choices=LEVELS, default="info", help="the lowest level that is logged (info)"
+    )
+    add_json(parser, "print a JSON object when it works, another when it has stopped")
+    parser.set_defaults(refused="Open it with shared=True there, or stop that process first.")
+
+
+def run(args: argparse.Namespace, ui: UI) -> int:
+    log_messages(args.log_format, args.log_level)
+    with Stop() as stop:
+        try:
+            functions = [_function(text, args.app_dir) for text in args.functions]
+            if not args.create:
+                existing(args.directory)
+            with open_log(args.directory, shared=True) as log:
+                report(log.recovery, ui)
+                return _work(args, ui, log, functions, stop)
+        except Stopped:
+            return 0
+
+
+def _work(
+    args: argparse.Namespace, ui: UI, log: Log, functions: list[Callable[..., object]], stop: Stop
+) -> int:
+    with log.run_workers(*functions, concurrency=args.concurrency, background=True) as workers:
+        threading.Thread(target=_tell_end, args=[workers, stop], daemon=True).start()
+        stop.is_awaited = True
+        _say(
+            args,
+            ui,
+            {"working": True, "functions": args.functions, "directory": log.path, "pid": os.getpid()},
+        )
+        number = stop.next()
+        if number:
+            workers.stop()
+            _say(args, ui, {"stopping": True})
+            number = stop.next()
+        if number:
+            workers.release()
+            _say(args, ui, {"stopped": True, "given_back": True})
+            return _GIVEN_BACK
+        workers.wait()  # which raises what has ended a worker
+    _say(args, ui, {"stopped": True, "given_back": False})
+    return 0
+
+
+def _tell_end(workers: Workers, stop: Stop) -> None:
+    with contextlib.suppress(BaseException):
+        workers.wait()
+    with contextlib.suppress(OSError):  # the command has ended
+        stop.tell()
+
+
+def _say(args: argparse.Namespace, ui: UI, facts: dict[str, Any]) -> None:
+    if args.json:
+        ui.json(facts)
+    elif "working" in facts:
+        ui.line(f"working     {', '.join(args.functions)} · {args.directory} · process {facts['pid']}")
+    elif "stopping" in facts:
+        ui.line("stopping    finishes the jobs in hand; a second signal gives them back")
+    else:
+        ui.line(f"stopped     {'jobs in hand were given back' if facts['given_back'] else 'nothing in hand'}")
+    ui.flush()
+
+
+def _function(text: str, directory: str) -> Callable[..., object]:
+    """The declared function that is named module:function. Raises InvalidArgument; what its module raises."""
+    module_name, colon, name = text.partition(":")
+    if not (colon and module_name and name):
+        raise InvalidArgument(f"{text!r} names no function: write module:function, such as shop.mails:send")
+    place = os.path.abspath(directory)
+    if place not in sys.path:
+        sys.path.insert(0, place)
+    try:
+        found: Any = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
+            raise  # the module is there, and misses another
+        raise InvalidArgument(f"there is no module {module_name!r} in {place} or on Python's path") from None
+    for part in name.split("."):
+        if not hasattr(found, part):
+            raise InvalidArgument(f"{module_name} has no {name!r}")
+        found = getattr(found, part)
+    declared(found)
+    function: Callable[..., object] = found
+    return function

@@ -1,0 +1,339 @@
+"""Administration of consumer groups: what `log.group(name)` returns. The command line prints the same.
+
+Any process may look at groups. Changing a group takes its coordinator: the process that has the directory
+open for writing, or brokers. Offsets are set and deleted for a group without members only: members would
+commit their own positions over them.
+
+Source of the idea: Kafka's kafka-consumer-groups.sh and its Admin client (KIP-396, KIP-496).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple, cast
+
+from ..backends.coordinators import GroupAdmin, GroupReader
+from ..backends.port import Backend
+from ..errors import (
+    EmbedlogError,
+    GroupNotEmpty,
+    GroupNotFound,
+    InvalidArgument,
+    InvalidType,
+    ReadOnly,
+    UnknownMember,
+    counted,
+    shown,
+)
+from ..groups.events import MemberDescription
+from ..model import CommittedOffset, PartitionOffsets, TopicPartition
+from ..validation import check_flag, check_group, check_partition, check_topic, is_several
+from ..wire.consumer_protocol import decode_assignment
+from .notebook import table, text
+from .reader import Where, offset_of, read_records
+
+_NAMED = 10  # groups in an error
+_SHOWN = 200  # partitions in a notebook
+
+
+class GroupMember(NamedTuple):
+    """A member of a consumer group; no partitions while the group rebalances."""
+
+    member_id: str
+    group_instance_id: str | None
+    client_id: str
+    client_host: str
+    partitions: tuple[TopicPartition, ...]
+
+
+class PartitionLag(NamedTuple):
+    """A partition as a group sees it.
+
+    committed is None if the group has committed nothing there, offsets if there is no such partition any
+    more, member if none reads it.
+    """
+
+    committed: CommittedOffset | None
+    offsets: PartitionOffsets | None
+    member: GroupMember | None
+
+    @property
+    def lag(self) -> int | None:
+        """The number of offsets from the committed one to the log end; None if either is unknown."""
+        if self.committed is None or self.offsets is None:
+            return None
+        return max(self.offsets.log_end_offset - self.committed.offset, 0)
+
+
+class ConsumerGroupDescription(NamedTuple):
+    """A consumer group: its members, and each partition of the topics that it reads or has read.
+
+    state is Kafka's name for it: "Stable", "Empty" (no members), "PreparingRebalance" or
+    "CompletingRebalance". generation is 0 if the group never had members, None over the wire, where it is
+    unknown. protocol is the assignor in use.
+    """
+
+    group: str
+    state: str
+    generation: int | None
+    protocol: str | None
+    members: tuple[GroupMember, ...]
+    partitions: dict[TopicPartition, PartitionLag]
+
+    @property
+    def topics(self) -> list[str]:
+        """The topics that the group reads or has read, sorted."""
+        return sorted({name.topic for name in self.partitions})
+
+    @property
+    def lag(self) -> int:
+        """The lag in all partitions that have a committed offset."""
+        return sum(each.lag or 0 for each in self.partitions.values())
+
+    def _repr_html_(self) -> str:
+        """For notebooks: the lag in each partition."""
+        rows = [
+            (
+                text(name.topic),
+                str(name.partition),
+                "" if each.committed is None else f"{each.committed.offset:,}",
+                "" if each.offsets is None else f"{each.offsets.log_end_offset:,}",
+                "" if each.lag is None else f"{each.lag:,}",
+                "" if each.member is None else text(each.member.group_instance_id or each.member.member_id),
+            )
+            for name, each in list(self.partitions.items())[:_SHOWN]
+        ]
+        more = len(self.partitions) - _SHOWN
+        rest = f"<div>and {counted(more, 'more partition')}</div>" if more > 0 else ""
+        header = ("topic", "partition", "committed", "log end", "lag", "member")
+        title = f"{text(self.group)}: {text(self.state)}, {self.lag:,} behind"
+        return f"<div>{title}{table(header, rows)}{rest}</div>"
+
+
+class OffsetReset(NamedTuple):
+    """What a reset did to a partition: the committed offset before (None: there was none) and after."""
+
+    before: int | None
+    after: int
+
+
+class ConsumerGroup:
+    """A consumer group, seen by an administrator; it need not exist. Any number of threads may use it."""
+
+    def __init__(self, backend: Backend, name: str) -> None:
+        check_group(name)
+        self._backend = backend
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"<embedlog.ConsumerGroup {self.name!r} of {self._backend.path!r}>"
+
+    # -- looking -----------------------------------------------------------------------------------------
+
+    def describe(self) -> ConsumerGroupDescription:
+        """State, members, and the lag in each partition.
+
+        Raises GroupNotFound, StorageError, CorruptRecord, BrokerUnavailable, Closed.
+        """
+        reader = self._backend.group_reader()
+        try:
+            return _described(self._backend, reader, self.name)
+        except GroupNotFound:
+            names = reader.list_groups()
+            known = ", ".join(names[:_NAMED]) or "none yet"
+            raise GroupNotFound(f"no group {self.name!r} (groups: {known})") from None
+
+    def members(self) -> tuple[GroupMember, ...]:
+        """The members alone, which costs less than `describe`. Raises as `describe`."""
+        return _members(self._backend.group_reader().describe_group(self.name).members)
+
+    def offsets(self) -> dict[TopicPartition, CommittedOffset]:
+        """The committed offsets; empty if there is no such group. Raises as `describe`."""
+        return self._backend.group_reader().committed_offsets(self.name)
+
+    def oldest_unread_ms(self, description: ConsumerGroupDescription | None = None) -> int | None:
+        """The timestamp of the oldest record past a committed offset; None if the group has read everything.
+
+        Reads a record of each partition with lag. Partitions that cannot be read are left out.
+
+        Args:
+            description: what `describe` returned, to save another.
+        """
+        found = self.describe() if description is None else description
+        if not isinstance(found, ConsumerGroupDescription):
+            raise InvalidType(f"description must be what describe() returned, not {type(found).__name__}")
+        unread = (_unread_since(self._backend, name, each) for name, each in found.partitions.items())
+        return min((timestamp for timestamp in unread if timestamp is not None), default=None)
+
+    # -- changing ----------------------------------------------------------------------------------------
+
+    def reset(
+        self,
+        topics: str | Iterable[str] | None = None,
+        *,
+        to: Where,
+        partitions: int | Iterable[int] | None = None,
+        dry_run: bool = False,
+    ) -> dict[TopicPartition, OffsetReset]:
+        """Set committed offsets, all of them in one commit. A group or topic without offsets gets them.
+
+        The commit survives this process on return, and a crash of the machine by the flush policy of
+        `__consumer_offsets`.
+
+        Args:
+            topics: by default all topics in which the group has offsets.
+            to: "earliest", "latest", an offset (of one partition), or a datetime: the first record at or
+                after it, or the end if there is none. Naive datetimes are local time.
+            partitions: of each topic; by default all.
+            dry_run: change nothing, only return what would be done. Works in a process that only reads.
+
+        Raises GroupNotEmpty if the group has members; InvalidArgument, InvalidType, TopicNotFound,
+        PartitionNotFound, OffsetOutOfRange; StorageError, ReadOnly, Closed. Then nothing was changed.
+        """
+        check_flag("dry_run", dry_run)
+        coordinator = None if dry_run else self._coordinator()
+        before = self.offsets()
+        chosen = self._chosen(before, topics, to, partitions)
+        edges = {topic: self._backend.offsets(topic) for topic in sorted({name.topic for name in chosen})}
+        after = {
+            name: offset_of(self._backend, name, "to", to, edges[name.topic][name.partition], 1)
+            for name in chosen
+        }
+        if coordinator is not None:
+            offsets = {name: CommittedOffset(offset) for name, offset in after.items()}
+            try:
+                coordinator.commit_offsets(self.name, offsets)
+            except UnknownMember:
+                raise GroupNotEmpty(
+                    f"group {self.name!r} has members: its offsets can be set when all have left it"
+                ) from None
+        return {
+            name: OffsetReset(before[name].offset if name in before else None, offset)
+            for name, offset in after.items()
+        }
+
+    def delete(self) -> None:
+        """Delete the group and its offsets.
+
+        Raises GroupNotFound, GroupNotEmpty if it has members, StorageError, ReadOnly, Closed.
+        """
+        self._coordinator().delete_group(self.name)
+
+    def delete_offsets(self, topics: str | Iterable[str]) -> None:
+        """Delete the group's offsets of topics, which then begin by auto_offset_reset. Others stay.
+
+        Raises GroupNotFound, GroupNotEmpty if members read the topics, InvalidType, StorageError, ReadOnly,
+        Closed.
+        """
+        names, coordinator = _topics(topics), self._coordinator()
+        committed = coordinator.committed_offsets(self.name)
+        coordinator.delete_offsets(self.name, [name for name in committed if name.topic in names])
+
+    def _coordinator(self) -> GroupAdmin:
+        coordinator = self._backend.coordinator
+        if coordinator is None:
+            self._backend.check_open()
+            raise ReadOnly(
+                f'{self._backend.path} was opened with mode="r": only its writer can change groups; '
+                "reset(..., dry_run=True) tells what would be done"
+            )
+        return coordinator
+
+    def _chosen(
+        self,
+        committed: Mapping[TopicPartition, CommittedOffset],
+        topics: str | Iterable[str] | None,
+        to: Where,
+        partitions: int | Iterable[int] | None,
+    ) -> list[TopicPartition]:
+        """The partitions to reset."""
+        names = sorted({name.topic for name in committed}) if topics is None else _topics(topics)
+        if not names:
+            raise InvalidArgument(f"group {self.name!r} has no offsets: give topics=")
+        given = None if partitions is None else list(partitions) if is_several(partitions) else [partitions]
+        chosen = []
+        for topic in names:
+            count = self._backend.describe_topic(topic).partitions
+            numbers = range(count) if given is None else given
+            if isinstance(to, int) and len(numbers) > 1:
+                raise InvalidArgument(
+                    f"to={shown(to)} is an offset, which belongs to one partition: "
+                    f"give partitions=0..{count - 1}"
+                )
+            for number in numbers:
+                check_partition(topic, number, count)
+                chosen.append(TopicPartition(topic, cast(int, number)))
+        return chosen
+
+
+def describe_groups(backend: Backend) -> list[ConsumerGroupDescription]:
+    """All groups, sorted by name. Raises as `ConsumerGroup.describe`, but for GroupNotFound."""
+    reader = backend.group_reader()
+    found = []
+    for name in reader.list_groups():
+        with contextlib.suppress(GroupNotFound):  # deleted meanwhile
+            found.append(_described(backend, reader, name))
+    return found
+
+
+def _described(backend: Backend, reader: GroupReader, name: str) -> ConsumerGroupDescription:
+    found = reader.describe_group(name)
+    members = _members(found.members)
+    generation = None if found.generation < 0 else found.generation
+    lags = _lags(backend, reader.committed_offsets(name), members)
+    return ConsumerGroupDescription(name, found.state.value, generation, found.protocol, members, lags)
+
+
+def _members(found: Iterable[MemberDescription]) -> tuple[GroupMember, ...]:
+    members = []
+    for member in found:
+        partitions: tuple[TopicPartition, ...] = ()
+        with contextlib.suppress(EmbedlogError):  # of another kind than consumers
+            partitions = decode_assignment(member.assignment).partitions
+        members.append(
+            GroupMember(
+                member.member_id,
+                member.group_instance_id,
+                member.client_id,
+                member.client_host,
+                partitions,
+            )
+        )
+    return tuple(members)
+
+
+def _lags(
+    backend: Backend, committed: Mapping[TopicPartition, CommittedOffset], members: Iterable[GroupMember]
+) -> dict[TopicPartition, PartitionLag]:
+    """By partition, in order: of the topics that have committed offsets or are assigned to members."""
+    readers = {name: member for member in members for name in member.partitions}
+    existing = set(backend.topics())
+    lags = {}
+    for topic in sorted({name.topic for name in (*committed, *readers)}):
+        edges = backend.offsets(topic) if topic in existing else {}
+        for number in sorted({*edges, *(n.partition for n in (*committed, *readers) if n.topic == topic)}):
+            name = TopicPartition(topic, number)
+            lags[name] = PartitionLag(committed.get(name), edges.get(number), readers.get(name))
+    return lags
+
+
+def _unread_since(backend: Backend, name: TopicPartition, found: PartitionLag) -> int | None:
+    """The timestamp of the first record that the group has not read."""
+    if not found.lag or found.committed is None or found.offsets is None:
+        return None
+    start = max(found.committed.offset, found.offsets.log_start_offset)
+    try:
+        record = next(read_records(backend, *name, start=start, max_bytes=1), None)
+    except EmbedlogError:
+        return None
+    return None if record is None or record.timestamp_ms < 0 else record.timestamp_ms
+
+
+def _topics(given: str | Iterable[str]) -> list[str]:
+    """The names without repetitions. Raises InvalidType."""
+    names = []
+    for name in given if is_several(given) else (given,):
+        check_topic(name)
+        names.append(str(name))
+    return list(dict.fromkeys(names))

@@ -1,0 +1,298 @@
+"""A job: a record that was handed out, and how it ends.
+
+    accept     it is done
+    release    again, now or later; counted as a failure, or not
+    reject     never again: to the dead letters
+    renew      its lock starts over; the queue does that by itself while the job is in hand
+
+    with job:   the block ends         -> accept
+                raises an Exception    -> logged; release after a back-off, or reject after the last delivery;
+                                          the program continues after the block
+                raises anything else   -> release, uncounted; raised (Ctrl-C, SystemExit, cancellation)
+
+`Job` is for threads, `AsyncJob` for tasks. A block that settles its job itself is left alone at its end.
+
+Back-off: backoff_ms doubles with each delivery up to max_backoff_ms; the delay is between half of that and
+all of it, so that jobs that failed together do not come back together.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Awaitable, Callable
+from functools import partial
+from types import TracebackType
+from typing import Final, Generic, Self, TypeAlias
+
+from ..errors import ForkedHandle, InvalidType, LockLost
+from ..model import AcknowledgeType, Headers, K, Record, V, of_one_or_two
+from ..validation import check_flag, check_int
+from .job_source import LOST, Held, JobSource
+
+LONGEST_DELAY_MS = 100 * 365 * 86_400_000
+"""A century: what is later is a mistake, such as a timestamp given for a delay."""
+
+_ACCEPT: Final = AcknowledgeType.ACCEPT
+_DOUBLINGS = 40  # more exceed any delay
+
+_logger = logging.getLogger(__name__)
+
+
+class Backoff:
+    """How long a failed job waits for its next delivery. Times in milliseconds."""
+
+    __slots__ = ("_first_ms", "_most_ms")
+
+    def __init__(self, first_ms: int, most_ms: int) -> None:
+        self._first_ms = first_ms
+        self._most_ms = most_ms
+
+    def delay_ms(self, deliveries: int) -> int:
+        """After so many deliveries, the failed one included."""
+        full = min(self._first_ms << min(deliveries - 1, _DOUBLINGS), self._most_ms)
+        return random.randint(full // 2, full)
+
+
+class _Handed(Generic[V, K]):
+    """What both kinds of jobs have: the record, and the decisions at the end of a block."""
+
+    __slots__ = ("_backoff", "_held", "_source", "record")
+
+    def __init__(self, source: JobSource, held: Held, record: Record[V, K], backoff: Backoff) -> None:
+        self._source = source
+        self._held = held
+        self._backoff = backoff
+        self.record = record
+
+    @property
+    def deliveries(self) -> int:
+        return self._held.delivery.delivery_count
+
+    @property
+    def topic(self) -> str:
+        return self._source.topic
+
+    @property
+    def partition(self) -> int:
+        return self._held.delivery.partition
+
+    @property
+    def offset(self) -> int:
+        return self._held.delivery.offset
+
+    @property
+    def key(self) -> K | None:
+        return self.record.key
+
+    @property
+    def value(self) -> V | None:
+        return self.record.value
+
+    @property
+    def headers(self) -> Headers:
+        return self.record.headers
+
+    @property
+    def timestamp_ms(self) -> int:
+        return self.record.timestamp_ms
+
+    def __repr__(self) -> str:
+        state = self._held.ended or "in hand"
+        return f"<embedlog job {self._source.name_of(self._held)}: delivery {self.deliveries}, {state}>"
+
+    def _accepting(self) -> Callable[[], None]:
+        return partial(self._source.settle, self._held, _ACCEPT)
+
+    def _releasing(self, delay_ms: int, counted: bool, error: str = "") -> Callable[[], None]:
+        check_int("delay_ms", delay_ms, low=0, high=LONGEST_DELAY_MS)
+        check_flag("counted", counted)
+        kind = AcknowledgeType.RELEASE
+        return partial(self._source.settle, self._held, kind, delay_ms=delay_ms, counted=counted, error=error)
+
+    def _rejecting(self, error: str) -> Callable[[], None]:
+        if not isinstance(error, str):
+            raise InvalidType(f"error must be a str, not {type(error).__name__}")
+        return partial(self._source.settle, self._held, AcknowledgeType.REJECT, error=_storable(error))
+
+    def _renewing(self) -> Callable[[], None]:
+        return partial(self._source.settle, self._held, AcknowledgeType.RENEW)
+
+    @property
+    def _is_open(self) -> bool:
+        """Whether the block has left it to its end to settle the job."""
+        return self._held.ended in ("", LOST)
+
+    def _failed(self, error: Exception) -> Callable[[], None]:
+        """Logs the error of a block. Returns how its job goes on."""
+        source, count = self._source, self.deliveries
+        name, most = source.name_of(self._held), source.options.max_deliveries
+        if self._held.ended:
+            _logger.error("%s: failed after it was %s", name, self._held.ended, exc_info=error)
+            return _nothing
+        if count >= most:
+            _logger.error("%s: failed at its last delivery, %d", name, count, exc_info=error)
+            return self._rejecting(said(error))
+        delay_ms = self._backoff.delay_ms(count)
+        again = "%s: failed at delivery %d of %d; again in %.1f s"
+        _logger.warning(again, name, count, most, delay_ms / 1000, exc_info=error)
+        return self._releasing(delay_ms, True, said(error))
+
+    def _lost(self, error: LockLost) -> None:
+        """Nothing is left to do here: the job may be another's by now."""
+        name = self._source.name_of(self._held)
+        _logger.warning("%s: the block has ended after its lock: it may be done again (%s)", name, error)
+
+
+@of_one_or_two
+class Job(_Handed[V, K]):
+    """A job of a queue, locked for this process until it is settled. Threads may pass it on.
+
+    Attributes:
+        record: the `embedlog.Record`; topic, partition, offset, key, value, headers and timestamp_ms are its.
+        deliveries: how often it has been handed out and not given back uncounted, this time included.
+
+    `with job:` settles it at the end of the block: accepted (soon, with accept_linger_ms); after an
+    exception, which is logged and goes no further, released with the queue's back-off; rejected if that was
+    the last delivery. KeyboardInterrupt, SystemExit and their like release it uncounted, and go on. If the
+    lock has run out meanwhile, that is logged, too: to act on LockLost, call `accept` in the block.
+
+    All methods raise LockLost if the delivery is over (settled before, or the lock ran out: the job may be
+    with another by now), ForkedHandle in a forked child, StorageError and BrokerUnavailable; after these two
+    it may be tried again. On return the change survives a crash of this process; a crash of the machine, too,
+    with the queue's flush=True.
+    """
+
+    __slots__ = ()
+
+    def accept(self) -> None:
+        """It is done: it is never handed out again."""
+        self._source.settle(self._held, _ACCEPT)
+
+    def release(self, delay_ms: int = 0, *, counted: bool = True) -> None:
+        """Hand it out again, after a delay. The last delivery that counts rejects it instead.
+
+        counted: False takes this delivery back, say because the program ends: it says nothing about the job.
+        """
+        self._releasing(delay_ms, counted)()
+
+    def reject(self, error: str) -> None:
+        """It will never do: to the dead letters, with the reason, of which 4,000 characters are kept."""
+        self._rejecting(error)()
+
+    def renew(self) -> None:
+        """Lock it for lock_ms from now on. The queue does that in time; this finds out whether it could."""
+        self._renewing()()
+
+    def __enter__(self) -> Self:
+        self._source.check_process()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool:
+        if error is not None and (self._source.is_forked or not isinstance(error, Exception)):
+            if not self._held.ended:
+                self._give_back()
+            return False
+        try:
+            if error is not None:
+                self._failed(error)()
+            elif self._is_open and not self._source.accept_soon(self._held):
+                self.accept()
+        except LockLost as lost:
+            self._lost(lost)
+        return True
+
+    def _give_back(self) -> None:
+        """Nothing that fails here may take the place of what ends the block."""
+        try:
+            self._releasing(0, False)()
+        except ForkedHandle:
+            pass
+        except Exception as error:
+            _logger.warning("%s: waits until its lock runs out: %s", self._source.name_of(self._held), error)
+
+
+Run: TypeAlias = Callable[[Callable[[], None]], Awaitable[None]]
+"""Runs a call in a thread, to its end even if the task that awaits it is cancelled."""
+
+
+@of_one_or_two
+class AsyncJob(_Handed[V, K]):
+    """A job for a task: as `embedlog.Job`, with `async with job:` and coroutines. Cancellation releases it
+    uncounted. A task that is cancelled while it settles a job has settled it."""
+
+    __slots__ = ("_run",)
+
+    def __init__(
+        self, source: JobSource, held: Held, record: Record[V, K], backoff: Backoff, run: Run
+    ) -> None:
+        super().__init__(source, held, record, backoff)
+        self._run = run
+
+    async def accept(self) -> None:
+        """See `embedlog.Job.accept`."""
+        await self._run(self._accepting())
+
+    async def release(self, delay_ms: int = 0, *, counted: bool = True) -> None:
+        """See `embedlog.Job.release`."""
+        await self._run(self._releasing(delay_ms, counted))
+
+    async def reject(self, error: str) -> None:
+        """See `embedlog.Job.reject`."""
+        await self._run(self._rejecting(error))
+
+    async def renew(self) -> None:
+        """See `embedlog.Job.renew`."""
+        await self._run(self._renewing())
+
+    async def __aenter__(self) -> Self:
+        self._source.check_process()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool:
+        if error is not None and (self._source.is_forked or not isinstance(error, Exception)):
+            if not self._held.ended:
+                await self._give_back()
+            return False
+        try:
+            if error is not None:
+                await self._run(self._failed(error))
+            elif self._is_open and not self._source.accept_soon(self._held):
+                await self._run(self._accepting())
+        except LockLost as lost:
+            self._lost(lost)
+        return True
+
+    async def _give_back(self) -> None:
+        try:
+            await self._run(self._releasing(0, False))
+        except ForkedHandle:
+            pass
+        except Exception as error:
+            _logger.warning("%s: waits until its lock runs out: %s", self._source.name_of(self._held), error)
+
+
+def said(error: BaseException) -> str:
+    """An error in one line, for the header of a dead letter."""
+    try:
+        text = " ".join(str(error).split())
+    except Exception:  # a handler's class of errors may have bugs, too
+        text = ""
+    name = type(error).__name__
+    return _storable(f"{name}: {text}" if text else name)
+
+
+def _storable(text: str) -> str:
+    """Why a job is rejected is no reason not to reject it: cut, and without what is not UTF-8."""
+    return text.encode(errors="replace").decode()[:_ERROR_CHARACTERS]
+
+
+_ERROR_CHARACTERS = 4_000  # as many are kept of a dead letter
+
+
+def _nothing() -> None:
+    pass

@@ -1,0 +1,174 @@
+"""A position that moves through one partition: fetch a chunk, decode it, advance.
+
+Readers and consumers are built of it, so all see the same records and the same damage.
+
+Invariant: a position moves only over validated batches.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Final
+
+from ..backends.port import Backend
+from ..codec.fetch_decoder import Records, Sink, Values, decode_chunk
+from ..codec.rules import ANY_OFFSET
+from ..model import NO_EPOCH, Fetched, Record, TopicPartition
+
+DEFAULT_FETCH_BYTES: Final = 1 << 20
+# The first fetch is small, for readers of one record; each further one is four times as large, up to
+# max_bytes, for readers of many.
+FIRST_FETCH_BYTES: Final = 1 << 14
+_KEPT_BUFFER_BYTES: Final = DEFAULT_FETCH_BYTES
+
+_thread = threading.local()
+
+
+@contextmanager
+def lent_buffer(size: int) -> Iterator[bytearray | None]:
+    """This thread's buffer for a fetch, since fresh memory costs more than a read into it. None for large
+    fetches, whose buffers are not kept, and if the thread is using the buffer already."""
+    buffer: bytearray | None = getattr(_thread, "buffer", None)
+    _thread.buffer = None
+    if size > _KEPT_BUFFER_BYTES:
+        yield None
+    elif buffer is None or len(buffer) < size:
+        buffer = bytearray(size)
+        yield buffer
+    else:
+        yield buffer
+    _thread.buffer = buffer
+
+
+class PartitionReader:
+    """A position that moves through one partition, chunk by chunk. For one thread.
+
+    position: the next offset to fetch. epoch: the leader epoch of the last batch before it (-1: unknown).
+    end: the offset to stop at, exclusive. fetch_bytes: the size of the next fetch.
+    """
+
+    __slots__ = (
+        "_at_boundary",
+        "_backend",
+        "_max_bytes",
+        "at_end",
+        "end",
+        "epoch",
+        "fetch_bytes",
+        "position",
+        "read_committed",
+        "tp",
+    )
+
+    def __init__(
+        self,
+        backend: Backend,
+        tp: TopicPartition,
+        offset: int,
+        *,
+        end: int = ANY_OFFSET,
+        epoch: int = NO_EPOCH,
+        max_bytes: int = DEFAULT_FETCH_BYTES,
+        read_committed: bool = False,
+    ) -> None:
+        self.tp = tp
+        self.position = offset
+        self.end = end
+        self.epoch = epoch
+        self.at_end = False
+        self._backend = backend
+        self._max_bytes = max_bytes
+        self.fetch_bytes = min(max_bytes, FIRST_FETCH_BYTES)
+        self.read_committed = read_committed
+        self._at_boundary = False
+
+    def of(self, tp: TopicPartition, offset: int) -> PartitionReader:
+        """A reader of another partition with the same settings and no end."""
+        return PartitionReader(
+            self._backend, tp, offset, max_bytes=self._max_bytes, read_committed=self.read_committed
+        )
+
+    @property
+    def mark(self) -> tuple[int, int, bool]:
+        """Where the reader is; setting it goes back there."""
+        return self.position, self.epoch, self._at_boundary
+
+    @mark.setter
+    def mark(self, mark: tuple[int, int, bool]) -> None:
+        self.position, self.epoch, self._at_boundary = mark
+
+    def read(self) -> list[Record]:
+        """The records of the next chunk; [] at the readable end, with `at_end` True.
+
+        Raises OffsetOutOfRange, LogTruncated, CorruptRecord, and what the backend raises. The position does
+        not change then.
+        """
+        if self.at_end and not self._backend.may_have_data(
+            *self.tp, self.position, read_committed=self.read_committed
+        ):
+            return []
+        return self.records()
+
+    def records(self) -> list[Record]:
+        """As `read`, of a partition that is known to have grown."""
+        sink = Records(*self.tp)
+        while self.read_into(sink) and not sink.taken:
+            pass
+        return sink.taken
+
+    def read_values(self) -> list[bytes | None]:
+        """The values of the next chunk; otherwise as `read`."""
+        sink = Values()
+        while self.read_into(sink) and not sink.taken:
+            pass
+        return sink.taken
+
+    def read_into(self, sink: Sink) -> bool:
+        """Decode the next chunk into a sink, which may take nothing. False at the readable end.
+
+        Raises as `read`.
+        """
+        if self.position >= self.end:
+            return False
+        with lent_buffer(self.fetch_bytes) as buffer:
+            return self.take(self.fetching(self.position, buffer)(), sink)
+
+    def fetching(self, offset: int, buffer: bytearray | None) -> Callable[[], Fetched]:
+        """A call that fetches the chunk at an offset, `fetch_bytes` into a buffer of that size.
+
+        Any thread may run it; it does not change the reader.
+        """
+        return partial(
+            self._backend.fetch,
+            *self.tp,
+            offset,
+            self.fetch_bytes,
+            leader_epoch=self.epoch,
+            read_committed=self.read_committed,
+            buffer=buffer,
+        )
+
+    def take(self, fetched: Fetched, sink: Sink) -> bool:
+        """Decode a chunk fetched at the position into a sink, and advance; otherwise as `read_into`."""
+        self.fetch_bytes = min(self.fetch_bytes * 4, self._max_bytes)
+        if not fetched.data:
+            self.at_end = True
+            return False
+        decoded = decode_chunk(
+            fetched,
+            *self.tp,
+            self.position,
+            sink,
+            end=self.end,
+            at_boundary=self._at_boundary,
+            read_committed=self.read_committed,
+        )
+        self.position = decoded.next_offset
+        self.epoch = decoded.epoch
+        stable_end = fetched.last_stable_offset  # -1 unless read_committed
+        self.at_end = self.position >= (fetched.log_end_offset if stable_end < 0 else stable_end)
+        self._at_boundary = True
+        return True

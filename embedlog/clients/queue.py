@@ -1,0 +1,418 @@
+"""The work queue: a topic whose records are jobs, handed out one by one to any number of workers.
+
+    queue = log.queue("jobs", group="mailers")
+    queue.send(b"...", delay_ms=60_000)
+    for job in queue:
+        with job: ...
+
+    send     appends a record; one that is due later has the time in a header, so any producer can send one
+    take     a job from job_source.py, its value decoded; the job itself is in job.py
+
+A job whose value or key does not decode is rejected with its error, and the next one is taken: a poison
+record is a dead letter, not the end of the queue. So is a job whose record is damaged. One whose record is
+gone, since it was deleted, is accepted.
+
+`Intake` is what the queue for tasks (aio/queue.py) shares with this one.
+
+Source of the idea: Kafka's share groups (KIP-932) and its KafkaShareConsumer.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any, Final, Generic, Protocol, Self
+from weakref import WeakSet
+
+from ..backends.port import Backend
+from ..config import MAX_INT32
+from ..errors import (
+    Closed,
+    CorruptRecord,
+    DeserializationError,
+    InvalidArgument,
+    InvalidType,
+    LockLost,
+    OffsetOutOfRange,
+    TopicNotFound,
+)
+from ..files.names import check_topic_name
+from ..model import (
+    DUE_HEADER,
+    AcknowledgeType,
+    K,
+    Record,
+    RecordMetadata,
+    ShareGroupOptions,
+    TopicDescription,
+    V,
+    of_one_or_two,
+)
+from ..runtime.closing import Closing
+from ..runtime.wakeups import Wakeup
+from ..validation import as_seconds, check_flag, check_group, check_int, check_topic
+from .job import LONGEST_DELAY_MS, Backoff, Job, said
+from .job_source import Held, JobSource, Waiting
+from .options import QueueOptions, queue_options
+from .reader import read_at, read_range, time_ms
+from .record_input import HeadersInput, as_headers, now_ms
+from .record_serde import RecordSerde
+
+_FOREVER: Final = float("inf")
+
+_logger = logging.getLogger(__name__)
+
+
+class QueueLog(Protocol):
+    """What a queue needs of its log."""
+
+    @property
+    def backend(self) -> Backend: ...
+    @property
+    def append(self) -> Callable[..., RecordMetadata]: ...
+    @property
+    def describe_topic(self) -> Callable[[str], TopicDescription]: ...
+    @property
+    def create_topic(self) -> Callable[..., TopicDescription]: ...
+
+
+class Intake(Generic[V, K]):
+    """Makes jobs of what a source hands out: reads and decodes records, and ends those that cannot be."""
+
+    def __init__(
+        self, backend: Backend, source: JobSource, serde: RecordSerde[V, K], backoff: Backoff
+    ) -> None:
+        self.source = source
+        self.backoff = backoff
+        self._backend = backend
+        self._serde = serde
+
+    def taken(self, wait_s: float = _FOREVER) -> tuple[Held, Record[V, K]] | None:
+        """What the next job is made of; None if there is none within wait_s, or at the end.
+
+        Waits in this thread.
+        """
+        deadline = None
+        while True:
+            held = self.source.take()
+            if held is None:
+                deadline = deadline or time.monotonic() + wait_s
+                held = self._wait(deadline)
+                if held is None:
+                    return None
+            try:
+                record = self.record_of(held)
+            except BaseException:
+                self.source.put_back(held)
+                raise
+            if record is not None:
+                return held, record
+
+    def _wait(self, deadline: float) -> Held | None:
+        source = self.source
+        has_asked = False
+        while not source.stopped:
+            wakeup = Wakeup()
+            waiting = Waiting(wakeup.signal)
+            try:
+                source.enter(waiting)
+                left_s = deadline - time.monotonic()
+                if left_s <= 0 and has_asked:
+                    return None
+                if source.ask(waiting, left_s * 1000):
+                    wakeup.sleep()  # the coordinator keeps the time
+                else:
+                    wakeup.sleep(min(left_s, threading.TIMEOUT_MAX))
+                has_asked = True
+            finally:
+                source.leave(waiting)
+            if waiting.error is not None:
+                raise waiting.error
+            held = source.take()
+            if held is not None:
+                return held
+        return None
+
+    def at_hand(self, held: Held) -> Record[V, K] | None:
+        """The record of a job, decoded, without waiting for anything; None if it takes a `record_of`."""
+        record = held.delivery.record
+        if record is None:
+            return None
+        try:
+            return self._serde.decode(record)
+        except DeserializationError:
+            return None
+
+    def record_of(self, held: Held) -> Record[V, K] | None:
+        """The record of a job, decoded; None if there is no use in handing it out, and it is settled.
+
+        May wait for a disk, or for the owner. Raises StorageError, Closed.
+        """
+        record, source = held.delivery.record, self.source
+        if record is None:
+            try:
+                record = self._read(held)
+            except CorruptRecord as error:
+                self._refuse(held, error)
+                return None
+            except OffsetOutOfRange:
+                record = None
+            if record is None:
+                _logger.warning("%s: its record has been deleted", source.name_of(held))
+                self._settle(held, AcknowledgeType.ACCEPT)
+                return None
+        try:
+            return self._serde.decode(record)
+        except DeserializationError as error:
+            self._refuse(held, error)
+            return None
+
+    def _read(self, held: Held) -> Record | None:
+        """The record of a job; jobs that are next get theirs, too."""
+        source, (partition, offset, *_) = self.source, held.delivery
+        end = source.following(held)
+        if end == offset + 1:
+            return read_at(self._backend, source.topic, partition, offset)
+        records = read_range(self._backend, source.topic, partition, offset, end)
+        if not records or records[0].offset != offset:
+            return None
+        source.bring(records[1:])
+        return records[0]
+
+    def _refuse(self, held: Held, error: CorruptRecord | DeserializationError) -> None:
+        _logger.error("%s: rejected: %s", self.source.name_of(held), error)
+        self._settle(held, AcknowledgeType.REJECT, said(error))
+
+    def _settle(self, held: Held, kind: AcknowledgeType, error: str = "") -> None:
+        try:
+            self.source.settle(held, kind, error=error)
+        except LockLost:
+            pass  # another process comes to the same conclusion
+
+
+@of_one_or_two
+class Queue(Closing, Generic[V, K]):
+    """A work queue over a topic, an iterator of `Job`; from `Log.queue`, or `Topic.queue` for typed values.
+
+    Any number of threads and processes may take jobs of one group; each job goes to one of them at a time. A
+    group gets each record of the topic, from the first one on, whether `send` or a producer has appended it.
+
+    Args:
+        log: the log.
+        topic: created if it is missing, with `partitions` and delete_policy "finished": segments go when all
+            groups have finished their jobs.
+        group: queues of one group share the jobs; each group gets all of them.
+        serde: encodes and decodes values and keys (see `Topic.queue`); by default they are bytes.
+        lock_ms: how long a job is locked for the process that has it. Renewed while it is in hand, so this is
+            how soon others get the job of a process that was killed, or that stands still.
+        max_deliveries: how often a job is handed out before it is rejected.
+        backoff_ms, max_backoff_ms: how long a job that failed waits for its next delivery: from half of this
+            to all of it, doubled with each delivery, at most max_backoff_ms.
+        ordered_by_key: hand out the jobs of a key one after the other, in the order of their offsets. Jobs
+            without a key are not ordered.
+        dead_letter_topic: where rejected jobs go, None for nowhere; {topic} stands for the topic's name.
+        prefetch: the most jobs to fetch ahead. Short jobs are fetched ahead, as many as take about 200 ms,
+            and no more than an even share; one that has waited here for a second goes back, uncounted.
+        flush: sends and settled jobs are durable on return; by default they survive a crash of the process,
+            and soon (flush_ms) one of the machine.
+        accept_linger_ms: how long the accept at the end of `with job:` may wait for others, to go with them
+            in one request; at most a third of lock_ms. 0: the block ends when its job is accepted. If the
+            process is killed before, the job is handed out again. `job.accept()` does not wait for others.
+        partitions: of a topic that is created. One is enough for any number of workers.
+
+    The last options that were given are the group's: give all its queues the same.
+
+    Any number of threads may use a queue. A forked child can send; its parent's jobs are not its own, so that
+    anything else raises ForkedHandle. A queue that is garbage-collected without `close` gives its jobs back.
+
+    Raises InvalidArgument, InvalidType, InvalidGroup, ReadOnly in a process that only reads,
+    UnsupportedByBackend over brokers, StorageError, Closed.
+    """
+
+    def __init__(
+        self,
+        log: QueueLog,
+        topic: str,
+        group: str = "default",
+        serde: RecordSerde[V, K] | None = None,
+        *,
+        lock_ms: int = 30_000,
+        max_deliveries: int = 5,
+        backoff_ms: int = 1_000,
+        max_backoff_ms: int = 60_000,
+        ordered_by_key: bool = False,
+        dead_letter_topic: str | None = "dlq.{topic}",
+        prefetch: int = 100,
+        flush: bool = False,
+        accept_linger_ms: int = 0,
+        partitions: int = 1,
+    ) -> None:
+        check_topic(topic)
+        check_group(group)
+        check_int("lock_ms", lock_ms, low=1, high=MAX_INT32)
+        check_int("max_deliveries", max_deliveries, low=1, high=_MOST_DELIVERIES)
+        check_int("backoff_ms", backoff_ms, low=0, high=LONGEST_DELAY_MS)
+        check_int("max_backoff_ms", max_backoff_ms, low=0, high=LONGEST_DELAY_MS)
+        check_flag("ordered_by_key", ordered_by_key)
+        if dead_letter_topic is not None:
+            check_topic(dead_letter_topic)
+            dead_letter_topic = check_topic_name(dead_letter_topic.replace("{topic}", topic))
+            if dead_letter_topic == topic:
+                raise InvalidArgument(f"the dead letters of {topic!r} need another topic: they would be jobs")
+        check_int("prefetch", prefetch, low=1, high=_MOST_PREFETCHED)
+        check_flag("flush", flush)
+        check_int("accept_linger_ms", accept_linger_ms, low=0, high=MAX_INT32)
+        check_int("partitions", partitions, low=1)
+        backend = log.backend
+        coordinator = backend.share_coordinator
+        try:
+            log.describe_topic(topic)
+        except TopicNotFound:
+            log.create_topic(topic, partitions, exist_ok=True, delete_policy="finished")
+        self.topic = topic
+        self.group = group
+        self._log = log
+        self.serde: RecordSerde[V, K] = RecordSerde() if serde is None else serde
+        self.flush = flush
+        options = ShareGroupOptions(lock_ms, max_deliveries, ordered_by_key, dead_letter_topic)
+        self._source = JobSource(
+            coordinator,
+            topic,
+            group,
+            options,
+            prefetch=prefetch,
+            flush=flush,
+            accept_linger_ms=accept_linger_ms,
+        )
+        self._backoff = backoff = Backoff(backoff_ms, max_backoff_ms)
+        self.intake: Intake[V, K] = Intake(backend, self._source, self.serde, backoff)
+        self._closed = False
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else "open"
+        return f"<embedlog.Queue {self.topic!r}, group {self.group}: {state}>"
+
+    # -- sending ---------------------------------------------------------------------------------------
+
+    def send(
+        self,
+        value: V | None,
+        *,
+        key: K | None = None,
+        headers: HeadersInput | None = (),
+        delay_ms: int | None = None,
+        at: datetime | None = None,
+        partition: int | None = None,
+    ) -> RecordMetadata:
+        """Append a job. On return it survives a crash of this process; of the machine, too, with flush=True.
+
+        Args:
+            value, key, headers, partition: as for `Log.append`.
+            delay_ms: hand it out so much later, by the wall clock. Survives restarts.
+            at: or at this time; at once if it is past. A naive datetime is local time.
+
+        Raises what `Log.append` raises, and SerializationError; then nothing was sent. In a forked child of a
+        process that shares the log it works, too.
+        """
+        serde = self.serde
+        return self._log.append(
+            self.topic,
+            serde.encode_value(value),
+            key=serde.encode_key(key),
+            headers=due_headers(headers, delay_ms, at),
+            partition=partition,
+            flush=self.flush,
+        )
+
+    # -- taking ----------------------------------------------------------------------------------------
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Job[V, K]:
+        """Wait for the next job. The iteration ends at `close`."""
+        job = self._take(_FOREVER)
+        if job is None:
+            raise StopIteration
+        return job
+
+    def take(self, timeout_ms: float = 0) -> Job[V, K] | None:
+        """A job, as soon as there is one; None if none comes within timeout_ms (or math.inf), or at `stop`.
+        Ctrl-C meanwhile takes none.
+
+        Raises StorageError, BrokerUnavailable, TopicNotFound, Closed, ForkedHandle.
+        """
+        wait_s = as_seconds("timeout_ms", timeout_ms)
+        if self._closed:
+            raise Closed("the queue is closed")
+        return self._take(wait_s)
+
+    def _take(self, wait_s: float) -> Job[V, K] | None:
+        found = self.intake.taken(wait_s)
+        if found is None:
+            return None
+        held, record = found
+        try:
+            return Job(self._source, held, record, self._backoff)
+        except BaseException:  # Ctrl-C
+            self._source.put_back(held)
+            raise
+
+    # -- the end ---------------------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """Take no more: iterations end. Jobs in hand can still be settled. From any thread."""
+        self._source.stop()
+
+    def close(self) -> None:
+        """Take no more, and give back what is in hand, uncounted. From any thread; safe to call again.
+
+        What another thread has in hand is given back, too: its `accept` raises LockLost. If it fails before
+        the job is handed out again, that counts all the same. To let it finish, call `stop`, and close when
+        it has.
+        """
+        self._closed = True
+        self._source.close()
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` has been called."""
+        return self._closed
+
+
+def open_queue(
+    log: QueueLog,
+    topic: str,
+    group: str,
+    options: QueueOptions,
+    serde: RecordSerde[V, K] | None,
+    clients: WeakSet[Closing],
+) -> Queue[V, K]:
+    """See `Log.queue`. clients: what the log closes."""
+    queue = Queue(log, topic, group, serde, **queue_options(options))
+    clients.add(queue)
+    return queue
+
+
+_MOST_DELIVERIES: Final = 32_767  # as Kafka counts them
+_MOST_PREFETCHED: Final = 10_000
+
+
+def due_headers(headers: HeadersInput | None, delay_ms: int | None, at: datetime | None) -> Any:
+    """The headers of a job that is due later. Raises InvalidType, InvalidArgument."""
+    if delay_ms is None and at is None:
+        return headers
+    if at is None:
+        check_int("delay_ms", delay_ms, low=0, high=LONGEST_DELAY_MS)
+        assert delay_ms is not None
+        due_ms = now_ms() + delay_ms
+    elif delay_ms is not None:
+        raise InvalidArgument("give delay_ms or at, not both")
+    elif not isinstance(at, datetime):
+        raise InvalidType(f"at must be a datetime, not {type(at).__name__}")
+    else:
+        due_ms = max(0, time_ms(at))
+    return (*as_headers(headers), (DUE_HEADER, b"%d" % due_ms))

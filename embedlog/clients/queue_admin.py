@@ -1,0 +1,277 @@
+"""Administration of work queues: what waits, what is being worked on, what has failed for good.
+
+    jobs        a topic from which share groups take jobs; each group finishes all of them
+    dlq.jobs    its dead letters; their headers say where they come from (groups/dead_letters.py)
+
+A share group of the dead letters' topic, `REDRIVE_GROUP`, finishes those that are sent again: what it has
+not finished is dead. So sending again has the rules of any job: two who do it at once share the work, and a
+kill in between sends at most some of them twice. What a process had locked that was killed is waited for.
+Looking on asks what is stored, and changes nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+import uuid
+from collections.abc import Collection, Iterator, Sequence
+from typing import Final, NamedTuple
+
+from ..backends.coordinators import ShareCoordinator, ShareReader
+from ..backends.port import Backend
+from ..errors import EmbedlogError, GroupNotFound, InvalidArgument, LockLost
+from ..model import (
+    Acknowledgement,
+    AcknowledgeType,
+    Delivery,
+    Headers,
+    Record,
+    ShareGroupDescription,
+    ShareGroupOptions,
+    UnfinishedRecords,
+)
+from ..validation import check_topic
+from .reader import read_at
+
+REDRIVE_GROUP: Final = "embedlog.redrive"
+"""The share group of a topic of dead letters that has finished what was sent again."""
+
+_OURS: Final = "embedlog."
+_ORIGIN_TOPIC: Final = "embedlog.origin_topic"
+_ORIGIN_PARTITION: Final = "embedlog.origin_partition"
+_TOGETHER: Final = 500
+_LOCK_MS: Final = 10_000
+_LONGEST_WAIT_MS: Final = 1_000
+_MOST_DELIVERIES: Final = 32_000
+
+
+class QueueDescription(NamedTuple):
+    """A work queue: a share group of a topic. dead: the dead letters that were not sent again, of all groups
+    of the topic; None if it has no topic of dead letters."""
+
+    group: ShareGroupDescription
+    dead: int | None
+
+    @property
+    def waiting(self) -> int:
+        return sum(each.waiting for each in self.group.partitions)
+
+    @property
+    def locked(self) -> int:
+        return sum(each.locked for each in self.group.partitions)
+
+    @property
+    def delayed(self) -> int:
+        return sum(each.delayed for each in self.group.partitions)
+
+    @property
+    def oldest_timestamp_ms(self) -> int | None:
+        """The timestamp of the oldest job that is not finished; None if there is none."""
+        known = (each.oldest_timestamp_ms for each in self.group.partitions)
+        return min((timestamp for timestamp in known if timestamp >= 0), default=None)
+
+
+class UnfinishedJob(NamedTuple):
+    """A job that a group has not finished: its record, and what is known of it."""
+
+    record: Record
+    state: str
+    delivery_count: int
+    until_ms: int
+    member_id: str
+
+
+class Redriven(NamedTuple):
+    """A dead letter that was sent again: where it was, and the record it is now."""
+
+    partition: int
+    offset: int
+    topic: str
+    new_partition: int
+    new_offset: int
+
+
+def describe_queues(
+    backend: Backend,
+    topic: str | None = None,
+    group: str | None = None,
+    *,
+    reader: ShareReader | ShareCoordinator | None = None,
+) -> list[QueueDescription]:
+    """The work queues of a log, of a topic, of a group; sorted by topic and group.
+
+    Args:
+        reader: who knows the share groups; by default `backend.share_reader()`, which reads what is stored.
+
+    Raises GroupNotFound if a group is named that the topic has not; TopicNotFound; StorageError,
+    CorruptRecord, Closed.
+    """
+    if reader is None:
+        reader = backend.share_reader()
+    if topic is not None:
+        check_topic(topic)
+        backend.describe_topic(topic)
+    found = [
+        (of, name)
+        for name, of in reader.list_share_groups()
+        if name != REDRIVE_GROUP and topic in (None, of) and group in (None, name)
+    ]
+    if group is not None and not found:
+        raise GroupNotFound(f"no share group {group!r}" + (f" of topic {topic!r}" if topic else ""))
+    dead = {of: _dead(backend, reader, dead_letter_topic(of)) for of, _ in found}
+    return [QueueDescription(reader.describe_share_group(name, of), dead[of]) for of, name in sorted(found)]
+
+
+def dead_letter_topic(topic: str) -> str:
+    """The topic of dead letters that a queue has if it names none."""
+    return f"dlq.{topic}"
+
+
+def _dead(backend: Backend, reader: ShareReader | ShareCoordinator, topic: str) -> int | None:
+    if topic not in backend.topics():
+        return None
+    try:
+        of = reader.describe_share_group(REDRIVE_GROUP, topic)
+    except GroupNotFound:
+        edges = backend.offsets(topic).values()
+        return sum(each.log_end_offset - each.log_start_offset for each in edges)
+    return sum(each.waiting + each.locked + each.delayed for each in of.partitions)
+
+
+def unfinished_jobs(backend: Backend, topic: str, group: str) -> Iterator[UnfinishedJob]:
+    """The jobs that a group has not finished, by partition and offset, with their records. Takes none.
+
+    Raises GroupNotFound, TopicNotFound, StorageError, CorruptRecord, Closed.
+    """
+    return _jobs(backend, topic, backend.share_reader().unfinished(group, topic))
+
+
+def _jobs(backend: Backend, topic: str, found: dict[int, list[UnfinishedRecords]]) -> Iterator[UnfinishedJob]:
+    for partition, ranges in found.items():
+        for each in ranges:
+            for offset in range(each.first_offset, each.last_offset + 1):
+                record = read_at(backend, topic, partition, offset)
+                if record is not None:  # else compaction has removed it
+                    yield UnfinishedJob(record, *each[2:])
+
+
+def redrive(
+    backend: Backend,
+    topic: str,
+    *,
+    chosen: Collection[tuple[int, int]] | None = None,
+    to: str | None = None,
+) -> Iterator[Redriven]:
+    """Send dead letters again, each to the partition that it came from. Yields each one that is stored.
+
+    A dead letter that was sent again is not sent a third time by a later call. If the process is killed, or
+    the caller stops, at most the one under way may be: at least once, as any job. While another process
+    has some of them locked, or was killed less than 10 s ago, it waits for these at the end.
+
+    Args:
+        topic: of the dead letters.
+        chosen: (partition, offset) of the letters to send; by default all.
+        to: the topic to send to; by default that of each letter's origin.
+
+    Raises TopicNotFound if a topic is gone, InvalidArgument for a letter without an origin; LogFull and other
+    StorageErrors, ReadOnly, UnsupportedByBackend, Closed. What was yielded before has been sent.
+    """
+    for each in (topic,) if to is None else (topic, to):
+        check_topic(each)
+        backend.describe_topic(each)
+    coordinator, member_id = backend.share_coordinator, f"redrive-{uuid.uuid4()}"
+    passed_over: set[tuple[int, int]] = set()
+    try:
+        while True:
+            locked_at = time.monotonic()
+            taken = _locked(coordinator, topic, member_id, passed_over)
+            if not taken:
+                return
+            for number, delivery in enumerate(taken):
+                place = delivery.partition, delivery.offset
+                if chosen is not None and place not in chosen:
+                    passed_over.add(place)
+                    continue
+                if time.monotonic() - locked_at > _LOCK_MS / 3000:  # the caller takes its time
+                    locked_at = time.monotonic()
+                    if not _renewed(coordinator, topic, taken[number:]):
+                        break  # the next round has what it still may send
+                yield _sent_again(backend, coordinator, topic, delivery, to)
+    finally:
+        with contextlib.suppress(EmbedlogError):  # their locks run out
+            coordinator.release_member(REDRIVE_GROUP, topic, member_id)
+
+
+def _locked(
+    coordinator: ShareCoordinator, topic: str, member_id: str, passed_over: Collection[object]
+) -> list[Delivery]:
+    """The next dead letters, locked. None if all are sent, or `passed_over`, which this member has locked:
+    the more these are, the longer, since it takes a while to pass over the others.
+
+    Waits for those that others have locked: they may be gone.
+    """
+    options = ShareGroupOptions(_LOCK_MS + len(passed_over) // 10, _MOST_DELIVERIES)
+    wait_ms = 0
+    while True:
+        taken = coordinator.acquire(
+            REDRIVE_GROUP, topic, member_id, max_records=_TOGETHER, max_wait_ms=wait_ms, options=options
+        ).result()
+        if taken:
+            return taken
+        described = coordinator.describe_share_group(REDRIVE_GROUP, topic)
+        if sum(each.locked for each in described.partitions) <= len(passed_over):
+            return []
+        wait_ms = _LONGEST_WAIT_MS
+
+
+def _renewed(coordinator: ShareCoordinator, topic: str, deliveries: Sequence[Delivery]) -> bool:
+    """Whether all of them are locked for as long again."""
+    renew = [Acknowledgement(*each[:3], AcknowledgeType.RENEW) for each in deliveries]
+    return not any(coordinator.acknowledge(REDRIVE_GROUP, topic, renew))
+
+
+def _sent_again(
+    backend: Backend, coordinator: ShareCoordinator, topic: str, delivery: Delivery, to: str | None
+) -> Redriven:
+    record = delivery.record or read_at(backend, topic, delivery.partition, delivery.offset)
+    assert record is not None, "a record that is locked is there"
+    headers = dict(record.headers)
+    target = to or _text(headers, _ORIGIN_TOPIC)
+    if target is None:
+        raise InvalidArgument(
+            f"{topic} {delivery.partition}, offset {delivery.offset:,}, does not say where it comes from: "
+            "name the topic to send it to"
+        )
+    appenders = backend.appenders(target)
+    number = int(_text(headers, _ORIGIN_PARTITION) or delivery.partition) % len(appenders)
+    kept: Headers = tuple(header for header in record.headers if not header[0].startswith(_OURS))
+    sent = appenders[number].append_one(
+        record.key, record.value, time.time_ns() // 1_000_000, False, None, kept
+    )
+    accept = Acknowledgement(
+        delivery.partition, delivery.offset, delivery.delivery_id, AcknowledgeType.ACCEPT
+    )
+    (error,) = coordinator.acknowledge(REDRIVE_GROUP, topic, [accept])
+    if error is not None and not isinstance(error, LockLost):  # else it may be sent once more
+        raise error
+    return Redriven(delivery.partition, delivery.offset, target, number, sent.offset)
+
+
+def purge(backend: Backend, topic: str) -> dict[int, tuple[int, int]]:
+    """Delete all jobs of a topic that are there now, for all groups: also those that are being worked on,
+    whose workers find their locks lost. Returns each partition's first offset before and after.
+
+    Raises TopicNotFound, StorageError, ReadOnly, UnsupportedByBackend, Closed.
+    """
+    admin = backend.topic_admin
+    purged = {}
+    check_topic(topic)
+    for partition, edges in backend.offsets(topic).items():
+        after = admin.delete_records(topic, partition, edges.log_end_offset)
+        purged[partition] = (edges.log_start_offset, after)
+    return purged
+
+
+def _text(headers: dict[str, bytes | None], name: str) -> str | None:
+    value = headers.get(name)
+    return None if value is None else value.decode(errors="replace")

@@ -1,0 +1,130 @@
+"""A consumer's positions, as an application asks for them and changes them: the second half of `Consumer`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
+from datetime import datetime
+
+from .. import validation
+from ..backends.port import Backend
+from ..config import MAX_INT64
+from ..errors import InvalidType
+from ..model import TopicPartition
+from ..runtime.closing import Closing
+from .positions import Positions
+from .reader import time_ms
+
+
+class Seeking(Closing):
+    """The methods of `Consumer` for its positions. For one thread at a time, but for `estimated_lag` and
+    `held_back`."""
+
+    _backend: Backend
+    _positions: Positions
+
+    def _using(self) -> AbstractContextManager[None]:
+        """Keeps other threads out."""
+        raise NotImplementedError
+
+    def position(self, tp: TopicPartition) -> int:
+        """The offset of the next record to return. Raises NotAssigned."""
+        name = validation.as_topic_partition(tp)
+        with self._using():
+            position = self._positions[name]
+            self._positions.resolve()
+            return position.at[0]
+
+    def lag(self) -> dict[TopicPartition, int]:
+        """The number of offsets from each position to the end of its partition."""
+        with self._using():
+            self._positions.resolve()
+            return self._positions.lag()
+
+    def estimated_lag(self) -> dict[TopicPartition, int]:
+        """`lag` for monitoring: from any thread, also while another one polls, and without waiting for it.
+
+        Positions are those of about now; partitions whose first position is not known yet are left out.
+        """
+        return self._positions.estimated_lag()
+
+    def held_back(self) -> dict[TopicPartition, list[str]]:
+        """The partitions that have records which open transactions hold back, and the transactional ids.
+
+        Of a partition that was read as far as those transactions allow. From any thread, as `estimated_lag`.
+        Raises UnsupportedByBackend over the wire, StorageError, Closed.
+        """
+        waiting = [name for name in self._positions.waiting() if self.estimated_lag().get(name)]
+        if not waiting or not self._positions.read_committed:
+            return {}
+        from .transaction_admin import held_back_by
+
+        return held_back_by(self._backend, waiting)
+
+    def seek(self, where: TopicPartition | str, partition: int, offset: int | None = None) -> None:
+        """`seek(tp, offset)` or `seek(topic, partition, offset)`: continue from that offset.
+
+        auto_offset_reset applies if the offset turns out to be outside the log.
+        """
+        if isinstance(where, str) is (offset is None):
+            raise InvalidType("seek takes (topic, partition, offset) or (TopicPartition, offset)")
+        tp = validation.as_topic_partition((where, partition) if isinstance(where, str) else where)
+        wanted = partition if offset is None else offset
+        validation.check_int("offset", wanted, low=0, high=MAX_INT64)
+        with self._using():
+            self._positions.seek(tp, wanted)
+
+    def seek_to_beginning(self, *partitions: TopicPartition) -> None:
+        """Continue from the first record of these partitions (default: all assigned ones)."""
+        with self._using():
+            for tp in self._chosen(partitions):
+                self._positions.seek_to_beginning(tp)
+
+    def seek_to_end(self, *partitions: TopicPartition) -> None:
+        """Continue from the end of these partitions (default: all assigned ones)."""
+        with self._using():
+            for tp in self._chosen(partitions):
+                self._positions.seek_to_end(tp)
+
+    def seek_to_committed(self, *partitions: TopicPartition) -> None:
+        """Continue from the committed offsets of these partitions (default: all assigned ones), or by
+        auto_offset_reset: as after a restart. For records whose transaction was aborted."""
+        with self._using():
+            for tp in self._chosen(partitions):
+                self._positions.forget(tp)
+
+    def seek_to_time(self, when: datetime | int, *partitions: TopicPartition) -> None:
+        """Continue from the first record whose timestamp is `when` or later, or from the end.
+
+        when: a datetime (a naive one is local time), or milliseconds since the epoch.
+        """
+        if isinstance(when, bool) or not isinstance(when, (datetime, int)):
+            raise InvalidType(
+                f"when must be a datetime or milliseconds since the epoch, not {type(when).__name__}"
+            )
+        moment = time_ms(when) if isinstance(when, datetime) else when
+        with self._using():
+            for tp in self._chosen(partitions):
+                self._positions.seek_to_time(tp, moment)
+
+    def pause(self, *partitions: TopicPartition) -> None:
+        """Return no records of these partitions until `resume` (default: all assigned ones)."""
+        self._set_paused(partitions, True)
+
+    def resume(self, *partitions: TopicPartition) -> None:
+        """Undo `pause` (default: all assigned partitions)."""
+        self._set_paused(partitions, False)
+
+    def paused(self) -> set[TopicPartition]:
+        """The paused partitions. A rebalance ends a pause, as in Kafka."""
+        with self._using():
+            return {p.tp for p in self._positions if p.paused}
+
+    def _chosen(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
+        """These partitions, or all assigned ones."""
+        return validation.as_topic_partitions(partitions) or list(self._positions.partitions)
+
+    def _set_paused(self, partitions: Iterable[TopicPartition], paused: bool) -> None:
+        with self._using():
+            for tp in self._chosen(partitions):
+                self._positions.pause(tp, paused)

@@ -1,0 +1,203 @@
+"""Transactions of a log: `with log.transaction("loader-1") as tx`.
+
+    records and offsets of the block --append, pending--> partitions
+    the block ends      --> commit: all of them count, at once for each reader that is read_committed
+    the block raises    --> abort: none of them ever does
+
+A log has one `TransactionManager` for each transactional id that it has used; transactions of the id go on
+with its producer, one after the other.
+
+Source: KIP-98; the form is that of Python's databases, whose `with connection` commits or aborts.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from ..backends.port import Backend
+from ..config import MAX_INT32
+from ..errors import EmbedlogError, InvalidArgument, InvalidTxnState, InvalidType, shown
+from ..model import CommittedOffset, RecordMetadata, TopicPartition
+from ..runtime.closing import Closing
+from ..validation import check_flag, check_int, check_text
+from .append import append, append_many
+from .partitioner import StickyPartitioner
+from .record_input import Bytes, Given, HeadersInput
+from .results import AppendedMany
+from .transaction_manager import TransactionManager
+
+if TYPE_CHECKING:
+    from .consumer import Consumer
+
+
+def check_transaction(transactional_id: object, timeout_ms: object) -> None:
+    """Raises InvalidType, InvalidArgument."""
+    check_text("transactional_id", transactional_id)
+    if not transactional_id:
+        raise InvalidArgument("a transactional id cannot be empty")
+    check_int("timeout_ms", timeout_ms, low=1, high=MAX_INT32)
+
+
+def check_consumer(given: object) -> None:
+    """Raises InvalidType unless it is a consumer."""
+    from .consumer import Consumer
+
+    if not isinstance(given, Consumer):
+        raise InvalidType(f"a transaction commits offsets of an embedlog.Consumer, not of {shown(given)}")
+
+
+def new_transaction(
+    backend: Backend,
+    managers: dict[str, TransactionManager],
+    clients: weakref.WeakSet[Closing],
+    transactional_id: str,
+    timeout_ms: int,
+    flush: bool,
+) -> Transaction:
+    """See `Log.transaction`. managers: of the log, by transactional id. `clients` are closed with the log."""
+    check_transaction(transactional_id, timeout_ms)
+    check_flag("flush", flush)
+    _ = backend.transactions  # raises at once if there are none
+    manager = managers.get(transactional_id)
+    if manager is None:
+        manager = managers.setdefault(transactional_id, TransactionManager(backend, transactional_id))
+        clients.add(manager)
+    return Transaction(manager, timeout_ms, flush)
+
+
+class Transaction:
+    """Appends and commits of offsets that count together or not at all: see `Log.transaction`.
+
+    To be used once, as a context manager. Leaving the block commits; an exception, Ctrl-C included, aborts
+    and goes on. Any thread may append to it while the block runs.
+
+    If the commit itself fails, the transaction is aborted, and the error is raised. In two cases it may be
+    committed all the same: after Ctrl-C during the commit (a note of the KeyboardInterrupt says what became
+    of it), and if the disk fails (FlushFailed, PartitionFailed: the next transaction of this id tells, or
+    the next open).
+    """
+
+    def __init__(self, manager: TransactionManager, timeout_ms: int, flush: bool) -> None:
+        self._manager = manager
+        self._partitioner = StickyPartitioner()
+        self._timeout_ms = timeout_ms
+        self._flush = flush
+        self._state = "not begun"
+
+    def __repr__(self) -> str:
+        return f"<embedlog.Transaction {self.transactional_id!r}: {self._state}>"
+
+    @property
+    def transactional_id(self) -> str:
+        """The name under which it is known to other processes."""
+        return self._manager.transactional_id
+
+    def __enter__(self) -> Self:
+        """Raises ConcurrentTransactions: another one of this id is open here. ProducerFenced: another
+        producer has begun with the id. InvalidArgument: timeout_ms is above transaction_max_timeout_ms.
+        StorageError, Closed."""
+        with self._manager.lock:
+            if self._state != "not begun":
+                raise InvalidTxnState(f"{self!r} is for one use: call log.transaction again")
+            self._manager.begin(self._timeout_ms)
+            self._state = "open"
+            return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        with self._manager.lock:  # what comes late from another thread finds it ended
+            self._state = "aborted"
+            if error is not None:
+                self._abort(error)
+                return
+            try:
+                self._manager.commit(flush=self._flush)
+            except BaseException as failed:
+                self._abort(failed)
+                raise
+            self._state = "committed"
+
+    def _abort(self, error: BaseException) -> None:
+        """Abort for an error, which is raised; what fails here is a note of it."""
+        try:
+            self._manager.abort()
+        except InvalidTxnState:
+            pass  # it has ended
+        except EmbedlogError as second:
+            error.add_note(f"{self!r} could not be aborted: it is when its time is over ({second})")
+
+    def append(
+        self,
+        topic: str,
+        value: Bytes | None,
+        *,
+        key: Bytes | None = None,
+        headers: HeadersInput | None = (),
+        timestamp_ms: int | None = None,
+        partition: int | None = None,
+    ) -> RecordMetadata:
+        """Append one record. Readers that are read_committed get it after the commit, others now.
+
+        Arguments, result and errors as for `Log.append`, but that records without a key all go to one
+        partition of their topic. Each is a batch of its own: many are better appended by `append_many`.
+        TransactionAborted, ProducerFenced: the transaction was aborted. InvalidTxnState: it has ended, or has
+        not begun.
+        """
+        one_partition = self._partitioner.__call__  # without its on_new_batch
+        with self._manager.lock:
+            self._check_open()
+            return append(self._manager, one_partition, topic, value, key, headers, timestamp_ms, partition)
+
+    def append_many(
+        self,
+        topic: str,
+        records: Iterable[Given],
+        *,
+        partition: int | None = None,
+        compression: str | int | None = None,
+    ) -> AppendedMany:
+        """Append many records in batches. Arguments, result and errors as for `Log.append_many`, and as
+        `append`."""
+        with self._manager.lock:
+            self._check_open()
+            return append_many(
+                self._manager,
+                self._partitioner,
+                topic,
+                records,
+                partition=partition,
+                compression=compression,
+                expect=self._manager.expect,
+            )
+
+    def commit_offsets(
+        self,
+        consumer: Consumer[Any, Any],
+        offsets: Mapping[TopicPartition, int | CommittedOffset] | None = None,
+    ) -> None:
+        """Commit a consumer's positions after all records returned so far, or `offsets`, in the transaction.
+
+        They become the group's offsets when it commits. The consumer is one in a group, with
+        auto_commit=False. After an abort let it go back: `consumer.seek_to_committed()`.
+
+        Raises CommitFailed: the group has given its partitions to others; the transaction can only be
+        aborted. InvalidArgument: the consumer has no group, keeps its offsets in a store of its own, or
+        commits by itself. ConcurrentUse; and as `append`.
+        """
+        check_consumer(consumer)
+        with self._manager.lock:
+            self._check_open()
+            self._manager.commit_offsets(consumer, offsets)
+
+    def _check_open(self) -> None:
+        if self._state == "not begun":
+            raise InvalidTxnState(f"{self!r} begins with its block: with log.transaction(...) as tx: ...")
+        if self._state != "open":
+            raise InvalidTxnState(f"{self!r} has ended: call log.transaction again")

@@ -1,0 +1,74 @@
+"""Administration of transactions: what `log.transactions()` returns. The command line prints the same.
+
+Source of the idea: Kafka's kafka-transactions.sh and its Admin client (KIP-664).
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from ..backends.port import Backend
+from ..model import TopicPartition
+from ..wire.transaction_state import TransactionMetadata, TransactionState
+
+_STATES: Final = {
+    TransactionState.EMPTY: "Empty",
+    TransactionState.ONGOING: "Ongoing",
+    TransactionState.PREPARE_COMMIT: "PrepareCommit",
+    TransactionState.PREPARE_ABORT: "PrepareAbort",
+    TransactionState.COMPLETE_COMMIT: "CompleteCommit",
+    TransactionState.COMPLETE_ABORT: "CompleteAbort",
+}
+
+
+class TransactionDescription(NamedTuple):
+    """A transactional id and its last transaction.
+
+    state is Kafka's name for it: "Ongoing" while a transaction is open; "PrepareCommit" or "PrepareAbort"
+    while it is being ended, that is, while a partition has failed; "CompleteCommit" or "CompleteAbort" after
+    that; "Empty" before the first one of a producer. partitions are those of a transaction that has not
+    ended, those of `__consumer_offsets` included. start_ms is -1 before the first one.
+    """
+
+    transactional_id: str
+    state: str
+    producer_id: int
+    producer_epoch: int
+    timeout_ms: int
+    start_ms: int
+    last_update_ms: int
+    partitions: tuple[TopicPartition, ...]
+
+    @property
+    def is_open(self) -> bool:
+        """Do readers that are read_committed wait for it?"""
+        return self.state in ("Ongoing", "PrepareCommit", "PrepareAbort")
+
+
+def describe_transactions(backend: Backend) -> list[TransactionDescription]:
+    """All transactional ids, sorted. Raises UnsupportedByBackend, StorageError, CorruptRecord, Closed."""
+    return [_described(*each) for each in sorted(backend.stored_transactions().items())]
+
+
+def held_back_by(backend: Backend, partitions: list[TopicPartition]) -> dict[TopicPartition, list[str]]:
+    """The ids of the open transactions of these partitions; only partitions that have some."""
+    found: dict[TopicPartition, list[str]] = {}
+    for each in describe_transactions(backend):
+        if each.is_open:
+            for name in partitions:
+                if name in each.partitions:
+                    found.setdefault(name, []).append(each.transactional_id)
+    return found
+
+
+def _described(transactional_id: str, metadata: TransactionMetadata) -> TransactionDescription:
+    return TransactionDescription(
+        transactional_id,
+        _STATES[metadata.state],
+        metadata.producer_id,
+        metadata.producer_epoch,
+        metadata.timeout_ms,
+        metadata.start_ms,
+        metadata.last_update_ms,
+        tuple(sorted(metadata.partitions)),
+    )

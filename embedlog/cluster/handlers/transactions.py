@@ -1,0 +1,339 @@
+"""InitProducerId, AddPartitionsToTxn, AddOffsetsToTxn, TxnOffsetCommit, EndTxn: what producers ask for.
+
+The coordinator decides (groups/transaction_coordinator.py). These handlers know the versions of Kafka's
+requests, and which error codes each version of a client understands:
+
+    before transaction.version 2    EndTxn to v4, TxnOffsetCommit to v4, Produce to v11: partitions are added
+                                    first, by AddPartitionsToTxn and AddOffsetsToTxn
+    transaction.version 2           EndTxn v5, TxnOffsetCommit v5, Produce v12 (KIP-890): the first batch and
+                                    the first offsets add their partition, each end raises the epoch
+    a fenced producer               PRODUCER_FENCED; INVALID_PRODUCER_EPOCH before InitProducerId v4 and v2
+                                    of the others, and always to Produce and TxnOffsetCommit (KIP-588)
+    a partition that was not added  INVALID_TXN_STATE; TRANSACTION_ABORTABLE from Produce v11 and
+                                    TxnOffsetCommit v4 on (KIP-890)
+
+A broker of a cluster has no coordinator of transactions. It says so when a producer looks for one
+(handlers/groups.py), and does not offer the other requests.
+
+Requests are executed as those of groups are (cluster/group_requests.py): outside the processors' threads, and
+once the groups have been loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import Future
+from typing import Final
+
+from ...errors import (
+    Closed,
+    ConcurrentTransactions,
+    EmbedlogError,
+    GroupNotFound,
+    IllegalGeneration,
+    InvalidArgument,
+    InvalidProducerIdMapping,
+    InvalidTxnState,
+    ProducerFenced,
+    StorageError,
+    UnknownMember,
+)
+from ...files.names import INTERNAL_TOPICS
+from ...groups.transaction import ProducerIdAndEpoch
+from ...groups.transaction_coordinator import TransactionCoordinator
+from ...model import NO_EPOCH, CommittedOffset, TopicPartition
+from ...wire.apis.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
+from ...wire.apis.add_partitions_to_txn import (
+    AddPartitionsToTxnPartitionResult,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnTopicResult,
+)
+from ...wire.apis.end_txn import EndTxnRequest, EndTxnResponse
+from ...wire.apis.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from ...wire.apis.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
+    TxnOffsetCommitResponsePartition,
+    TxnOffsetCommitResponseTopic,
+)
+from ...wire.error_codes import ErrorCode
+from ..api_errors import CodeFor, error_code_for, group_error_code_for
+from ..broker_context import BrokerContext, Handler, RequestContext
+from ..group_requests import GroupRequests
+
+_ADDED_FIRST: Final = 0  # the transaction.version of a client that adds partitions itself
+_RAISES_EPOCHS: Final = 2
+_NO_PRODUCER: Final = ProducerIdAndEpoch(-1, -1)
+_ID_CHARS: Final = 8_000  # of a transactional id: at most 32,000 bytes
+
+# The first versions ...
+_INIT_WITH_FENCED: Final = 4  # ... that know PRODUCER_FENCED
+_OTHERS_WITH_FENCED: Final = 2
+_COMMIT_WITH_LOADING: Final = 2  # ... that know COORDINATOR_LOAD_IN_PROGRESS
+_COMMIT_WITH_ABORTABLE: Final = 4  # ... that know TRANSACTION_ABORTABLE
+_COMMIT_THAT_ADDS: Final = 5  # ... of transaction.version 2
+_END_THAT_RAISES_EPOCHS: Final = 5
+
+
+class TransactionHandlers:
+    """Handles the requests of producers about their ids and transactions."""
+
+    def __init__(self, broker: BrokerContext, requests: GroupRequests, code_for: CodeFor) -> None:
+        self._broker = broker
+        self._requests = requests
+        self._code_for = code_for
+
+    def handlers(self) -> dict[str, Handler]:
+        """API -> handler."""
+        of_all: dict[str, Handler] = {"InitProducerId": self.init_producer_id}
+        if self._broker.transactions is None:
+            return of_all
+        return {
+            **of_all,
+            "AddPartitionsToTxn": self.add_partitions,
+            "AddOffsetsToTxn": self.add_offsets,
+            "TxnOffsetCommit": self.commit_offsets,
+            "EndTxn": self.end,
+        }
+
+    @property
+    def _coordinator(self) -> TransactionCoordinator:
+        assert self._broker.transactions is not None
+        return self._broker.transactions
+
+    # -- InitProducerId --------------------------------------------------------------------------------
+
+    def init_producer_id(
+        self, context: RequestContext, request: InitProducerIdRequest
+    ) -> InitProducerIdResponse | Future[InitProducerIdResponse]:
+        """Without a transactional id each request gets a new producer id."""
+        transactional_id = request.transactional_id
+        if transactional_id is None:
+            return self._broker.run_blocking(self._new_producer)
+        if self._broker.transactions is None:
+            return InitProducerIdResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
+        given = ProducerIdAndEpoch(request.producer_id, request.producer_epoch)
+        if not 0 < len(transactional_id) <= _ID_CHARS or (min(given) < 0 and given != _NO_PRODUCER):
+            return InitProducerIdResponse(error_code=ErrorCode.INVALID_REQUEST)
+
+        def begin() -> InitProducerIdResponse:
+            producer = self._coordinator.init_producer_id(
+                transactional_id,
+                timeout_ms=request.transaction_timeout_ms,
+                expected=None if given == _NO_PRODUCER else given,
+            )
+            return InitProducerIdResponse(
+                producer_id=producer.producer_id, producer_epoch=producer.producer_epoch
+            )
+
+        def failed(error: EmbedlogError) -> InitProducerIdResponse:
+            if isinstance(error, InvalidArgument):
+                code = ErrorCode.INVALID_TRANSACTION_TIMEOUT
+            else:
+                code = _code(error, knows_fenced=context.version >= _INIT_WITH_FENCED)
+            return InitProducerIdResponse(error_code=code)
+
+        return self._requests.run(context, begin, failed)
+
+    def _new_producer(self) -> InitProducerIdResponse:
+        try:
+            return InitProducerIdResponse(producer_id=self._broker.new_producer_id())
+        except EmbedlogError as error:
+            return InitProducerIdResponse(error_code=self._code_for(error))
+
+    # -- AddPartitionsToTxn, AddOffsetsToTxn -----------------------------------------------------------
+
+    def add_partitions(
+        self, context: RequestContext, request: AddPartitionsToTxnRequest
+    ) -> AddPartitionsToTxnResponse | Future[AddPartitionsToTxnResponse]:
+        """All of them, or none."""
+        names = [
+            TopicPartition(topic.name, number)
+            for topic in request.v3_and_below_topics
+            for number in topic.partitions
+        ]
+        refused = {name: code for name in names if (code := self._refusal(name)) is not ErrorCode.NONE}
+
+        def answer(code: ErrorCode) -> AddPartitionsToTxnResponse:
+            return AddPartitionsToTxnResponse(
+                results_by_topic_v3_and_below=[
+                    AddPartitionsToTxnTopicResult(
+                        name=topic.name,
+                        results_by_partition=[
+                            AddPartitionsToTxnPartitionResult(
+                                partition_index=number,
+                                partition_error_code=refused.get(TopicPartition(topic.name, number), code),
+                            )
+                            for number in topic.partitions
+                        ],
+                    )
+                    for topic in request.v3_and_below_topics
+                ]
+            )
+
+        def add() -> AddPartitionsToTxnResponse:
+            producer = ProducerIdAndEpoch(
+                request.v3_and_below_producer_id, request.v3_and_below_producer_epoch
+            )
+            self._coordinator.add_partitions(
+                request.v3_and_below_transactional_id, producer, names, client_version=_ADDED_FIRST
+            )
+            return answer(ErrorCode.NONE)
+
+        if refused:
+            return answer(ErrorCode.OPERATION_NOT_ATTEMPTED)
+        if not request.v3_and_below_transactional_id:
+            return answer(ErrorCode.INVALID_REQUEST)
+        return self._requests.run(
+            context,
+            add,
+            lambda error: answer(_code(error, knows_fenced=context.version >= _OTHERS_WITH_FENCED)),
+        )
+
+    def _refusal(self, name: TopicPartition) -> ErrorCode:
+        if name.topic in INTERNAL_TOPICS:
+            return ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        return self._missing(name)
+
+    def _missing(self, name: TopicPartition) -> ErrorCode:
+        try:
+            self._broker.store.partition(*name)
+        except EmbedlogError as error:
+            return error_code_for(error)
+        return ErrorCode.NONE
+
+    def add_offsets(
+        self, context: RequestContext, request: AddOffsetsToTxnRequest
+    ) -> AddOffsetsToTxnResponse | Future[AddOffsetsToTxnResponse]:
+        producer = ProducerIdAndEpoch(request.producer_id, request.producer_epoch)
+
+        def add() -> AddOffsetsToTxnResponse:
+            self._coordinator.add_offsets(
+                request.transactional_id, producer, request.group_id, client_version=_ADDED_FIRST
+            )
+            return AddOffsetsToTxnResponse()
+
+        def failed(error: EmbedlogError) -> AddOffsetsToTxnResponse:
+            knows_fenced = context.version >= _OTHERS_WITH_FENCED
+            return AddOffsetsToTxnResponse(error_code=_code(error, knows_fenced=knows_fenced))
+
+        if not request.transactional_id:
+            return AddOffsetsToTxnResponse(error_code=ErrorCode.INVALID_REQUEST)
+        return self._requests.run(context, add, failed, group=request.group_id)
+
+    # -- TxnOffsetCommit -------------------------------------------------------------------------------
+
+    def commit_offsets(
+        self, context: RequestContext, request: TxnOffsetCommitRequest
+    ) -> TxnOffsetCommitResponse | Future[TxnOffsetCommitResponse]:
+        offsets: dict[TopicPartition, CommittedOffset] = {}
+        refused: dict[TopicPartition, ErrorCode] = {}
+        most = self._broker.settings.offset_metadata_max_bytes
+        for topic in request.topics:
+            for given in topic.partitions:
+                name = TopicPartition(topic.name, given.partition_index)
+                metadata = given.committed_metadata or ""
+                code = self._missing(name)
+                if code is ErrorCode.NONE and len(metadata.encode()) > most:
+                    code = ErrorCode.OFFSET_METADATA_TOO_LARGE
+                if code is not ErrorCode.NONE:
+                    refused[name] = code
+                    continue
+                epoch = max(given.committed_leader_epoch, NO_EPOCH)
+                offsets[name] = CommittedOffset(given.committed_offset, epoch, metadata)
+
+        def commit() -> TxnOffsetCommitResponse:
+            adds = context.version >= _COMMIT_THAT_ADDS
+            self._coordinator.commit_offsets(
+                request.transactional_id,
+                ProducerIdAndEpoch(request.producer_id, request.producer_epoch),
+                request.group_id,
+                offsets,
+                member_id=request.member_id,
+                generation=request.generation_id,
+                group_instance_id=request.group_instance_id,
+                client_version=_RAISES_EPOCHS if adds else _ADDED_FIRST,
+            )
+            return _answer(request, refused, ErrorCode.NONE)
+
+        if not offsets:
+            return _answer(request, refused, ErrorCode.NONE)
+        return self._requests.run(
+            context,
+            commit,
+            lambda error: _answer(request, refused, self._commit_code(context, request, error)),
+            group=request.group_id,
+            timeout_ms=self._broker.settings.offsets_commit_timeout_ms,
+        )
+
+    def _commit_code(
+        self, context: RequestContext, request: TxnOffsetCommitRequest, error: EmbedlogError
+    ) -> ErrorCode:
+        if isinstance(error, InvalidTxnState) and context.version >= _COMMIT_WITH_ABORTABLE:
+            return ErrorCode.TRANSACTION_ABORTABLE
+        if isinstance(error, ConcurrentTransactions) and context.version < _COMMIT_THAT_ADDS:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        if isinstance(error, (UnknownMember, IllegalGeneration)) and request.generation_id >= 0:
+            try:
+                self._broker.groups.describe_group(request.group_id)
+            except GroupNotFound:
+                return ErrorCode.ILLEGAL_GENERATION
+            except EmbedlogError:
+                pass
+        code = _code(error, knows_fenced=False)
+        if code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS and context.version < _COMMIT_WITH_LOADING:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        return code
+
+    # -- EndTxn ----------------------------------------------------------------------------------------
+
+    def end(self, context: RequestContext, request: EndTxnRequest) -> EndTxnResponse | Future[EndTxnResponse]:
+        raises_epoch = context.version >= _END_THAT_RAISES_EPOCHS
+
+        def end() -> EndTxnResponse:
+            producer = self._coordinator.end(
+                request.transactional_id,
+                ProducerIdAndEpoch(request.producer_id, request.producer_epoch),
+                commit=request.committed,
+                client_version=_RAISES_EPOCHS if raises_epoch else _ADDED_FIRST,
+            )
+            return EndTxnResponse(producer_id=producer.producer_id, producer_epoch=producer.producer_epoch)
+
+        def failed(error: EmbedlogError) -> EndTxnResponse:
+            knows_fenced = context.version >= _OTHERS_WITH_FENCED
+            return EndTxnResponse(error_code=_code(error, knows_fenced=knows_fenced))
+
+        if not request.transactional_id:
+            return EndTxnResponse(error_code=ErrorCode.INVALID_REQUEST)
+        return self._requests.run(context, end, failed)
+
+
+def _answer(
+    request: TxnOffsetCommitRequest, refused: Mapping[TopicPartition, ErrorCode], code: ErrorCode
+) -> TxnOffsetCommitResponse:
+    """`code` is for all partitions without an error of their own."""
+    return TxnOffsetCommitResponse(
+        topics=[
+            TxnOffsetCommitResponseTopic(
+                name=topic.name,
+                partitions=[
+                    TxnOffsetCommitResponsePartition(
+                        partition_index=given.partition_index,
+                        error_code=refused.get(TopicPartition(topic.name, given.partition_index), code),
+                    )
+                    for given in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def _code(error: EmbedlogError, *, knows_fenced: bool) -> ErrorCode:
+    """The error code that a producer gets. What may succeed later gets a retriable one."""
+    if isinstance(error, ProducerFenced) and not isinstance(error, InvalidProducerIdMapping):
+        return ErrorCode.PRODUCER_FENCED if knows_fenced else ErrorCode.INVALID_PRODUCER_EPOCH
+    if isinstance(error, (StorageError, Closed)):
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE
+    return group_error_code_for(error, member=True)

@@ -1,0 +1,452 @@
+"""The consumer group protocol of KIP-848 as a state machine: no I/O, no threads, no clock (time is now_ms).
+
+A member says in heartbeats what it subscribes to and what it reads, and learns what it may read. There is no
+leader and no phase in which all wait: the group computes who is to have what, and each member gets there by
+its own heartbeats (reconciliation.py).
+
+    group epoch    goes up when a member comes or goes, or topics change (of a subscription or in the log)
+    target epoch   the group epoch for which the target assignment was computed (assignors.py)
+    member epoch   the target epoch that the member has reached; it fences a member that was removed
+
+    Empty ---first heartbeat---> Assigning ---target computed---> Reconciling ---all have theirs---> Stable
+      ^                              ^                                 |                               |
+      '---the last member is gone----'---a member comes or goes, or topics change----------------------'
+
+A member whose session expires, or that does not revoke within its rebalance timeout, is removed. A static
+member that leaves with epoch -2 keeps its place until its session expires: one with the same
+group_instance_id takes it over, with its partitions and without a rebalance.
+
+Every operation returns the changes that it has made, in order, for the caller to store (each says which
+records, in consumer_group_state.py). If they cannot be stored, `undo` takes them back.
+
+Invariants: a partition is assigned to one member at most, and no other gets it before that one has said that
+it does not read it any more, or was removed; epochs never go down (but a member's, when it leaves as a static
+member or joins again); a member's epoch is never above the target's, nor that above the group's.
+
+Not thread-safe: the caller holds its lock around every call.
+
+Source: Kafka's GroupMetadataManager and ConsumerGroup (KIP-848).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import ClassVar, Final
+
+from ..errors import (
+    FencedInstance,
+    GroupFull,
+    GroupNotFound,
+    InvalidArgument,
+    UnknownMember,
+    shown,
+)
+from ..wire.consumer_group_state import (
+    Assignment,
+    GroupEpoch,
+    MemberAssignment,
+    MemberState,
+    MemberSubscription,
+    TopicIdPartition,
+)
+from .assignors import ASSIGNORS, DEFAULT_ASSIGNOR, MemberSpec
+from .consumer_member import (
+    JOIN,
+    LEAVE,
+    LEAVE_STATIC,
+    Change,
+    ConsumerMember,
+    EpochChange,
+    FencedMemberEpoch,
+    FindTopic,
+    GroupTopic,
+    HeartbeatResult,
+    MemberChange,
+    MemberHeartbeat,
+    StaleMemberEpoch,
+    StoredConsumerGroup,
+    TargetChange,
+    TargetEpochChange,
+    UnreleasedInstance,
+    check_heartbeat,
+)
+from .events import GroupState, GroupType
+from .reconciliation import reconcile
+
+_NOTHING: Final[Assignment] = frozenset()
+
+
+class ConsumerGroup:
+    """One consumer group of the protocol of KIP-848."""
+
+    type: ClassVar = GroupType.CONSUMER
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.epoch = GroupEpoch()
+        self.target_epoch = 0
+        self._session_timeout_ms = 0  # of the last heartbeat
+        self._dead = False
+        self._members: dict[str, ConsumerMember] = {}
+        self._static: dict[str, str] = {}  # group_instance_id -> member id
+        self._targets: dict[str, Assignment] = {}
+        self._holders: dict[TopicIdPartition, str] = {}  # of assigned partitions and those to be revoked
+        self._topics: Counter[str] = Counter()  # the members' topics -> how many subscribe to it
+        self._sessions: dict[str, int] = {}  # member id -> when its session expires
+        self._revocations: dict[str, int] = {}  # member id -> until when it must have revoked
+
+    # -- operations
+    def heartbeat(
+        self,
+        beat: MemberHeartbeat,
+        find_topic: FindTopic,
+        *,
+        now_ms: int,
+        session_timeout_ms: int,
+        max_members: int | None = None,
+    ) -> tuple[HeartbeatResult, list[Change]]:
+        """A member joins, is alive, or leaves.
+
+        session_timeout_ms: how long the member may be silent from now on.
+        Raises InvalidArgument, UnsupportedAssignor; GroupFull; UnknownMember, FencedMemberEpoch (join again
+        with epoch 0 and no partitions), FencedInstance, UnreleasedInstance; GroupNotFound. Then nothing has
+        changed.
+        """
+        if self._dead:
+            raise GroupNotFound(f"group {self.name!r} was deleted")
+        check_heartbeat(beat)
+        self._session_timeout_ms = session_timeout_ms
+        if beat.member_epoch < 0:
+            return self._leave(beat, now_ms)
+        before = self._find(beat, max_members)
+        changes: list[Change] = []
+        member = self._subscribe(before, beat, changes)
+        self._update_epoch(before, member, find_topic, changes)
+        if self.target_epoch < self.epoch.epoch:
+            self._update_targets(find_topic, changes)
+        current = reconcile(
+            member.current,
+            self._targets.get(member.member_id, _NOTHING),
+            self.target_epoch,
+            _NOTHING if beat.member_epoch == JOIN else beat.owned,
+            lambda partition: partition not in self._holders,
+        )
+        if current != member.current:
+            self._do(MemberChange(member.member_id, member, member._replace(current=current)), changes)
+        self._restart_timers(member, current, now_ms)
+        changed = beat.is_full or current.assigned != member.current.assigned
+        return HeartbeatResult(current.epoch, current.assigned if changed else None), changes
+
+    def check_commit(
+        self, member_id: str, member_epoch: int, *, now_ms: int = 0, group_instance_id: str | None = None
+    ) -> None:
+        """Returns if the commit is allowed; now_ms and group_instance_id are for classic groups.
+
+        A commit without member id and with epoch < 0 comes from outside and needs a group without members:
+        else UnknownMember. Raises UnknownMember, StaleMemberEpoch, GroupNotFound.
+        """
+        if self._dead:
+            raise GroupNotFound(f"group {self.name!r} was deleted")
+        if member_epoch < 0 and not member_id and not self._members:
+            return
+        self.check_epoch(member_id, member_epoch)
+
+    def check_commit_in_transaction(
+        self, member_id: str, member_epoch: int, *, now_ms: int = 0, group_instance_id: str | None = None
+    ) -> None:
+        """As `check_commit`. Without member id and epoch nothing is checked."""
+        if member_id or member_epoch >= 0:
+            self.check_commit(member_id, member_epoch)
+
+    def check_epoch(self, member_id: str, member_epoch: int) -> None:
+        """Raises UnknownMember, or StaleMemberEpoch unless the member is in that epoch."""
+        member = self._member(member_id)
+        if member.current.epoch != member_epoch:
+            raise StaleMemberEpoch(
+                f"member {member_id!r} of group {self.name!r} is in epoch {member.current.epoch}, "
+                f"not {member_epoch}"
+            )
+
+    def remove(self, member_id: str, group_instance_id: str | None) -> list[Change]:
+        """Remove a member; with member_id "" the static member. Raises UnknownMember, FencedInstance."""
+        holder_id = self._static.get(group_instance_id or "")
+        if member_id and group_instance_id is not None and holder_id not in (None, member_id):
+            raise FencedInstance(f"another consumer took over group_instance_id {group_instance_id!r}")
+        changes: list[Change] = []
+        self._remove(self._member(member_id or holder_id or ""), changes)
+        return changes
+
+    def tick(self, now_ms: int) -> list[Change]:
+        """Remove the members whose time is over: a session, or that for revoking."""
+        changes: list[Change] = []
+        for times in (self._sessions, self._revocations):
+            for member_id in [each for each, due in times.items() if due <= now_ms]:
+                self._remove(self._members[member_id], changes)
+        return changes
+
+    def next_deadline_ms(self) -> int | None:
+        """When `tick` is due next, by the clock of now_ms; None if time alone changes nothing."""
+        return min((*self._sessions.values(), *self._revocations.values()), default=None)
+
+    def undo(self, changes: Sequence[Change], now_ms: int) -> None:
+        """Take back the changes of the last operation, which could not be stored."""
+        for change in reversed(changes):
+            self._apply(change._replace(before=change.after, after=change.before))  # type: ignore[arg-type]
+        for member_id in self._members:
+            self._sessions.setdefault(member_id, now_ms + self._session_timeout_ms)
+
+    def close(self) -> None:
+        """The group is deleted or served elsewhere: later operations raise GroupNotFound."""
+        self._dead = True
+        self._sessions.clear()
+        self._revocations.clear()
+
+    def restore(self, stored: StoredConsumerGroup, now_ms: int, session_timeout_ms: int) -> None:
+        """Resume from what was stored, in a new group. Sessions and times for revoking begin again."""
+        self._session_timeout_ms = session_timeout_ms
+        self.epoch, self.target_epoch = stored.epoch, stored.target_epoch
+        self._targets = dict(stored.targets)
+        for member in stored.members.values():
+            self._apply(MemberChange(member.member_id, None, member))
+            self._restart_timers(member, member.current, now_ms)
+
+    # -- as others see it
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def __iter__(self) -> Iterator[ConsumerMember]:
+        return iter(self._members.values())
+
+    def target(self, member_id: str) -> Assignment:
+        """What a member is to have."""
+        return self._targets.get(member_id, _NOTHING)
+
+    @property
+    def state(self) -> GroupState:
+        """Kafka's name for it."""
+        if self._dead:
+            return GroupState.DEAD
+        if not self._members:
+            return GroupState.EMPTY
+        if self.target_epoch < self.epoch.epoch:
+            return GroupState.ASSIGNING
+        for member in self:
+            if member.current.state is not MemberState.STABLE or member.current.epoch != self.target_epoch:
+                return GroupState.RECONCILING
+        return GroupState.STABLE
+
+    @property
+    def is_unused(self) -> bool:
+        """Whether it has no members."""
+        return not self._members
+
+    @property
+    def assignor(self) -> str:
+        """The assignor that most members ask for; of those equally often asked for the first by name."""
+        asked = Counter(each.subscription.assignor or "" for each in self)
+        return min(
+            (name for name in ASSIGNORS if asked[name]),
+            key=lambda name: (-asked[name], name),
+            default=DEFAULT_ASSIGNOR,
+        )
+
+    def subscribes_to(self, topic: str) -> bool:
+        """Whether a member subscribes to the topic."""
+        return topic in self._topics
+
+    # -- which member
+    def _find(self, beat: MemberHeartbeat, max_members: int | None) -> ConsumerMember | None:
+        """The member that the heartbeat is from, or whose place it takes; None if it is new."""
+        instance = beat.group_instance_id
+        joins = beat.member_epoch == JOIN
+        holder_id = beat.member_id if instance is None else self._static.get(instance)
+        member = None if holder_id is None else self._members.get(holder_id)
+        if member is None and joins:
+            if beat.member_id in self._members:
+                raise InvalidArgument(f"member {beat.member_id!r} has joined with another group_instance_id")
+            if max_members is not None and len(self._members) >= max_members:
+                raise GroupFull(f"group {self.name!r} takes no more than {max_members:,} members")
+        elif member is None:
+            raise self._unknown(beat.member_id)
+        elif member.member_id != beat.member_id:
+            if not joins:
+                raise FencedInstance(f"another consumer took over group_instance_id {instance!r}")
+            if member.current.epoch != LEAVE_STATIC:
+                raise UnreleasedInstance(
+                    f"member {member.member_id!r} with group_instance_id {instance!r} has not left"
+                )
+        elif not joins:
+            _check_epoch(member, beat)
+        return member
+
+    def _member(self, member_id: str) -> ConsumerMember:
+        member = self._members.get(member_id)
+        if member is None:
+            raise self._unknown(member_id)
+        return member
+
+    def _unknown(self, member_id: str) -> UnknownMember:
+        return UnknownMember(f"group {self.name!r} has no member {shown(member_id)}: join again")
+
+    # -- what a heartbeat does
+    def _subscribe(
+        self, before: ConsumerMember | None, beat: MemberHeartbeat, changes: list[Change]
+    ) -> ConsumerMember:
+        """The member with what it says of itself, in the place of `before`."""
+        if before is None:
+            before = ConsumerMember(beat.member_id, MemberSubscription(), MemberAssignment())
+        elif before.member_id != beat.member_id:
+            before = self._replace(before, beat.member_id, changes)
+        said = before.subscription
+        member = before._replace(
+            subscription=said._replace(
+                group_instance_id=beat.group_instance_id or said.group_instance_id,
+                rack_id=said.rack_id if beat.rack_id is None else beat.rack_id,
+                client_id=beat.client_id,
+                client_host=beat.client_host,
+                topics=said.topics if beat.topics is None else tuple(sorted(set(beat.topics))),
+                rebalance_timeout_ms=said.rebalance_timeout_ms
+                if beat.rebalance_timeout_ms == -1
+                else beat.rebalance_timeout_ms,
+                assignor=said.assignor if beat.assignor is None else beat.assignor,
+            )
+        )
+        known = self._members.get(beat.member_id)
+        if member != known:
+            self._do(MemberChange(beat.member_id, known, member), changes)
+        return member
+
+    def _replace(self, left: ConsumerMember, member_id: str, changes: list[Change]) -> ConsumerMember:
+        """A static member is back with another id: it gets the place of the one that left."""
+        target = self._targets.get(left.member_id)
+        self._do(TargetChange(left.member_id, target, None), changes)
+        self._do(MemberChange(left.member_id, left, None), changes)
+        self._do(TargetChange(member_id, None, target), changes)
+        member = ConsumerMember(
+            member_id, left.subscription, left.current._replace(epoch=0, previous_epoch=0)
+        )
+        self._do(MemberChange(member_id, None, member), changes)
+        return member
+
+    def _update_epoch(
+        self,
+        before: ConsumerMember | None,
+        member: ConsumerMember,
+        find_topic: FindTopic,
+        changes: list[Change],
+    ) -> None:
+        """The next group epoch, if the member is new, or its topics or those of the log have changed."""
+        metadata_hash = _hash((name, find_topic(name)) for name in sorted(self._topics))
+        same = before is not None and before.subscription.topics == member.subscription.topics
+        if not same or metadata_hash != self.epoch.metadata_hash:
+            after = GroupEpoch(self.epoch.epoch + 1, metadata_hash)
+            self._do(EpochChange(self.epoch, after), changes)
+
+    def _update_targets(self, find_topic: FindTopic, changes: list[Change]) -> None:
+        """The target assignment for the group epoch."""
+        topics = {name: topic for name in self._topics if (topic := find_topic(name)) is not None}
+        members = {
+            each.member_id: MemberSpec(
+                each.subscription.group_instance_id,
+                frozenset(topics[name].topic_id for name in each.subscription.topics if name in topics),
+                self._targets.get(each.member_id, _NOTHING),
+            )
+            for each in self
+        }
+        targets = ASSIGNORS[self.assignor](members, dict(topics.values()))
+        for member_id, target in targets.items():
+            known = self._targets.get(member_id)
+            if target != known:
+                self._do(TargetChange(member_id, known, target), changes)
+        self._do(TargetEpochChange(self.target_epoch, self.epoch.epoch), changes)
+
+    def _restart_timers(self, member: ConsumerMember, current: MemberAssignment, now_ms: int) -> None:
+        self._sessions[member.member_id] = now_ms + self._session_timeout_ms
+        if current != member.current:
+            self._revocations.pop(member.member_id, None)
+        if current.state is MemberState.UNREVOKED_PARTITIONS:
+            due = now_ms + member.subscription.rebalance_timeout_ms
+            self._revocations.setdefault(member.member_id, due)
+
+    # -- leaving
+    def _leave(self, beat: MemberHeartbeat, now_ms: int) -> tuple[HeartbeatResult, list[Change]]:
+        instance = beat.group_instance_id
+        holder_id = beat.member_id if instance is None else self._static.get(instance)
+        if holder_id is not None and holder_id != beat.member_id:
+            raise FencedInstance(f"another consumer took over group_instance_id {instance!r}")
+        member = self._member(beat.member_id if holder_id is not None else "")
+        changes: list[Change] = []
+        if beat.member_epoch == LEAVE:
+            self._remove(member, changes)
+        else:
+            current = member.current._replace(epoch=LEAVE_STATIC, pending_revocation=_NOTHING)
+            self._do(MemberChange(member.member_id, member, member._replace(current=current)), changes)
+            self._sessions[member.member_id] = now_ms + self._session_timeout_ms
+            self._revocations.pop(member.member_id, None)
+        return HeartbeatResult(beat.member_epoch, None), changes
+
+    def _remove(self, member: ConsumerMember, changes: list[Change]) -> None:
+        """The target assignment is computed at the next heartbeat of another member."""
+        if member.member_id in self._targets:
+            self._do(TargetChange(member.member_id, self._targets[member.member_id], None), changes)
+        self._do(MemberChange(member.member_id, member, None), changes)
+        after = self.epoch._replace(epoch=self.epoch.epoch + 1)
+        self._do(EpochChange(self.epoch, after), changes)
+
+    # -- changes
+    def _do(self, change: Change, changes: list[Change]) -> None:
+        self._apply(change)
+        changes.append(change)
+
+    def _apply(self, change: Change) -> None:
+        if isinstance(change, MemberChange):
+            self._apply_member(change.before, change.after)
+        elif isinstance(change, EpochChange):
+            self.epoch = change.after
+        elif isinstance(change, TargetEpochChange):
+            self.target_epoch = change.after
+        elif change.after is None:
+            self._targets.pop(change.member_id, None)
+        else:
+            self._targets[change.member_id] = change.after
+
+    def _apply_member(self, before: ConsumerMember | None, after: ConsumerMember | None) -> None:
+        if before is not None:
+            del self._members[before.member_id]
+            self._static.pop(before.subscription.group_instance_id or "", None)
+            self._topics.subtract(before.subscription.topics)
+            for partition in before.current.assigned | before.current.pending_revocation:
+                del self._holders[partition]
+        if after is not None:
+            self._members[after.member_id] = after
+            if after.subscription.group_instance_id is not None:
+                self._static[after.subscription.group_instance_id] = after.member_id
+            self._topics.update(after.subscription.topics)
+            for partition in after.current.assigned | after.current.pending_revocation:
+                assert partition not in self._holders
+                self._holders[partition] = after.member_id
+        elif before is not None:
+            self._sessions.pop(before.member_id, None)
+            self._revocations.pop(before.member_id, None)
+        self._topics = +self._topics  # without topics to which no member subscribes any more
+
+
+def _check_epoch(member: ConsumerMember, beat: MemberHeartbeat) -> None:
+    """Raises FencedMemberEpoch. The previous epoch is fine if the member has not got the last answer."""
+    current = member.current
+    if beat.member_epoch == current.epoch:
+        return
+    lost_answer = beat.owned is not None and beat.owned <= current.assigned
+    if beat.member_epoch != current.previous_epoch or not lost_answer:
+        raise FencedMemberEpoch(
+            f"member {member.member_id!r} is in epoch {current.epoch}, not {beat.member_epoch}: it stops "
+            "reading its partitions, and joins again"
+        )
+
+
+def _hash(topics: Iterable[tuple[str, GroupTopic | None]]) -> int:
+    """A hash of the topics as they are: signed, of 64 bits, the same in each process."""
+    digest = hashlib.blake2b(repr(tuple(topics)).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big", signed=True)

@@ -1,0 +1,497 @@
+"""One partition of a share group as a state machine: no I/O, no threads, no clock (time is an argument).
+
+    Available ---hand-out---> Acquired ---accept-----------------------------------> Acknowledged
+      ^   ^                    |    |
+      |   '--release, expiry---'    '--reject, or released or expired for the last time--> Rejecting
+      '---due--- delayed                                                                     |
+                                                        dead letter written, or none wanted --> Archived
+
+    offsets  done      |  ranges that are done, locked, delayed, ready ...  |  not looked at yet
+                       start_offset                                         next_fetch_offset
+
+Records become known in the order of their offsets, as the caller reads ahead (`scan`). Of records that are
+ready and have not been delivered, and of those that are done, ranges are kept; the others take an entry in a
+table each. Ready ones are handed out lowest offset first.
+
+An operation only decides: it returns a ShareChange, which the caller stores and then gives to `apply`. What
+could not be stored has not happened. `stored` gives the whole state, from which another one is made. Restored
+records are locked, delayed or rejecting at once; the others become ready when `scan` comes past them again.
+
+Ordered by key, a record is ready only if it is the first of its key that is not done: one that is locked,
+delayed or being rejected holds back the later ones.
+
+Two clocks: locks expire by now_ms, the machine's monotonic clock; records are due by wall_ms.
+
+Invariants: a record has at most one lock; a delivery id is used for one hand-out only; every record from
+start_offset to next_fetch_offset is in exactly one state; start_offset never goes down; a record's delivery
+count goes up by one with each hand-out and down only by an uncounted release.
+
+Not thread-safe: the caller holds its lock around every call.
+
+Source: KIP-932 (SharePartition: in-flight records, SPSO), KIP-1222 (renewal).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from ..errors import EmbedlogError
+from ..model import (
+    Acknowledgement,
+    AcknowledgeType,
+    DeliveryState,
+    ShareDelay,
+    ShareLock,
+    ShareRejection,
+    StateBatch,
+)
+from .finished_ranges import FinishedRanges
+from .ready_records import DelayedRecords, DoneDeliveries, KeyOrder, ReadyRecords
+from .share_events import ShareChange, StoredShare, joined, ranges
+from .share_locks import Held, ShareLocks, hand_out
+
+_AVAILABLE: Final = DeliveryState.AVAILABLE
+_ACKNOWLEDGED: Final = DeliveryState.ACKNOWLEDGED
+_ARCHIVED: Final = DeliveryState.ARCHIVED
+_new: Final = tuple.__new__  # a NamedTuple, without the detour by way of its own function
+_MOST_BLOCKED: Final = 10_000
+
+
+class SharePartition:
+    """What one share group has done of one partition.
+
+    stored: what the changes until now have come to. ordered_by_key: whether a record waits for the earlier
+    ones of its key; `scan` is then given the keys.
+    """
+
+    def __init__(self, stored: StoredShare, *, ordered_by_key: bool = False) -> None:
+        self.start_offset = stored.start_offset
+        self.next_fetch_offset = stored.start_offset
+        self.ordered_by_key = ordered_by_key
+        self.next_delivery_id = stored.next_delivery_id
+        self._stored_start = stored.start_offset
+        self._finished = FinishedRanges()  # all at or past start_offset
+        self._locks = ShareLocks()
+        self._held = self._locks.of
+        self._rejecting: dict[int, ShareRejection] = {}
+        self._delayed = DelayedRecords()
+        self._counts: dict[int, int] = {}  # of records that have been delivered and are not locked
+        self._released: dict[int, int] = {}  # offset -> the delivery that released it
+        self._ready = ReadyRecords()
+        self._keys = KeyOrder()
+        self._done = DoneDeliveries()
+        self._restored_end = stored.start_offset  # records from here on had not been known before
+        self._restore(stored)
+
+    # -- reading ahead ---------------------------------------------------------------------------------
+
+    @property
+    def ready_count(self) -> int:
+        """How many records can be handed out now."""
+        return len(self._ready)
+
+    @property
+    def may_scan(self) -> bool:
+        """Whether it takes more records: not if very many wait for earlier ones of their keys."""
+        return len(self._keys) - len(self._held) - len(self._delayed) < _MOST_BLOCKED
+
+    def scan(self, records: Iterable[tuple[int, bytes | None, int]], next_offset: int, wall_ms: int) -> None:
+        """Take note of the records from next_fetch_offset to next_offset.
+
+        records: (offset, key, due_ms) of each that exists, ascending; due_ms is 0 without a delay. Offsets
+        that are missing are done: they were compacted, or are control records.
+        """
+        at = self.next_fetch_offset
+        for offset, key, due_ms in records:
+            if offset < at:
+                continue
+            if offset > at:
+                self._skip(at, offset)
+            at = offset + 1
+            is_known = offset < self._restored_end
+            if is_known and offset in self._finished:
+                continue
+            is_first = True
+            if self.ordered_by_key and key is not None:
+                is_first = self._keys.add(offset, key)
+            if is_known and not self._is_idle(offset):
+                continue
+            if due_ms > wall_ms and not self._counts.get(offset):
+                self._delayed.add(offset, due_ms)
+            elif is_first:
+                self._ready.add_fresh(offset, offset)
+        self._scanned(at, next_offset)
+
+    def scan_range(self, first: int, last: int, wall_ms: int) -> None:
+        """As `scan`, of records that all exist, have no delays and need no keys."""
+        first = max(first, self.next_fetch_offset)
+        if first < self._restored_end or self.ordered_by_key:
+            self.scan(((offset, None, 0) for offset in range(first, last + 1)), last + 1, wall_ms)
+            return
+        at = self.next_fetch_offset
+        if first > at:
+            self._skip(at, first)
+        if first <= last:
+            self._ready.add_fresh(first, last)
+        self._scanned(max(first, last + 1), last + 1)
+
+    def take(self, max_records: int) -> list[int]:
+        """Offsets of records that are ready, ascending. They are to be locked, or put back."""
+        return self._ready.take(max_records)
+
+    def put_back(self, offsets: Iterable[int]) -> None:
+        """Records that were taken are ready again."""
+        for offset in offsets:
+            self._ready.add(offset)
+
+    # -- operations ------------------------------------------------------------------------------------
+
+    def lock(self, offsets: Sequence[int], member_id: str, until_ms: int) -> ShareChange:
+        """Hand records that were taken, ascending, out to a member."""
+        locks = hand_out(offsets, self._counts, self.next_delivery_id, member_id, until_ms)
+        return ShareChange(locks=locks)
+
+    def accept(self, offset: int, delivery_id: int, now_ms: int) -> tuple[int, StateBatch] | None:
+        """As `acknowledge`, for one record that is accepted: the start offset (-1: it stays) and the batch
+        that change, for `accepted`. None if that delivery does not lock it.
+        """
+        held = self._held.get(offset)
+        if held is None or held[0] != delivery_id or held[3] <= now_ms:
+            return None
+        start = self.start_offset
+        if offset == start:
+            start = offset + 1
+            if self._finished.firsts:
+                start = self._finished.next_after(start)
+        elif start == self._stored_start:
+            start = -1
+        return start, _new(StateBatch, (offset, offset, _ACKNOWLEDGED, held[1]))
+
+    def acknowledge(
+        self,
+        acknowledgements: Sequence[Acknowledgement],
+        *,
+        lock_ms: int,
+        max_deliveries: int,
+        now_ms: int,
+        wall_ms: int,
+    ) -> tuple[ShareChange, list[EmbedlogError | None]]:
+        """What acknowledgements change, and the result of each: None, or LockLost.
+
+        A record that is released as often as it may be delivered is rejected instead. max_deliveries of 0: no
+        limit. An acknowledgement that has been applied before changes nothing and is no error. One that says
+        that a job has failed holds as long as it is not handed out again, if it was given back uncounted.
+        """
+        said, results = self._locks.acknowledge(
+            acknowledgements, self._was_applied, self._uncounted, lock_ms, max_deliveries, now_ms, wall_ms
+        )
+        return self._change(said.batches, said.locks, said.delays, said.rejections), results
+
+    def held_by(self, member_id: str, now_ms: int) -> list[tuple[int, int, int]]:
+        """The (offset, delivery id, delivery count) of what a member has locked, ascending."""
+        held = self._locks.by_member(member_id)
+        return [(offset, *lock[:2]) for offset, lock in held if lock.until_ms > now_ms]
+
+    def release_member(self, member_id: str) -> ShareChange:
+        """Release all that a member has locked, uncounted: by its name, or by its name and "/..."."""
+        held = self._locks.by_member(member_id, below=True)
+        delays = [ShareDelay(offset, lock.delivery_id, lock.delivery_count - 1, 0) for offset, lock in held]
+        states = [StateBatch(each.offset, each.offset, _AVAILABLE, each.delivery_count) for each in delays]
+        return self._change(states, delays=delays)
+
+    def expire(self, now_ms: int, max_deliveries: int) -> ShareChange:
+        """Release what locks that have expired held; reject it after max_deliveries (0: no limit)."""
+        expired = self._locks.expired(now_ms)
+        if not expired:
+            return ShareChange()
+        states, rejections = [], []
+        for offset, held in expired:
+            count = held.delivery_count
+            if 0 < max_deliveries <= count:
+                error = f"the lock of delivery {count:,} expired"
+                rejections.append(ShareRejection(offset, held.delivery_id, count, error))
+            else:
+                states.append(StateBatch(offset, offset, _AVAILABLE, count))
+        return self._change(states, rejections=rejections)
+
+    def exhausted(self, max_deliveries: int) -> ShareChange:
+        """Reject what is not locked and has been delivered so often already, say under a higher limit."""
+        return ShareChange(
+            rejections=[
+                ShareRejection(offset, 0, count, f"delivered {count:,} times")
+                for offset, count in sorted(self._counts.items())
+                if count >= max_deliveries and offset not in self._rejecting
+            ]
+        )
+
+    def archive(self, rejections: Iterable[ShareRejection]) -> ShareChange:
+        """Rejected records have their dead letters, or get none. Passes over those that are done."""
+        return self._change(
+            [
+                StateBatch(each.offset, each.offset, _ARCHIVED, each.delivery_count)
+                for each in rejections
+                if each.offset in self._rejecting
+            ]
+        )
+
+    def lose(self, offsets: Iterable[int]) -> ShareChange:
+        """Records that were taken are gone from the log: archive them."""
+        return self._change([StateBatch(offset, offset, _ARCHIVED, 0) for offset in offsets])
+
+    def log_start(self, log_start_offset: int) -> ShareChange:
+        """The records before an offset were deleted: they are done."""
+        if log_start_offset <= self.start_offset:
+            return ShareChange()
+        return ShareChange(start_offset=self._finished.next_after(log_start_offset))
+
+    def due(self, wall_ms: int, most: int) -> None:
+        """Make ready what was delayed until now, or that many. Nothing is stored of that."""
+        for offset in itertools.islice(self._delayed.take_due(wall_ms), most):
+            self._make_ready(offset)
+
+    # -- what there is ---------------------------------------------------------------------------------
+
+    @property
+    def rejecting(self) -> list[ShareRejection]:
+        """The rejections whose records are not archived yet, by offset."""
+        return [self._rejecting[offset] for offset in sorted(self._rejecting)]
+
+    @property
+    def next_expiry_ms(self) -> int | None:
+        """When `expire` has to be called next, by the clock of now_ms; None without locks."""
+        return self._locks.next_expiry_ms
+
+    @property
+    def next_due_ms(self) -> int | None:
+        """When `due` has to be called next, by the clock of wall_ms; None if nothing is delayed."""
+        return self._delayed.next_due_ms
+
+    def counts(self) -> tuple[int, int, int]:
+        """How many records from start_offset on are done, locked or being rejected, and delayed; of those
+        from next_fetch_offset on, that are delayed by their senders, it does not know."""
+        done = sum(last + 1 - first for first, last, _ in self._finished)
+        return done, len(self._held) + len(self._rejecting), len(self._delayed)
+
+    def stored(self, *, deliveries: bool = True) -> StoredShare:
+        """The whole state, as it would be restored. deliveries: False leaves all out but the batches."""
+        batches = [StateBatch(first, last, state, 0) for first, last, state in self._finished]
+        batches += [StateBatch(first, last, _AVAILABLE, count) for first, last, count in ranges(self._counts)]
+        batches.sort()
+        if not deliveries:
+            return StoredShare(self.start_offset, batches)
+        locks = self._locks.all()
+        delays = [
+            ShareDelay(offset, delivery_id, self._counts.get(offset, 0), self._delayed.due_ms(offset))
+            for offset, delivery_id in sorted(self._released.items())
+        ]
+        rejections = list(self._rejecting.values())
+        for first, last, (delivery_id, accepted) in ranges(self._done.all()):
+            if accepted:
+                locks.append(ShareLock(first, last, delivery_id, 0, "", 0))
+            else:
+                rejections += [ShareRejection(o, delivery_id, 0, "") for o in range(first, last + 1)]
+        return StoredShare(self.start_offset, batches, locks, delays, rejections, self.next_delivery_id)
+
+    # -- applying --------------------------------------------------------------------------------------
+
+    def apply(self, change: ShareChange) -> None:
+        """Make a change that has been stored."""
+        start_offset, batches, locks, delays, rejections = change
+        for lock in locks:
+            self._lock(range(lock.first_offset, lock.last_offset + 1), Held(*lock[2:]))
+        for offset, delivery_id, count, due_ms in delays:
+            if self._held.pop(offset, None) is None:  # it was given back uncounted before
+                self._delayed.remove(offset, offset)
+                self._ready.remove(offset, offset)
+            self._released[offset] = delivery_id
+            self._available(offset, count, due_ms)
+        for rejection in rejections:
+            self._reject(rejection)
+        for first, last, state, count in batches:
+            if state is _AVAILABLE:
+                for offset in range(first, last + 1):
+                    if self._held.pop(offset, None) is not None:  # expired; a release has been made above
+                        self._available(offset, count, 0)
+            else:
+                self._finish(first, last, state)
+        if start_offset >= 0:
+            self._stored_start = start_offset
+            if start_offset > self.start_offset:
+                self._forget(self.start_offset, start_offset - 1)
+                self.start_offset = start_offset
+                self._advance()
+
+    def accepted(self, offset: int, start_offset: int) -> None:
+        """Make a change by `accept` that has been stored."""
+        self._finish(offset, offset, _ACKNOWLEDGED)
+        if start_offset >= 0:
+            self._stored_start = start_offset
+
+    def _lock(self, offsets: range, held: Held) -> None:
+        counts, released = self._counts, self._released
+        self._locks.add(offsets, held)
+        if counts or released:
+            for offset in offsets:
+                counts.pop(offset, None)
+                released.pop(offset, None)
+        self.next_delivery_id = max(self.next_delivery_id, held.delivery_id + 1)
+
+    def _available(self, offset: int, count: int, due_ms: int) -> None:
+        if count:
+            self._counts[offset] = count
+        if due_ms:
+            self._delayed.add(offset, due_ms)
+        else:
+            self._make_ready(offset)
+
+    def _reject(self, rejection: ShareRejection) -> None:
+        offset = rejection.offset
+        if self._held.pop(offset, None) is None and offset not in self._rejecting:  # exhausted
+            self._delayed.remove(offset, offset)
+            self._counts.pop(offset, None)
+            self._released.pop(offset, None)
+            self._ready.remove(offset, offset)
+        self._rejecting[offset] = rejection
+
+    def _finish(self, first: int, last: int, state: DeliveryState) -> None:
+        others = False
+        for offset in range(first, last + 1) if first < last else (first,):
+            held = self._held.pop(offset, None)
+            if held is not None:
+                self._done.add(offset, held[0], state is _ACKNOWLEDGED)
+            else:
+                rejection = self._rejecting.pop(offset, None)
+                if rejection is not None:
+                    self._done.add(offset, rejection.delivery_id, False)
+                else:
+                    others = True
+            if self.ordered_by_key:
+                self._finish_key(offset)
+        if others:
+            self._forget(first, last)
+            self._restored_end = max(self._restored_end, last + 1)
+        if first == self.start_offset and not self._finished.firsts:  # the common case
+            self.start_offset = start = last + 1
+            if start > self.next_fetch_offset:
+                self.next_fetch_offset = start
+        else:
+            self._finished.add(first, last, state)
+            self._advance()
+
+    def _forget(self, first: int, last: int) -> None:
+        """Drop a range of records, in whatever state they are."""
+        tables: list[dict[int, Any]] = [self._held, self._rejecting, self._counts, self._released]
+        for table in tables:
+            for offset in [each for each in table if first <= each <= last]:
+                del table[offset]
+        self._delayed.remove(first, last)
+        for offset in self._keys.within(first, last):
+            self._finish_key(offset)
+        self._ready.remove(first, last)
+
+    def _advance(self) -> None:
+        """Move start_offset to the first record that is not done."""
+        self.start_offset = start = self._finished.next_after(self.start_offset)
+        self._finished.drop_before(start)
+        self.next_fetch_offset = max(self.next_fetch_offset, start)
+
+    def _make_ready(self, offset: int) -> None:
+        """A record became available. If it is not known yet, `scan` will come to it."""
+        if offset < self.next_fetch_offset and self._keys.is_first(offset):
+            self._ready.add(offset)
+
+    def _finish_key(self, offset: int) -> None:
+        """A record is done: the next one of its key may be ready."""
+        following = self._keys.remove(offset)
+        if following is not None and self._is_idle(following):
+            self._ready.add(following)
+
+    def _is_idle(self, offset: int) -> bool:
+        """Whether a record that is not done is neither locked, nor delayed, nor being rejected."""
+        return offset not in self._held and offset not in self._delayed and offset not in self._rejecting
+
+    def _skip(self, first: int, end: int) -> None:
+        """There are no records at first..end-1."""
+        if first < self._restored_end:
+            self._forget(first, end - 1)
+        for start, last in self._finished.missing(first, end):
+            self._finished.add(start, last, _ARCHIVED)
+
+    def _scanned(self, at: int, next_offset: int) -> None:
+        if next_offset > at:
+            self._skip(at, next_offset)
+        self.next_fetch_offset = self._finished.next_after(max(at, next_offset))
+        self._advance()
+
+    # -- deciding --------------------------------------------------------------------------------------
+
+    def _change(
+        self,
+        states: Sequence[StateBatch],
+        locks: Sequence[ShareLock] = (),
+        delays: Sequence[ShareDelay] = (),
+        rejections: Sequence[ShareRejection] = (),
+    ) -> ShareChange:
+        if len(states) > 1:
+            states = joined(states)
+        start = self.start_offset
+        for first, last, state, _ in states:
+            if first <= start <= last and state is not _AVAILABLE:
+                start = self._finished.next_after(last + 1) if self._finished.firsts else last + 1
+        if start == self._stored_start:
+            start = -1
+        return _new(ShareChange, (start, states, locks, delays, rejections))
+
+    def _was_applied(self, offset: int, delivery_id: int, kind: AcknowledgeType) -> bool:
+        """Whether a delivery is done by an acknowledgement like this one."""
+        done = self._done.get(offset)
+        if done is not None:
+            return done == (delivery_id, kind is AcknowledgeType.ACCEPT) and kind is not AcknowledgeType.RENEW
+        if kind is AcknowledgeType.RELEASE and self._released.get(offset) == delivery_id:
+            return True
+        rejection = self._rejecting.get(offset)
+        return (
+            rejection is not None
+            and rejection.delivery_id == delivery_id
+            and kind in (AcknowledgeType.REJECT, AcknowledgeType.RELEASE)
+        )
+
+    def _uncounted(self, offset: int, delivery_id: int, count: int) -> bool:
+        """Whether a delivery was released uncounted, and none came after it."""
+        return self._released.get(offset) == delivery_id and self._counts.get(offset, 0) + 1 == count
+
+    # -- restoring -------------------------------------------------------------------------------------
+
+    def _restore(self, stored: StoredShare) -> None:
+        start = self.start_offset
+        for first, last, state, count in stored.batches:
+            if state is not _AVAILABLE:
+                self._finished.add(first, last, state)
+            elif count:
+                self._counts.update(dict.fromkeys(range(first, last + 1), count))
+            self._restored_end = max(self._restored_end, last + 1)
+        for lock in stored.locks:
+            for offset in range(lock.first_offset, lock.last_offset + 1):
+                if offset < start or offset in self._finished:
+                    self._done.add(offset, lock.delivery_id, True)
+                else:
+                    self._lock(range(offset, offset + 1), Held(*lock[2:]))
+            self._restored_end = max(self._restored_end, lock.last_offset + 1)
+        for offset, delivery_id, count, due_ms in stored.delays:
+            if offset >= start and offset not in self._finished:
+                self._released[offset] = delivery_id
+                self._counts.pop(offset, None)
+                self._available(offset, count, due_ms)
+                self._restored_end = max(self._restored_end, offset + 1)
+        for rejection in stored.rejections:
+            offset = rejection.offset
+            if offset < start or offset in self._finished:
+                self._done.add(offset, rejection.delivery_id, False)
+            else:
+                self._counts.pop(offset, None)
+                self._rejecting[offset] = rejection
+                self._restored_end = max(self._restored_end, offset + 1)
+        self._advance()
+        self._stored_start = stored.start_offset

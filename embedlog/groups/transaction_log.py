@@ -1,0 +1,128 @@
+"""What transactional ids have done last: stored in the compacted topic `__transaction_state`.
+
+The last record of an id counts (wire/transaction_state.py). Kafka has 50 partitions, to divide them among
+brokers; one suffices here. The ids are hashed as in Kafka, so any number works. Appends to the topic do not
+count against max_bytes: a full log must let transactions end.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Final
+
+from ..errors import CorruptRecord
+from ..files.names import TRANSACTION_STATE_TOPIC
+from ..model import PartitionState, TopicPartition
+from ..partition import Partition
+from ..storage.reader import ReadablePartition
+from ..store.store import Store
+from ..wire.offsets_topic import partition_for
+from ..wire.transaction_state import (
+    TransactionMetadata,
+    TransactionState,
+    decode_key,
+    decode_value,
+    encode_key,
+    encode_value,
+)
+from .topic_records import each_record
+from .transaction import ProducerIdAndEpoch
+
+logger = logging.getLogger(__name__)
+
+_TOPIC_SETTINGS: Final = {
+    "cleanup_policy": "compact",
+    "compression_type": "producer",
+    "segment_bytes": 16 << 20,  # compaction spares the last segment: little is left to read
+}
+
+
+class TransactionLog:
+    """The topic in a store. Safe between threads."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._places: dict[str, tuple[bytes, Partition]] = {}  # id -> its key and its partition
+
+    def append(self, transactional_id: str, metadata: TransactionMetadata | None) -> None:
+        """Store what an id has come to; None: it is forgotten. The first use creates the topic.
+
+        Raises InvalidArgument for an id above 32,767 bytes; otherwise as `Partition.append`.
+        """
+        place = self._places.get(transactional_id)
+        if place is None:
+            place = self._places[transactional_id] = (
+                encode_key(transactional_id),
+                self._partition_of(transactional_id),
+            )
+        key, partition = place
+        value = None if metadata is None else encode_value(metadata)
+        partition.append_one(key, value, self._store.clock_ms())
+        if metadata is None:
+            self._places.pop(transactional_id, None)
+
+    def flush(self, transactional_id: str) -> None:
+        """Make what is stored of an id durable. Callers share fsyncs. Raises FlushFailed."""
+        self._partition_of(transactional_id).flush()
+
+    def read(self) -> dict[str, TransactionMetadata]:
+        """The last record of each id. What cannot be decoded is logged and skipped.
+
+        Raises PartitionFailed: a flush has failed, so that the last records are hidden until the partition is
+        reopened, and may come back then. CorruptRecord if a batch is damaged, StorageError.
+        """
+        partitions = self._partitions()
+        for partition in partitions:
+            _check_online(partition)
+        found = read_transactions(partitions)
+        for partition in partitions:
+            _check_online(partition)
+        return found
+
+    def outcomes(self) -> dict[ProducerIdAndEpoch, bool]:
+        """Whether transactions were committed, by the epoch of their markers. The topic forgets
+        the older ones. Raises as `read`.
+        """
+        found = {}
+        for partition in self._partitions():
+            for record in each_record(partition):
+                try:
+                    metadata = decode_value(record.value or b"")
+                except CorruptRecord:  # a tombstone, or `read` has told
+                    continue
+                if metadata.state in (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT):
+                    ended = ProducerIdAndEpoch(metadata.producer_id, metadata.producer_epoch)
+                    found[ended] = metadata.state is TransactionState.PREPARE_COMMIT
+        return found
+
+    def _partitions(self) -> tuple[Partition, ...]:
+        return self._store.by_topic.get(TRANSACTION_STATE_TOPIC, ())
+
+    def _partition_of(self, transactional_id: str) -> Partition:
+        if not self._partitions():
+            self._store.create_topic(TRANSACTION_STATE_TOPIC, 1, _TOPIC_SETTINGS, exist_ok=True)
+        partitions = self._partitions()
+        return partitions[partition_for(transactional_id, len(partitions))]
+
+
+def read_transactions(partitions: Sequence[ReadablePartition]) -> dict[str, TransactionMetadata]:
+    """The last record of each id in these partitions of the topic. What cannot be decoded is logged and
+    skipped. Raises CorruptRecord if a batch is damaged, StorageError."""
+    last: dict[bytes | None, tuple[TopicPartition, int, bytes | None]] = {}
+    for partition in partitions:
+        for record in each_record(partition):
+            last[record.key] = partition.name, record.offset, record.value
+    found = {}
+    for key, (name, offset, value) in last.items():
+        try:
+            if value is not None:
+                found[decode_key(key)] = decode_value(value)
+        except CorruptRecord as error:
+            logger.warning("%s offset %d: %s", name, offset, error)
+    return found
+
+
+def _check_online(partition: Partition) -> None:
+    if partition.state is not PartitionState.ONLINE:
+        raise partition.log.refusal()

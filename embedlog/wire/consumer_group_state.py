@@ -1,0 +1,272 @@
+"""The records that consumer groups of KIP-848 have in `__consumer_offsets`, beside those of offsets_topic.py.
+
+    key   3      int16 version, string group                      -> the group epoch
+    key   5      int16 version, string group, string member_id    -> a member's subscription
+    key   6      int16 version, string group                      -> the epoch of the target assignment
+    key   7      int16 version, string group, string member_id    -> a member's target assignment
+    key   8      int16 version, string group, string member_id    -> a member's current assignment
+
+    value (int16 version, which is 0; compact strings and arrays; tagged fields at the end)
+      3          int32 epoch, tag 0: int64 metadata_hash
+      5          nullable string group_instance_id, nullable string rack_id, string client_id,
+                 string client_host, array of string topic, nullable string pattern,
+                 int32 rebalance_timeout, nullable string assignor
+      6          int32 target_epoch
+      7          array of topics: uuid topic_id, array of int32 partition
+      8          int32 epoch, int32 previous_epoch, int8 state, array of topics: assigned,
+                 array of topics: pending revocation
+
+The last record of a key counts. A null value (a tombstone) deletes what its key names; callers handle it.
+
+Invariants: decoding returns what was encoded; a key is always the same bytes, so that compaction keeps one
+record of each; an unknown state and invalid bytes raise CorruptRecord. Unknown tagged fields are skipped:
+Kafka 4.3 has more than are written here.
+
+Source: Kafka's schemas ConsumerGroupMetadata, ConsumerGroupMemberMetadata,
+ConsumerGroupTargetAssignmentMetadata, ConsumerGroupTargetAssignmentMember and
+ConsumerGroupCurrentMemberAssignment (Key and Value each; KIP-848, KIP-1101).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import IntEnum
+from typing import ClassVar, Final, NamedTuple, TypeAlias
+
+from ..errors import CorruptRecord
+from . import versioned
+from .messages import Message
+from .schema import Api, array, int8, int32, int64, message, string, uuid
+
+GROUP_EPOCH: Final = 3
+SUBSCRIPTION: Final = 5
+TARGET_EPOCH: Final = 6
+TARGET: Final = 7
+CURRENT: Final = 8
+KEY_VERSIONS: Final = frozenset((GROUP_EPOCH, SUBSCRIPTION, TARGET_EPOCH, TARGET, CURRENT))
+
+_VALUE_VERSION: Final = 0
+_OF_A_GROUP: Final = (GROUP_EPOCH, TARGET_EPOCH)
+
+TopicIdPartition: TypeAlias = tuple[bytes, int]
+"""A partition by the id of its topic: a topic that is created again is another one."""
+
+Assignment: TypeAlias = frozenset[TopicIdPartition]
+"""Partitions that a member has or is to have."""
+
+
+class MemberState(IntEnum):
+    """How far a member is on its way to its target assignment. Kafka's numbers."""
+
+    STABLE = 0
+    UNREVOKED_PARTITIONS = 1
+    UNRELEASED_PARTITIONS = 2
+
+
+class GroupEpoch(NamedTuple):
+    """The epoch of a group, and a hash of the topics that it was computed for."""
+
+    epoch: int = 0
+    metadata_hash: int = 0
+
+
+class MemberSubscription(NamedTuple):
+    """What a member says of itself. topics is sorted; assignor None leaves the choice to the others."""
+
+    group_instance_id: str | None = None
+    rack_id: str | None = None
+    client_id: str = ""
+    client_host: str = ""
+    topics: tuple[str, ...] = ()
+    pattern: str | None = None
+    rebalance_timeout_ms: int = -1
+    assignor: str | None = None
+
+
+class MemberAssignment(NamedTuple):
+    """The epoch of a member and what it has.
+
+    assigned: what it may read. pending_revocation: what it has to stop reading, and has not said that it did.
+    """
+
+    epoch: int = 0
+    previous_epoch: int = 0
+    state: MemberState = MemberState.STABLE
+    assigned: Assignment = frozenset()
+    pending_revocation: Assignment = frozenset()
+
+
+Value: TypeAlias = GroupEpoch | MemberSubscription | int | Assignment | MemberAssignment
+"""What a record holds, by its key: 3, 5, 6, 7, 8."""
+
+
+class StateKey(NamedTuple):
+    """The key of a record: its version says what the value is. member_id is "" for 3 and 6."""
+
+    version: int
+    group: str
+    member_id: str = ""
+
+
+@message
+class _GroupKey(Message):
+    api: ClassVar[Api] = Api("ConsumerGroupMetadataKey", -1, TARGET_EPOCH, None, min_version=GROUP_EPOCH)
+    group: str = string()
+
+
+@message
+class _MemberKey(Message):
+    api: ClassVar[Api] = Api("ConsumerGroupMemberMetadataKey", -1, CURRENT, None, min_version=SUBSCRIPTION)
+    group: str = string()
+    member_id: str = string()
+
+
+@message
+class _TopicPartitions:
+    topic_id: bytes = uuid()
+    partitions: list[int] = array(int32)
+
+
+@message
+class ConsumerGroupMetadataValue(Message):
+    api: ClassVar[Api] = Api("ConsumerGroupMetadataValue", -1, _VALUE_VERSION, flexible_since=0)
+    epoch: int = int32()
+    metadata_hash: int = int64(tagged=0)
+
+
+@message
+class ConsumerGroupMemberMetadataValue(Message):
+    api: ClassVar[Api] = Api("ConsumerGroupMemberMetadataValue", -1, _VALUE_VERSION, flexible_since=0)
+    group_instance_id: str | None = string(nullable=0)
+    rack_id: str | None = string(nullable=0)
+    client_id: str = string()
+    client_host: str = string()
+    topics: list[str] = array(string)
+    pattern: str | None = string(nullable=0)
+    rebalance_timeout_ms: int = int32(default=-1)
+    assignor: str | None = string(nullable=0)
+
+
+@message
+class ConsumerGroupTargetAssignmentMetadataValue(Message):
+    api: ClassVar[Api] = Api(
+        "ConsumerGroupTargetAssignmentMetadataValue", -1, _VALUE_VERSION, flexible_since=0
+    )
+    target_epoch: int = int32()
+
+
+@message
+class ConsumerGroupTargetAssignmentMemberValue(Message):
+    api: ClassVar[Api] = Api("ConsumerGroupTargetAssignmentMemberValue", -1, _VALUE_VERSION, flexible_since=0)
+    partitions: list[_TopicPartitions] = array(_TopicPartitions)
+
+
+@message
+class ConsumerGroupCurrentMemberAssignmentValue(Message):
+    api: ClassVar[Api] = Api(
+        "ConsumerGroupCurrentMemberAssignmentValue", -1, _VALUE_VERSION, flexible_since=0
+    )
+    epoch: int = int32()
+    previous_epoch: int = int32()
+    state: int = int8()
+    assigned: list[_TopicPartitions] = array(_TopicPartitions)
+    pending_revocation: list[_TopicPartitions] = array(_TopicPartitions)
+
+
+def encode_key(key: StateKey) -> bytes:
+    """The key of a record. Raises InvalidArgument for a name above 32,767 bytes."""
+    return versioned.encode(_GroupKey if key.version in _OF_A_GROUP else _MemberKey, key, key.version)
+
+
+def decode_key(key: bytes) -> StateKey:
+    """The key of a record whose version is one of KEY_VERSIONS. Raises CorruptRecord."""
+    version = versioned.version_of(key, "a key of __consumer_offsets")
+    if version in _OF_A_GROUP:
+        return StateKey(version, versioned.decode(_GroupKey, key)[1].group)
+    of_member: _MemberKey = versioned.decode(_MemberKey, key)[1]
+    return StateKey(version, of_member.group, of_member.member_id)
+
+
+def encode_value(value: Value) -> bytes:
+    """The value of a record. Raises InvalidArgument for what the fields cannot hold."""
+    cls: type[Message]
+    fields: object = value
+    if isinstance(value, GroupEpoch):
+        cls = ConsumerGroupMetadataValue
+    elif isinstance(value, MemberSubscription):
+        cls = ConsumerGroupMemberMetadataValue
+    elif isinstance(value, MemberAssignment):
+        cls = ConsumerGroupCurrentMemberAssignmentValue
+        fields = cls(
+            epoch=value.epoch,
+            previous_epoch=value.previous_epoch,
+            state=value.state,
+            assigned=_encoded(value.assigned),
+            pending_revocation=_encoded(value.pending_revocation),
+        )
+    elif isinstance(value, frozenset):
+        cls = ConsumerGroupTargetAssignmentMemberValue
+        fields = cls(partitions=_encoded(value))
+    else:
+        cls = ConsumerGroupTargetAssignmentMetadataValue
+        fields = cls(target_epoch=value)
+    return versioned.encode(cls, fields, _VALUE_VERSION)
+
+
+def decode_value(key_version: int, value: bytes) -> Value:
+    """The value of a record with a key of that version.
+
+    Raises CorruptRecord for an unknown version or state, and for invalid or trailing bytes.
+    """
+    if key_version == GROUP_EPOCH:
+        epoch: ConsumerGroupMetadataValue = versioned.decode(ConsumerGroupMetadataValue, value)[1]
+        return GroupEpoch(epoch.epoch, epoch.metadata_hash)
+    if key_version == SUBSCRIPTION:
+        said: ConsumerGroupMemberMetadataValue = versioned.decode(ConsumerGroupMemberMetadataValue, value)[1]
+        return MemberSubscription(
+            said.group_instance_id,
+            said.rack_id,
+            said.client_id,
+            said.client_host,
+            tuple(sorted(said.topics)),
+            said.pattern,
+            said.rebalance_timeout_ms,
+            said.assignor,
+        )
+    if key_version == TARGET_EPOCH:
+        return int(versioned.decode(ConsumerGroupTargetAssignmentMetadataValue, value)[1].target_epoch)
+    if key_version == TARGET:
+        return _decoded(versioned.decode(ConsumerGroupTargetAssignmentMemberValue, value)[1].partitions)
+    found: ConsumerGroupCurrentMemberAssignmentValue = versioned.decode(
+        ConsumerGroupCurrentMemberAssignmentValue, value
+    )[1]
+    try:
+        state = MemberState(found.state)
+    except ValueError:
+        raise CorruptRecord(f"unknown state {found.state} of a member of a consumer group") from None
+    return MemberAssignment(
+        found.epoch,
+        found.previous_epoch,
+        state,
+        _decoded(found.assigned),
+        _decoded(found.pending_revocation),
+    )
+
+
+def by_topic(partitions: Iterable[TopicIdPartition]) -> dict[bytes, list[int]]:
+    """Topic id -> partitions, both sorted."""
+    grouped: dict[bytes, list[int]] = {}
+    for topic_id, partition in sorted(partitions):
+        grouped.setdefault(topic_id, []).append(partition)
+    return grouped
+
+
+def _encoded(partitions: Assignment) -> list[_TopicPartitions]:
+    return [
+        _TopicPartitions(topic_id=topic_id, partitions=numbers)
+        for topic_id, numbers in by_topic(partitions).items()
+    ]
+
+
+def _decoded(topics: list[_TopicPartitions]) -> Assignment:
+    return frozenset((topic.topic_id, number) for topic in topics for number in topic.partitions)

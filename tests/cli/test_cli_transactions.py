@@ -1,0 +1,58 @@
+"""`embedlog transactions`: list, describe, abort, also beside the process that has the log open."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from cli_commands import Run
+
+import embedlog
+from embedlog import TransactionAborted
+
+
+def test_no_transactions(run: Run, log: Path) -> None:
+    assert run("transactions", "list", "data").out == "no transactions yet\n"
+    assert run("transactions", "list", "data", "--open").out == "no open transactions\n"
+    assert run("transactions", "list", "data", "--json").out == ""
+    for action in ("describe", "abort"):
+        ran = run("transactions", action, "data", "loader-1")
+        assert (ran.code, ran.err) == (
+            2,
+            "no transactional id 'loader-1' in data (there are: none yet)\n",
+        )
+
+
+def test_list_describe_and_abort_beside_the_owner(run: Run, log: Path) -> None:
+    with embedlog.open(log) as owner:
+        with owner.transaction("done-1") as tx:
+            tx.append("clicks", b"1", partition=0)
+        with pytest.raises(TransactionAborted), owner.transaction("loader-1") as tx:
+            tx.append("clicks", b"2", partition=1)
+            tx.append("clicks", b"3", partition=0)
+            rows = run("transactions", "list", "data").rows()
+            assert " ".join(rows[0]) == "transactional id state producer epoch partitions open for"
+            assert rows[1] == ["done-1", "CompleteCommit", "0", "1", "0", "-"]
+            assert rows[2][:5] == ["loader-1", "Ongoing", "1", "0", "2"]
+            (found,) = run("transactions", "list", "data", "--open", "--json").objects
+            assert found["start_ms"] > 0
+            assert found["partitions"] == [{"topic": "clicks", "partition": n} for n in (0, 1)]
+            ran = run("transactions", "describe", "data", "loader-1")
+            assert ran.out.startswith("loader-1: Ongoing · producer 1, epoch 0 · open for ")
+            assert ran.rows()[-1] == ["clicks", "1"]
+            ran = run("transactions", "abort", "data", "loader-1")
+            assert ran.out.startswith("aborted the transaction of loader-1, which was open for ")
+    assert run("transactions", "abort", "data", "loader-1").out == "loader-1 has no open transaction\n"
+    (found,) = run("transactions", "describe", "data", "loader-1", "--json").objects
+    assert (found["state"], found["partitions"]) == ("CompleteAbort", [])
+
+
+def test_abort_what_a_killed_process_has_left(run: Run, log: Path) -> None:
+    with embedlog.open(log) as owner:
+        coordinator = owner.backend.transactions
+        producer = coordinator.init_producer_id("left", timeout_ms=900_000)
+        coordinator.add_partitions("left", producer, [embedlog.TopicPartition("clicks", 0)])
+    assert run("transactions", "abort", "data", "left", "--json").objects == [
+        {"transactional_id": "left", "aborted": True}
+    ]
+    assert run("transactions", "list", "data", "--open").out == "no open transactions\n"

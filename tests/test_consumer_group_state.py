@@ -1,0 +1,170 @@
+"""The records of consumer groups: golden bytes from Kafka's schemas, and what becomes of damaged ones.
+
+The hex is written out by hand from Kafka's message schemas (ConsumerGroupMetadataKey and so on), field by
+field.
+"""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from embedlog.errors import CorruptRecord, InvalidArgument
+from embedlog.wire import consumer_group_state as records
+from embedlog.wire.consumer_group_state import (
+    CURRENT,
+    GROUP_EPOCH,
+    SUBSCRIPTION,
+    TARGET,
+    TARGET_EPOCH,
+    GroupEpoch,
+    MemberAssignment,
+    MemberState,
+    MemberSubscription,
+    StateKey,
+    Value,
+)
+
+pytestmark = pytest.mark.plain
+
+
+def hexed(*fields: str) -> bytes:
+    return bytes.fromhex("".join(fields))
+
+
+ONE, TWO = bytes(range(16)), bytes(range(16, 32))
+GROUP, MEMBER = ("0007", b"billing".hex()), ("0001", b"m".hex())
+KEYS = {
+    StateKey(GROUP_EPOCH, "billing"): hexed("0003", *GROUP),
+    StateKey(SUBSCRIPTION, "billing", "m"): hexed("0005", *GROUP, *MEMBER),
+    StateKey(TARGET_EPOCH, "billing"): hexed("0006", *GROUP),
+    StateKey(TARGET, "billing", "m"): hexed("0007", *GROUP, *MEMBER),
+    StateKey(CURRENT, "billing", "m"): hexed("0008", *GROUP, *MEMBER),
+}
+VALUES: list[tuple[int, Value, bytes]] = [
+    (GROUP_EPOCH, GroupEpoch(7, 0), hexed("0000", "00000007", "00")),
+    (
+        GROUP_EPOCH,
+        GroupEpoch(7, -2),
+        hexed("0000", "00000007", "01", *("00", "08", "fffffffffffffffe")),  # one tagged field: the hash
+    ),
+    (
+        SUBSCRIPTION,
+        MemberSubscription("one", "rack", "cli", "/127.0.0.1", ("t", "u"), "^v", 300_000, "uniform"),
+        hexed(
+            "0000",
+            *("04", b"one".hex(), "05", b"rack".hex(), "04", b"cli".hex(), "0b", b"/127.0.0.1".hex()),
+            *("03", "02", b"t".hex(), "02", b"u".hex()),  # two topics
+            *("03", b"^v".hex(), "000493e0", "08", b"uniform".hex()),
+            "00",
+        ),
+    ),
+    (
+        SUBSCRIPTION,
+        MemberSubscription(),
+        hexed("0000", "00", "00", "01", "01", "01", "00", "ffffffff", "00", "00"),
+    ),
+    (TARGET_EPOCH, 7, hexed("0000", "00000007", "00")),
+    (TARGET, frozenset(), hexed("0000", "01", "00")),
+    (
+        TARGET,
+        frozenset({(TWO, 3), (ONE, 1), (ONE, 0)}),
+        hexed(
+            *("0000", "03"),  # two topics
+            *(ONE.hex(), "03", "00000000", "00000001", "00"),
+            *(TWO.hex(), "02", "00000003", "00"),
+            "00",
+        ),
+    ),
+    (
+        CURRENT,
+        MemberAssignment(
+            7, 6, MemberState.UNREVOKED_PARTITIONS, frozenset({(ONE, 1)}), frozenset({(TWO, 0)})
+        ),
+        hexed(
+            *("0000", "00000007", "00000006", "01"),
+            *("02", ONE.hex(), "02", "00000001", "00"),
+            *("02", TWO.hex(), "02", "00000000", "00"),
+            "00",
+        ),
+    ),
+]  # fmt: skip
+
+
+def test_keys_are_kafkas_bytes() -> None:
+    for key, data in KEYS.items():
+        assert records.encode_key(key) == data
+        assert records.decode_key(data) == key
+        assert key.version in records.KEY_VERSIONS
+
+
+@pytest.mark.parametrize(("version", "value", "data"), VALUES)
+def test_values_are_kafkas_bytes(version: int, value: Value, data: bytes) -> None:
+    assert records.encode_value(value) == data
+    assert records.decode_value(version, data) == value
+
+
+def test_fields_of_newer_versions_are_skipped() -> None:
+    created = hexed("0000", "00000007", "02", *("00", "08", "fffffffffffffffe"), *("01", "08", "00" * 8))
+    assert records.decode_value(GROUP_EPOCH, created) == GroupEpoch(7, -2)
+    epochs = hexed("0000", "02", ONE.hex(), "02", "00000001", *("01", "00", "05", "02", "00000007"), "00")
+    assert records.decode_value(TARGET, epochs) == frozenset({(ONE, 1)})
+
+
+def test_topics_come_sorted() -> None:
+    stored = records.encode_value(MemberSubscription(topics=("u", "t")))
+    value = records.decode_value(SUBSCRIPTION, stored)
+    assert isinstance(value, MemberSubscription)
+    assert value.topics == ("t", "u")
+
+
+@pytest.mark.parametrize(("version", "value", "data"), VALUES)
+def test_damaged_values(version: int, value: Value, data: bytes) -> None:
+    for damaged in (b"", data[:1], data[:-1], data + b"\0", b"\0\1" + data[2:]):
+        with pytest.raises(CorruptRecord):
+            records.decode_value(version, damaged)
+
+
+def test_damaged_keys_and_states() -> None:
+    for data in KEYS.values():
+        for damaged in (b"", data[:-1], data + b"\0"):
+            with pytest.raises(CorruptRecord):
+                records.decode_key(damaged)
+    with pytest.raises(CorruptRecord, match="unknown state 3"):
+        records.decode_value(CURRENT, hexed("0000", "00000007", "00000006", "03", "01", "01", "00"))
+    with pytest.raises(InvalidArgument):
+        records.encode_key(StateKey(GROUP_EPOCH, "g" * 32_768))
+
+
+INT32 = st.integers(-(2**31), 2**31 - 1)
+NAMES = st.text(max_size=9)
+ASSIGNMENTS = st.frozensets(st.tuples(st.binary(min_size=16, max_size=16), INT32))
+
+
+@given(
+    st.one_of(
+        st.tuples(st.just(GROUP_EPOCH), st.builds(GroupEpoch, INT32, st.integers(-(2**63), 2**63 - 1))),
+        st.tuples(
+            st.just(SUBSCRIPTION),
+            st.builds(
+                MemberSubscription,
+                st.none() | NAMES,
+                st.none() | NAMES,
+                NAMES,
+                NAMES,
+                st.frozensets(NAMES).map(sorted).map(tuple),
+                st.none() | NAMES,
+                INT32,
+                st.none() | NAMES,
+            ),
+        ),
+        st.tuples(st.just(TARGET_EPOCH), INT32),
+        st.tuples(st.just(TARGET), ASSIGNMENTS),
+        st.tuples(
+            st.just(CURRENT),
+            st.builds(MemberAssignment, INT32, INT32, st.sampled_from(MemberState), ASSIGNMENTS, ASSIGNMENTS),
+        ),
+    )
+)
+def test_what_is_decoded_is_what_was_encoded(stored: tuple[int, Value]) -> None:
+    version, value = stored
+    assert records.decode_value(version, records.encode_value(value)) == value
