@@ -9,7 +9,7 @@ from typing import Any
 from ..backends.tool_requests import abort_transaction
 from ..clients.transaction_admin import TransactionDescription
 from ..errors import TransactionNotFound
-from .arguments import READS, add_command, add_json, add_log
+from .arguments import READS, add_command, add_json, add_log, is_over_wire
 from .opening import existing, reader
 from .ui import UI, Column, number_columns
 from .units import duration
@@ -105,7 +105,11 @@ def _describe(args: argparse.Namespace, ui: UI) -> int:
 def _abort(args: argparse.Namespace, ui: UI) -> int:
     before = _found(args)
     if before.is_open:
-        abort_transaction(existing(args.directory), args.id)
+        if is_over_wire(args.directory):
+            with reader(args.directory) as log:
+                log.abort_transaction(args.id)
+        else:
+            abort_transaction(existing(args.directory), args.id)
     if args.json:
         ui.json({"transactional_id": args.id, "aborted": before.is_open})
     elif before.is_open:

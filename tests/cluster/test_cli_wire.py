@@ -14,6 +14,7 @@ from cli_commands import Ran, Run, runner, spawn
 import embedlog
 from embedlog.cli import COMMANDS
 from embedlog.cluster import Broker
+from embedlog.errors import ProducerFenced
 
 FLAG = "--bootstrap-server"
 
@@ -250,6 +251,20 @@ def test_unknown_groups(wire: Run, broker: Broker) -> None:
     )
 
 
+def test_transactions_are_listed_and_aborted(wire: Run, broker: Broker) -> None:
+    with pytest.raises(ProducerFenced), broker.log.transaction("loader-1") as tx:
+        tx.append("clicks", b"1", partition=2)
+        (found,) = wire("transactions", "list", "--open", "--json").objects
+        assert (found["transactional_id"], found["state"]) == ("loader-1", "Ongoing")
+        assert wire("transactions", "describe", "loader-1").rows()[-1] == ["clicks", "2"]
+        assert wire("transactions", "abort", "loader-1").out.startswith("aborted the transaction of loader-1")
+        tx.append("clicks", b"2", partition=2)
+    assert wire("transactions", "list", "--open").out == "no open transactions\n"
+    unknown = wire("transactions", "abort", "others")
+    assert (unknown.code, unknown.out) == (2, "")
+    assert "no transactional id 'others'" in unknown.err and "loader-1" in unknown.err
+
+
 # -- mistakes and failures -------------------------------------------------------------------------------
 
 HERE_ONLY = (
@@ -265,7 +280,7 @@ HERE_ONLY = (
     "demo",
 )
 # With actions of their own; --from and --to; a function before the directory (tests/test_workers.py).
-OTHERWISE = ("topics", "groups", "queue", "cluster", "mirror", "work")
+OTHERWISE = ("topics", "groups", "queue", "transactions", "cluster", "mirror", "work")
 
 
 BOTH = (
@@ -273,6 +288,7 @@ BOTH = (
     ["cluster", "describe"],
     *(["topics", action] for action in ("list", "create", "describe", "alter", "delete")),
     *(["groups", action] for action in ("list", "describe", "reset", "delete")),
+    *(["transactions", action] for action in ("list", "describe", "abort")),
 )
 
 

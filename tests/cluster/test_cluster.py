@@ -481,7 +481,7 @@ def test_why_there_are_no_transactions(brokers: Brokers, version: int) -> None:
         assert (found.error_code, found.node_id) == (code, -1)
         assert "use a broker on its own" in found.error_message
         offered = wire.ask(ApiVersionsRequest(), 4)
-        assert not offered.finalized_features
+        assert [feature.name for feature in offered.finalized_features] == ["group.version"]
         assert {24, 25, 26, 27, 28, 65, 66}.isdisjoint(each.api_key for each in offered.api_keys)
         asked = InitProducerIdRequest(transactional_id="tx", transaction_timeout_ms=1_000)
         assert wire.ask(asked, 4).error_code == ErrorCode.UNSUPPORTED_VERSION

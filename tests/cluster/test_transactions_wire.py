@@ -654,12 +654,13 @@ def test_offsets_of_a_transaction_are_ended_by_hand(broker: Broker, wire: Wire) 
 
 
 @pytest.mark.parametrize("version", range(5))
-def test_the_feature(wire: Wire, version: int) -> None:
+def test_the_features(wire: Wire, version: int) -> None:
     response = wire.ask(ApiVersionsRequest(), version)
     finalized = [(f.name, f.min_version_level, f.max_version_level) for f in response.finalized_features]
     supported = [(f.name, f.min_version, f.max_version) for f in response.supported_features]
-    assert finalized == ([("transaction.version", 2, 2)] if version >= 3 else [])
-    assert supported == ([("transaction.version", 0, 2)] if version >= 4 else [])
+    levels = {"group.version": 1, "transaction.version": 2}
+    assert finalized == ([(name, level, level) for name, level in levels.items()] if version >= 3 else [])
+    assert supported == ([(name, 0, level) for name, level in levels.items()] if version >= 4 else [])
 
 
 @pytest.mark.parametrize("version", range(1, 7))
