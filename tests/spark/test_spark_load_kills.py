@@ -124,7 +124,8 @@ def workers(mark: str) -> list[int]:
     found = []
     for name in filter(str.isdigit, os.listdir("/proc")):
         with contextlib.suppress(OSError):  # it has ended
-            if b"spark.daemon" in Path(f"/proc/{name}/cmdline").read_bytes():  # pyspark's, and embedlog's
+            # pyspark's, and embedlog's. The JVM is told its name, too.
+            if b"spark.daemon\0" in Path(f"/proc/{name}/cmdline").read_bytes().partition(b"\0-m\0")[2]:
                 environment = Path(f"/proc/{name}/environ").read_bytes().split(b"\0")
                 if f"{MARK}={mark}".encode() in environment:
                     found.append(int(name))
