@@ -66,8 +66,12 @@ class LogSnapshot(NamedTuple):
             or self.high_watermark.offset < earlier.high_watermark.offset
         ):
             return False
-        files = {(segment.base_offset, segment.inode) for segment in self.segments}
-        return all((segment.base_offset, segment.inode) in files for segment in earlier.segments)
+        return set(earlier.files).issubset(self.files)
+
+    @property
+    def files(self) -> list[tuple[int, int]]:
+        """The base offset and inode of each segment."""
+        return [(segment.base_offset, segment.inode) for segment in self.segments]
 
 
 # Segments, log start, high watermark (a LogEnd without its names) and leader epochs, all of one moment.
@@ -75,7 +79,11 @@ LogBounds: TypeAlias = tuple[tuple[Segment, ...], int, tuple[int, int, Segment],
 
 
 class StableRange(NamedTuple):
-    """What read_committed may read: records before `end`, without those of the `aborted` transactions."""
+    """What read_committed may read: records before `end`, without those of the `aborted` transactions.
+
+    damaged: bytes that cannot be read hide the ends of transactions, so `end` may be too low.
+    """
 
     end: int
     aborted: Sequence[AbortedTransaction]
+    damaged: bool = False

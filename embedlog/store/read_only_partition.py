@@ -268,6 +268,9 @@ class ReadOnlyPartition:
         # Markers before the log start, or compacted away, may have been gone before we read them.
         if now.version != snapshot.version and not now.extends(snapshot):
             raise _Superseded
+        # Recovery moves the tail to a new segment, then truncates the old one (storage/tail_rewrite.py).
+        if committed.damaged and now.files != snapshot.files:
+            raise _Superseded
         return committed
 
     def _retried(self, act: Callable[_P, _T]) -> Callable[_P, _T]:

@@ -63,6 +63,7 @@ class TransactionIndex:
         self._producers = ProducerState()  # before the record ...
         self._next_offset = -1  # ... with this offset; -1 before the first replay
         self._place: tuple[Segment, int] | None = None  # its segment and pos, if known
+        self._damaged = False  # this look ended at bytes that could not be read
 
     def committed(self, snapshot: LogSnapshot, offset: int, *, compacted: bool) -> StableRange:
         """How far read_committed may read from an offset on, and the aborted transactions from there on.
@@ -80,7 +81,7 @@ class TransactionIndex:
                 self._next_offset = snapshot.segments[0].base_offset
                 end = self._last_stable_offset(snapshot, offset)
             first = bisect_left(self._indexed, offset, key=_last_offset)
-            return StableRange(end, [*self._indexed[first:], *self._replayed])
+            return StableRange(end, [*self._indexed[first:], *self._replayed], self._damaged)
 
     def _end(self, snapshot: LogSnapshot, offset: int, compacted: bool) -> int:
         same = self._snapshot is not None and snapshot.version == self._snapshot.version
@@ -90,6 +91,7 @@ class TransactionIndex:
         if self._readable and (not same or stable > self._indexed_up_to):
             self._read_indexes(snapshot)
         self._snapshot = snapshot
+        self._damaged = False
         if stable > offset or stable >= snapshot.high_watermark.offset:
             return stable
         if self._next_offset < 0:
@@ -134,6 +136,7 @@ class TransactionIndex:
             self._replay(snapshot)
         except CorruptRecord as error:
             damage = error
+        self._damaged = damage is not None
         unstable = self._producers.first_unstable_offset()
         if unstable is not None:
             return unstable
@@ -148,7 +151,9 @@ class TransactionIndex:
         if self._next_offset >= snapshot.high_watermark.offset:
             return
         number = max(bisect_right(snapshot.segments, self._next_offset, key=_base_offset) - 1, 0)
-        for segment in snapshot.segments[number:]:
+        segments = snapshot.segments[number:]
+        stops = [*(segment.base_offset for segment in segments[1:]), snapshot.high_watermark.offset]
+        for segment, stop in zip(segments, stops, strict=True):
             end = snapshot.end_of(segment)
             if self._place is not None and self._place[0] is segment:
                 pos = self._place[1]
@@ -156,6 +161,8 @@ class TransactionIndex:
                 pos = segment.locate(self._next_offset, end)
             for header in segment.walk(pos, end):
                 self._replay_batch(segment, header)
+                if header.next_offset >= stop:
+                    break  # the rest may be what recovery is moving to the next segment
         self._next_offset = snapshot.high_watermark.offset
 
     def _replay_batch(self, segment: Segment, header: BatchHeader) -> None:
