@@ -30,6 +30,7 @@ from embedlog.groups.consumer_member import (
     GroupTopic,
     HeartbeatResult,
     MemberHeartbeat,
+    PatternChange,
     StaleMemberEpoch,
     StoredConsumerGroup,
     TargetChange,
@@ -38,7 +39,7 @@ from embedlog.groups.consumer_member import (
     UnsupportedAssignor,
 )
 from embedlog.groups.events import GroupState
-from embedlog.wire.consumer_group_state import Assignment, GroupEpoch, MemberState
+from embedlog.wire.consumer_group_state import Assignment, GroupEpoch, MemberState, ResolvedPattern
 
 SESSION_MS, REBALANCE_MS = 45_000, 60_000
 NOTHING: Assignment = frozenset()
@@ -50,6 +51,15 @@ class Log:
     def __init__(self, **topics: int) -> None:
         self.topics = {name: GroupTopic(name.encode(), count) for name, count in topics.items()}
         self.made = 0
+
+    def matching(self, pattern: str) -> tuple[str, ...] | None:
+        """Of patterns that are "x.*" only, without the "x" that stands for an engine that is not there."""
+        if pattern == "x.*":
+            return None
+        return tuple(name for name in sorted(self.topics) if name.startswith(pattern.removesuffix(".*")))
+
+    def names_of(self, client: Client) -> set[str]:
+        return {*client.topics, *(self.matching(client.pattern or "") or () if client.pattern else ())}
 
     def create(self, name: str, partitions: int) -> None:
         self.made += 1
@@ -68,6 +78,7 @@ class Stored:
         self.target_epoch = 0
         self.members: dict[str, ConsumerMember] = {}
         self.targets: dict[str, Assignment] = {}
+        self.patterns: dict[str, ResolvedPattern] = {}
 
     def store(self, changes: list[Change]) -> None:
         for change in changes:
@@ -82,13 +93,19 @@ class Stored:
                 assert change.before == self.targets.pop(change.member_id, None)
                 if change.after is not None:
                     self.targets[change.member_id] = change.after
+            elif isinstance(change, PatternChange):
+                assert change.before == self.patterns.pop(change.pattern, None)
+                if change.after is not None:
+                    self.patterns[change.pattern] = change.after
             else:
                 assert change.before == self.members.pop(change.member_id, None)
                 if change.after is not None:
                     self.members[change.member_id] = change.after
 
     def value(self) -> StoredConsumerGroup:
-        return StoredConsumerGroup(self.epoch, self.target_epoch, dict(self.members), dict(self.targets))
+        return StoredConsumerGroup(
+            self.epoch, self.target_epoch, dict(self.members), dict(self.targets), dict(self.patterns)
+        )
 
 
 def same(one: ConsumerGroup, other: ConsumerGroup) -> bool:
@@ -106,6 +123,7 @@ class Client:
     member_id: str
     topics: tuple[str, ...]
     instance: str | None = None
+    pattern: str | None = None
     epoch: int = JOIN
     owned: Assignment = NOTHING
     to_have: Assignment = NOTHING
@@ -120,6 +138,7 @@ class Client:
             group_instance_id=self.instance,
             rebalance_timeout_ms=REBALANCE_MS if full else -1,
             topics=self.topics if full else None,
+            pattern=self.pattern or "" if full else None,
             owned=self.owned if full or self.owned != self.said.get("owned") else None,
         )
 
@@ -153,6 +172,7 @@ class Driven:
         result, changes = self.group.heartbeat(
             beat,
             self.log.topics.get,
+            self.log.matching,
             now_ms=self.now_ms,
             session_timeout_ms=SESSION_MS,
             max_members=max_members,
@@ -325,6 +345,47 @@ def test_topics_that_change_change_the_epoch() -> None:
     assert (a.owned, driven.group.subscribes_to("u")) == (NOTHING, False)
 
 
+def test_patterns_follow_the_topics() -> None:
+    driven = Driven(t1=1, u=1)
+    a = Client("a", (), pattern="t.*")
+    driven.settle(a)
+    assert a.owned == driven.log.partitions("t1")
+    driven.log.create("t2", 2)
+    driven.settle(a)
+    assert a.owned == driven.log.partitions("t1", "t2")
+    assert driven.group.subscribes_to("t2") and not driven.group.subscribes_to("u")
+    driven.restart()
+    driven.settle(a)
+    assert a.owned == driven.log.partitions("t1", "t2")
+    b = driven.join("b", "t2")
+    epoch = driven.group.epoch.epoch
+    a.pattern, a.topics, a.lost_answer = None, ("u",), True  # its topics had another subscriber, too
+    driven.settle(a, b)
+    assert driven.group.epoch.epoch > epoch
+    assert (a.owned, b.owned) == (driven.log.partitions("u"), driven.log.partitions("t2"))
+    assert driven.stored.patterns == {}
+
+
+def test_a_pattern_goes_with_its_last_member() -> None:
+    driven = Driven(t=1)
+    a, b = Client("a", (), pattern="t.*"), Client("b", (), pattern="t.*")
+    driven.settle(a, b)
+    driven.send(MemberHeartbeat("a", LEAVE))
+    assert [found.topics for found in driven.stored.patterns.values()] == [("t",)]
+    driven.tick(SESSION_MS)
+    assert driven.stored.patterns == {}
+
+
+def test_a_pattern_that_cannot_be_matched_now_keeps_its_topics() -> None:
+    driven = Driven(t=1)
+    a = Client("a", (), pattern="t.*")
+    driven.settle(a)
+    driven.log.matching = lambda pattern: None  # type: ignore[method-assign]
+    driven.log.create("t2", 1)
+    driven.settle(a)
+    assert a.owned == driven.log.partitions("t")
+
+
 def test_most_members_choose_the_assignor() -> None:
     driven = Driven(t=2, u=2)
     assert driven.group.assignor == "uniform"
@@ -400,7 +461,11 @@ def test_what_cannot_be_stored_is_taken_back() -> None:
         MemberHeartbeat("b", LEAVE),
     ):
         _, changes = driven.group.heartbeat(
-            beat, driven.log.topics.get, now_ms=driven.now_ms, session_timeout_ms=SESSION_MS
+            beat,
+            driven.log.topics.get,
+            driven.log.matching,
+            now_ms=driven.now_ms,
+            session_timeout_ms=SESSION_MS,
         )
         driven.group.undo(changes, driven.now_ms)
         assert same(driven.group, restored(before))
@@ -480,9 +545,9 @@ class AtRandom(RuleBasedStateMachine):
         if client in self.live:
             client.obey()
 
-    @rule(client=clients, topics=SOME_TOPICS)
-    def subscribe(self, client: Client, topics: tuple[str, ...]) -> None:
-        client.topics, client.lost_answer = topics, True
+    @rule(client=clients, topics=SOME_TOPICS, pattern=st.sampled_from((None, "t.*", ".*", "x.*")))
+    def subscribe(self, client: Client, topics: tuple[str, ...], pattern: str | None) -> None:
+        client.topics, client.pattern, client.lost_answer = topics, pattern, True
 
     @rule(client=consumes(clients))
     def leave(self, client: Client) -> None:
@@ -548,7 +613,11 @@ class AtRandom(RuleBasedStateMachine):
         beat = Client("fails", topics).beat()
         try:
             _, changes = group.heartbeat(
-                beat, self.driven.log.topics.get, now_ms=now_ms, session_timeout_ms=SESSION_MS
+                beat,
+                self.driven.log.topics.get,
+                self.driven.log.matching,
+                now_ms=now_ms,
+                session_timeout_ms=SESSION_MS,
             )
         except EmbedlogError:
             return
@@ -566,11 +635,11 @@ class AtRandom(RuleBasedStateMachine):
         readers = [client for client in self.live if client.member_id in members]
         assert len(readers) == len(members)
         assert all(client in readers or client.instance for client in self.live)
-        names = {name for client in readers for name in client.topics}
+        names = {name for client in readers for name in self.driven.log.names_of(client)}
         owned = [each for client in readers for each in client.owned]
         assert sorted(owned) == sorted(driven.log.partitions(*names))
         for client in readers:
-            assert client.owned <= driven.log.partitions(*client.topics)
+            assert client.owned <= driven.log.partitions(*driven.log.names_of(client))
             assert client.epoch == driven.group.epoch.epoch == driven.group.target_epoch
         assert driven.group.state is (GroupState.STABLE if readers else GroupState.EMPTY)
 

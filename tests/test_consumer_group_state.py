@@ -13,6 +13,7 @@ from embedlog.wire import consumer_group_state as records
 from embedlog.wire.consumer_group_state import (
     CURRENT,
     GROUP_EPOCH,
+    PATTERN,
     SUBSCRIPTION,
     TARGET,
     TARGET_EPOCH,
@@ -20,6 +21,7 @@ from embedlog.wire.consumer_group_state import (
     MemberAssignment,
     MemberState,
     MemberSubscription,
+    ResolvedPattern,
     StateKey,
     Value,
 )
@@ -39,6 +41,7 @@ KEYS = {
     StateKey(TARGET_EPOCH, "billing"): hexed("0006", *GROUP),
     StateKey(TARGET, "billing", "m"): hexed("0007", *GROUP, *MEMBER),
     StateKey(CURRENT, "billing", "m"): hexed("0008", *GROUP, *MEMBER),
+    StateKey(PATTERN, "billing", "^t.*"): hexed("0010", *GROUP, "0004", b"^t.*".hex()),
 }
 VALUES: list[tuple[int, Value, bytes]] = [
     (GROUP_EPOCH, GroupEpoch(7, 0), hexed("0000", "00000007", "00")),
@@ -86,6 +89,11 @@ VALUES: list[tuple[int, Value, bytes]] = [
             *("02", TWO.hex(), "02", "00000000", "00"),
             "00",
         ),
+    ),
+    (
+        PATTERN,
+        ResolvedPattern(("t", "u"), 1_000),
+        hexed("0000", "03", "02", b"t".hex(), "02", b"u".hex(), "00" * 8, "00000000000003e8", "00"),
     ),
 ]  # fmt: skip
 

@@ -8,6 +8,7 @@ from typing import Final, TypeAlias
 from .. import errors
 from ..groups.consumer_member import (
     FencedMemberEpoch,
+    InvalidRegularExpression,
     StaleMemberEpoch,
     UnreleasedInstance,
     UnsupportedAssignor,
@@ -63,6 +64,7 @@ _CODES: Final[tuple[tuple[type[Exception], ErrorCode], ...]] = (  # subclasses b
     (StaleMemberEpoch, ErrorCode.STALE_MEMBER_EPOCH),
     (UnreleasedInstance, ErrorCode.UNRELEASED_INSTANCE_ID),
     (UnsupportedAssignor, ErrorCode.UNSUPPORTED_ASSIGNOR),
+    (InvalidRegularExpression, ErrorCode.INVALID_REGULAR_EXPRESSION),
     (errors.RebalanceInProgress, ErrorCode.REBALANCE_IN_PROGRESS),
     (errors.FencedInstance, ErrorCode.FENCED_INSTANCE_ID),
     (errors.MemberIdRequired, ErrorCode.MEMBER_ID_REQUIRED),

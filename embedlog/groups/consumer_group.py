@@ -49,6 +49,7 @@ from ..wire.consumer_group_state import (
     MemberAssignment,
     MemberState,
     MemberSubscription,
+    ResolvedPattern,
     TopicIdPartition,
 )
 from .assignors import ASSIGNORS, DEFAULT_ASSIGNOR, MemberSpec
@@ -63,8 +64,10 @@ from .consumer_member import (
     FindTopic,
     GroupTopic,
     HeartbeatResult,
+    MatchTopics,
     MemberChange,
     MemberHeartbeat,
+    PatternChange,
     StaleMemberEpoch,
     StoredConsumerGroup,
     TargetChange,
@@ -94,6 +97,8 @@ class ConsumerGroup:
         self._targets: dict[str, Assignment] = {}
         self._holders: dict[TopicIdPartition, str] = {}  # of assigned partitions and those to be revoked
         self._topics: Counter[str] = Counter()  # the members' topics -> how many subscribe to it
+        self._patterns: Counter[str] = Counter()  # the members' patterns, likewise
+        self._resolved: dict[str, ResolvedPattern] = {}  # pattern -> the topics that match
         self._sessions: dict[str, int] = {}  # member id -> when its session expires
         self._revocations: dict[str, int] = {}  # member id -> until when it must have revoked
 
@@ -102,6 +107,7 @@ class ConsumerGroup:
         self,
         beat: MemberHeartbeat,
         find_topic: FindTopic,
+        matching: MatchTopics,
         *,
         now_ms: int,
         session_timeout_ms: int,
@@ -123,7 +129,8 @@ class ConsumerGroup:
         before = self._find(beat, max_members)
         changes: list[Change] = []
         member = self._subscribe(before, beat, changes)
-        self._update_epoch(before, member, find_topic, changes)
+        matches_others = self._resolve(matching, now_ms, changes)
+        self._update_epoch(before, member, find_topic, changes, matches_others=matches_others)
         if self.target_epoch < self.epoch.epoch:
             self._update_targets(find_topic, changes)
         current = reconcile(
@@ -208,6 +215,7 @@ class ConsumerGroup:
         self._session_timeout_ms = session_timeout_ms
         self.epoch, self.target_epoch = stored.epoch, stored.target_epoch
         self._targets = dict(stored.targets)
+        self._resolved = dict(stored.patterns)
         for member in stored.members.values():
             self._apply(MemberChange(member.member_id, None, member))
             self._restart_timers(member, member.current, now_ms)
@@ -254,7 +262,16 @@ class ConsumerGroup:
 
     def subscribes_to(self, topic: str) -> bool:
         """Whether a member subscribes to the topic."""
-        return topic in self._topics
+        return topic in self._names()
+
+    def _names(self) -> set[str]:
+        """The topics that the members subscribe to, by name or by a pattern."""
+        return set(self._topics).union(*(found.topics for found in self._resolved.values()))
+
+    def _names_of(self, member: ConsumerMember) -> set[str]:
+        said = member.subscription
+        found = self._resolved.get(said.pattern) if said.pattern is not None else None
+        return {*said.topics, *(found.topics if found is not None else ())}
 
     # -- which member
     def _find(self, beat: MemberHeartbeat, max_members: int | None) -> ConsumerMember | None:
@@ -307,6 +324,7 @@ class ConsumerGroup:
                 client_id=beat.client_id,
                 client_host=beat.client_host,
                 topics=said.topics if beat.topics is None else tuple(sorted(set(beat.topics))),
+                pattern=said.pattern if beat.pattern is None else beat.pattern or None,
                 rebalance_timeout_ms=said.rebalance_timeout_ms
                 if beat.rebalance_timeout_ms == -1
                 else beat.rebalance_timeout_ms,
@@ -330,27 +348,48 @@ class ConsumerGroup:
         self._do(MemberChange(member_id, None, member), changes)
         return member
 
+    def _resolve(self, matching: MatchTopics, now_ms: int, changes: list[Change]) -> bool:
+        """Look which topics the members' patterns match now; says whether any matches others than before."""
+        self._forget_patterns(changes)
+        changed = False
+        for pattern in self._patterns:
+            before, topics = self._resolved.get(pattern), matching(pattern)
+            if topics is not None and (before is None or topics != before.topics):
+                self._do(PatternChange(pattern, before, ResolvedPattern(topics, now_ms)), changes)
+                changed = True
+        return changed
+
+    def _forget_patterns(self, changes: list[Change]) -> None:
+        """Those by which no member subscribes any more."""
+        for pattern in self._resolved.keys() - self._patterns.keys():
+            self._do(PatternChange(pattern, self._resolved[pattern], None), changes)
+
     def _update_epoch(
         self,
         before: ConsumerMember | None,
         member: ConsumerMember,
         find_topic: FindTopic,
         changes: list[Change],
+        *,
+        matches_others: bool,
     ) -> None:
-        """The next group epoch, if the member is new, or its topics or those of the log have changed."""
-        metadata_hash = _hash((name, find_topic(name)) for name in sorted(self._topics))
-        same = before is not None and before.subscription.topics == member.subscription.topics
+        """The next group epoch, if the member is new, or its topics or those of the log have changed.
+
+        matches_others: a pattern matches other topics than before.
+        """
+        metadata_hash = _hash((name, find_topic(name)) for name in sorted(self._names()))
+        same = before is not None and _subscribed(before) == _subscribed(member) and not matches_others
         if not same or metadata_hash != self.epoch.metadata_hash:
             after = GroupEpoch(self.epoch.epoch + 1, metadata_hash)
             self._do(EpochChange(self.epoch, after), changes)
 
     def _update_targets(self, find_topic: FindTopic, changes: list[Change]) -> None:
         """The target assignment for the group epoch."""
-        topics = {name: topic for name in self._topics if (topic := find_topic(name)) is not None}
+        topics = {name: topic for name in self._names() if (topic := find_topic(name)) is not None}
         members = {
             each.member_id: MemberSpec(
                 each.subscription.group_instance_id,
-                frozenset(topics[name].topic_id for name in each.subscription.topics if name in topics),
+                frozenset(topics[name].topic_id for name in self._names_of(each) if name in topics),
                 self._targets.get(each.member_id, _NOTHING),
             )
             for each in self
@@ -392,6 +431,7 @@ class ConsumerGroup:
         if member.member_id in self._targets:
             self._do(TargetChange(member.member_id, self._targets[member.member_id], None), changes)
         self._do(MemberChange(member.member_id, member, None), changes)
+        self._forget_patterns(changes)
         after = self.epoch._replace(epoch=self.epoch.epoch + 1)
         self._do(EpochChange(self.epoch, after), changes)
 
@@ -407,6 +447,11 @@ class ConsumerGroup:
             self.epoch = change.after
         elif isinstance(change, TargetEpochChange):
             self.target_epoch = change.after
+        elif isinstance(change, PatternChange):
+            if change.after is None:
+                self._resolved.pop(change.pattern, None)
+            else:
+                self._resolved[change.pattern] = change.after
         elif change.after is None:
             self._targets.pop(change.member_id, None)
         else:
@@ -417,6 +462,7 @@ class ConsumerGroup:
             del self._members[before.member_id]
             self._static.pop(before.subscription.group_instance_id or "", None)
             self._topics.subtract(before.subscription.topics)
+            self._patterns.subtract(_patterns(before))
             for partition in before.current.assigned | before.current.pending_revocation:
                 del self._holders[partition]
         if after is not None:
@@ -424,6 +470,7 @@ class ConsumerGroup:
             if after.subscription.group_instance_id is not None:
                 self._static[after.subscription.group_instance_id] = after.member_id
             self._topics.update(after.subscription.topics)
+            self._patterns.update(_patterns(after))
             for partition in after.current.assigned | after.current.pending_revocation:
                 assert partition not in self._holders
                 self._holders[partition] = after.member_id
@@ -431,6 +478,17 @@ class ConsumerGroup:
             self._sessions.pop(before.member_id, None)
             self._revocations.pop(before.member_id, None)
         self._topics = +self._topics  # without topics to which no member subscribes any more
+        self._patterns = +self._patterns
+
+
+def _subscribed(member: ConsumerMember) -> tuple[tuple[str, ...], str | None]:
+    return member.subscription.topics, member.subscription.pattern
+
+
+def _patterns(member: ConsumerMember) -> tuple[str, ...]:
+    """Its pattern, if it has one."""
+    pattern = member.subscription.pattern
+    return () if pattern is None else (pattern,)
 
 
 def _check_epoch(member: ConsumerMember, beat: MemberHeartbeat) -> None:

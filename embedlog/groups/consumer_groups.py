@@ -21,6 +21,7 @@ from ..store.store import Store
 from ..wire.consumer_group_state import (
     CURRENT,
     GROUP_EPOCH,
+    PATTERN,
     SUBSCRIPTION,
     TARGET,
     TARGET_EPOCH,
@@ -28,6 +29,7 @@ from ..wire.consumer_group_state import (
     GroupEpoch,
     MemberAssignment,
     MemberSubscription,
+    ResolvedPattern,
     StateKey,
     Value,
     by_topic,
@@ -44,11 +46,14 @@ from .consumer_member import (
     HeartbeatResult,
     MemberChange,
     MemberHeartbeat,
+    PatternChange,
     StoredConsumerGroup,
     TargetChange,
+    check_heartbeat,
 )
 from .events import GroupDescription, GroupState, MemberDescription
 from .offsets import Offsets
+from .patterns import TopicPatterns
 from .registry import Group, GroupRegistry
 
 logger = logging.getLogger(__name__)
@@ -88,6 +93,14 @@ class ConsumerGroups:
         self._store = store
         self._offsets = offsets
         self._groups = groups
+        self._patterns = TopicPatterns(store.topics)
+
+    def check(self, beat: MemberHeartbeat) -> None:
+        """Raises InvalidArgument, UnsupportedAssignor, InvalidRegularExpression for a heartbeat that no group
+        takes."""
+        check_heartbeat(beat)
+        if beat.pattern:
+            self._patterns.check(beat.pattern)
 
     def heartbeat(
         self, group: ConsumerGroup, beat: MemberHeartbeat, *, session_timeout_ms: int, max_members: int | None
@@ -97,6 +110,7 @@ class ConsumerGroups:
         result, changes = group.heartbeat(
             beat,
             self._find_topic,
+            self._patterns.matching,
             now_ms=now_ms,
             session_timeout_ms=session_timeout_ms,
             max_members=max_members,
@@ -209,6 +223,8 @@ def records_of(group: str, changes: Iterable[Change]) -> dict[StateKey, Value | 
             records[StateKey(GROUP_EPOCH, group)] = change.after
         elif isinstance(change, TargetChange):
             records[StateKey(TARGET, group, change.member_id)] = change.after
+        elif isinstance(change, PatternChange):
+            records[StateKey(PATTERN, group, change.pattern)] = change.after
         elif isinstance(change, MemberChange):
             before, after = change.before, change.after
             if before is None or after is None or before.subscription != after.subscription:
@@ -228,15 +244,18 @@ def stored_group(values: dict[StateKey, Value]) -> StoredConsumerGroup:
     subscriptions: dict[str, MemberSubscription] = {}
     current: dict[str, MemberAssignment] = {}
     targets: dict[str, Assignment] = {}
-    for (_, _, member_id), value in values.items():
+    patterns: dict[str, ResolvedPattern] = {}
+    for (_, _, subject), value in values.items():
         if isinstance(value, GroupEpoch):
             epoch = value
         elif isinstance(value, MemberSubscription):
-            subscriptions[member_id] = value
+            subscriptions[subject] = value
         elif isinstance(value, MemberAssignment):
-            current[member_id] = value
+            current[subject] = value
         elif isinstance(value, frozenset):
-            targets[member_id] = value
+            targets[subject] = value
+        elif isinstance(value, ResolvedPattern):
+            patterns[subject] = value
         else:
             target_epoch = value
     members = {
@@ -244,7 +263,7 @@ def stored_group(values: dict[StateKey, Value]) -> StoredConsumerGroup:
         for member_id, subscription in subscriptions.items()
     }
     kept = {member_id: target for member_id, target in targets.items() if member_id in members}
-    return StoredConsumerGroup(epoch, target_epoch, members, kept)
+    return StoredConsumerGroup(epoch, target_epoch, members, kept, patterns)
 
 
 def _named(partitions: Assignment, names: dict[bytes, str]) -> list[AssignedTopic]:

@@ -11,7 +11,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 from ..errors import GroupError, InvalidArgument, shown
-from ..wire.consumer_group_state import Assignment, GroupEpoch, MemberAssignment, MemberSubscription
+from ..wire.consumer_group_state import (
+    Assignment,
+    GroupEpoch,
+    MemberAssignment,
+    MemberSubscription,
+    ResolvedPattern,
+)
 from .assignors import ASSIGNORS
 
 JOIN: Final = 0
@@ -36,6 +42,10 @@ class UnsupportedAssignor(GroupError, ValueError):
     """There is no assignor of that name."""
 
 
+class InvalidRegularExpression(GroupError, ValueError):
+    """A subscription's pattern cannot be used (groups/patterns.py)."""
+
+
 class GroupTopic(NamedTuple):
     """A topic as assignors see it."""
 
@@ -46,12 +56,16 @@ class GroupTopic(NamedTuple):
 FindTopic: TypeAlias = Callable[[str], GroupTopic | None]
 """The topic of that name, if there is one."""
 
+MatchTopics: TypeAlias = Callable[[str], "tuple[str, ...] | None"]
+"""The names of the topics that match a pattern, sorted; None if that cannot be told now."""
+
 
 class MemberHeartbeat(NamedTuple):
     """A heartbeat of a member; None (or -1) for what has not changed since the last.
 
     member_epoch: JOIN, LEAVE, LEAVE_STATIC, or the epoch of the last answer. topics: the names that it
-    subscribes to. owned: the partitions that it reads.
+    subscribes to. pattern: subscribes to the topics that match, too; "" for none. owned: the partitions that
+    it reads.
     """
 
     member_id: str
@@ -64,13 +78,19 @@ class MemberHeartbeat(NamedTuple):
     owned: Assignment | None = None
     client_id: str = ""
     client_host: str = ""
+    pattern: str | None = None
 
     @property
     def is_full(self) -> bool:
         """Whether it says everything, as after an error: then the answer does, too."""
         return self.member_epoch == JOIN or (
-            self.rebalance_timeout_ms != -1 and self.topics is not None and self.owned is not None
+            self.rebalance_timeout_ms != -1 and self.says_topics and self.owned is not None
         )
+
+    @property
+    def says_topics(self) -> bool:
+        """Whether it says what it subscribes to."""
+        return self.topics is not None or self.pattern is not None
 
 
 class HeartbeatResult(NamedTuple):
@@ -118,7 +138,15 @@ class TargetEpochChange(NamedTuple):
     after: int
 
 
-Change: TypeAlias = MemberChange | TargetChange | EpochChange | TargetEpochChange
+class PatternChange(NamedTuple):
+    """A pattern matches other topics. None: no member subscribes by it."""
+
+    pattern: str
+    before: ResolvedPattern | None
+    after: ResolvedPattern | None
+
+
+Change: TypeAlias = MemberChange | TargetChange | EpochChange | TargetEpochChange | PatternChange
 
 
 class StoredConsumerGroup(NamedTuple):
@@ -128,6 +156,7 @@ class StoredConsumerGroup(NamedTuple):
     target_epoch: int
     members: Mapping[str, ConsumerMember]
     targets: Mapping[str, Assignment]
+    patterns: Mapping[str, ResolvedPattern]
 
 
 def check_heartbeat(beat: MemberHeartbeat) -> None:
@@ -145,7 +174,7 @@ def check_heartbeat(beat: MemberHeartbeat) -> None:
             raise InvalidArgument("a member says its rebalance timeout when it joins")
         if beat.owned is None or beat.owned:
             raise InvalidArgument("a member that joins says that it has no partitions")
-        if beat.topics is None:
+        if not beat.says_topics:
             raise InvalidArgument("a member says its topics when it joins")
     if beat.assignor is not None and beat.assignor not in ASSIGNORS:
         raise UnsupportedAssignor(

@@ -29,7 +29,7 @@ from .classic import ClassicGroup
 from .completions import Completion
 from .consumer_group import ConsumerGroup
 from .consumer_groups import ConsumerGroupDescription, ConsumerGroups
-from .consumer_member import HeartbeatResult, MemberHeartbeat, check_heartbeat
+from .consumer_member import HeartbeatResult, MemberHeartbeat
 from .events import Effect, GroupDescription, JoinCompleted, JoinFailed
 from .expiry import expired_offsets, topics_read
 from .offsets import Offsets, check_offsets, positions
@@ -192,11 +192,12 @@ class GroupCoordinator:
         max_groups: int | None = None,
     ) -> HeartbeatResult:
         """A heartbeat of a member; its changes are stored. Raises as `ConsumerGroup.heartbeat`, and
-        InconsistentProtocol (the group is a classic one with members), TooManyGroups, StorageError."""
+        InvalidRegularExpression, InconsistentProtocol (the group is a classic one with members),
+        TooManyGroups, StorageError."""
         with self._lock:
             self._check_open()
             self._restore()
-            check_heartbeat(beat)
+            self._consumer_groups.check(beat)
             before = self._groups.find(group)
             if before is None:
                 self._groups.check_room(max_groups)

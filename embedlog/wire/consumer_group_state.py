@@ -5,6 +5,7 @@
     key   6      int16 version, string group                      -> the epoch of the target assignment
     key   7      int16 version, string group, string member_id    -> a member's target assignment
     key   8      int16 version, string group, string member_id    -> a member's current assignment
+    key   16     int16 version, string group, string pattern      -> the topics that a pattern matches
 
     value (int16 version, which is 0; compact strings and arrays; tagged fields at the end)
       3          int32 epoch, tag 0: int64 metadata_hash
@@ -15,6 +16,7 @@
       7          array of topics: uuid topic_id, array of int32 partition
       8          int32 epoch, int32 previous_epoch, int8 state, array of topics: assigned,
                  array of topics: pending revocation
+      16         array of string topic, int64 version (of Kafka's metadata; 0), int64 timestamp_ms
 
 The last record of a key counts. A null value (a tombstone) deletes what its key names; callers handle it.
 
@@ -23,8 +25,9 @@ record of each; an unknown state and invalid bytes raise CorruptRecord. Unknown 
 Kafka 4.3 has more than are written here.
 
 Source: Kafka's schemas ConsumerGroupMetadata, ConsumerGroupMemberMetadata,
-ConsumerGroupTargetAssignmentMetadata, ConsumerGroupTargetAssignmentMember and
-ConsumerGroupCurrentMemberAssignment (Key and Value each; KIP-848, KIP-1101).
+ConsumerGroupTargetAssignmentMetadata, ConsumerGroupTargetAssignmentMember,
+ConsumerGroupCurrentMemberAssignment and ConsumerGroupRegularExpression (Key and Value each; KIP-848,
+KIP-1101).
 """
 
 from __future__ import annotations
@@ -43,7 +46,8 @@ SUBSCRIPTION: Final = 5
 TARGET_EPOCH: Final = 6
 TARGET: Final = 7
 CURRENT: Final = 8
-KEY_VERSIONS: Final = frozenset((GROUP_EPOCH, SUBSCRIPTION, TARGET_EPOCH, TARGET, CURRENT))
+PATTERN: Final = 16
+KEY_VERSIONS: Final = frozenset((GROUP_EPOCH, SUBSCRIPTION, TARGET_EPOCH, TARGET, CURRENT, PATTERN))
 
 _VALUE_VERSION: Final = 0
 _OF_A_GROUP: Final = (GROUP_EPOCH, TARGET_EPOCH)
@@ -96,16 +100,26 @@ class MemberAssignment(NamedTuple):
     pending_revocation: Assignment = frozenset()
 
 
-Value: TypeAlias = GroupEpoch | MemberSubscription | int | Assignment | MemberAssignment
-"""What a record holds, by its key: 3, 5, 6, 7, 8."""
+class ResolvedPattern(NamedTuple):
+    """The topics that a pattern matched, sorted, at a time."""
+
+    topics: tuple[str, ...]
+    timestamp_ms: int = 0
+
+
+Value: TypeAlias = GroupEpoch | MemberSubscription | int | Assignment | MemberAssignment | ResolvedPattern
+"""What a record holds, by its key: 3, 5, 6, 7, 8, 16."""
 
 
 class StateKey(NamedTuple):
-    """The key of a record: its version says what the value is. member_id is "" for 3 and 6."""
+    """The key of a record: its version says what the value is.
+
+    subject: a member id, or a pattern for 16; "" for 3 and 6.
+    """
 
     version: int
     group: str
-    member_id: str = ""
+    subject: str = ""
 
 
 @message
@@ -118,7 +132,14 @@ class _GroupKey(Message):
 class _MemberKey(Message):
     api: ClassVar[Api] = Api("ConsumerGroupMemberMetadataKey", -1, CURRENT, None, min_version=SUBSCRIPTION)
     group: str = string()
-    member_id: str = string()
+    subject: str = string()
+
+
+@message
+class _PatternKey(Message):
+    api: ClassVar[Api] = Api("ConsumerGroupRegularExpressionKey", -1, PATTERN, None, min_version=PATTERN)
+    group: str = string()
+    subject: str = string()
 
 
 @message
@@ -173,18 +194,30 @@ class ConsumerGroupCurrentMemberAssignmentValue(Message):
     pending_revocation: list[_TopicPartitions] = array(_TopicPartitions)
 
 
+@message
+class ConsumerGroupRegularExpressionValue(Message):
+    api: ClassVar[Api] = Api("ConsumerGroupRegularExpressionValue", -1, _VALUE_VERSION, flexible_since=0)
+    topics: list[str] = array(string)
+    version: int = int64()
+    timestamp_ms: int = int64()
+
+
 def encode_key(key: StateKey) -> bytes:
     """The key of a record. Raises InvalidArgument for a name above 32,767 bytes."""
-    return versioned.encode(_GroupKey if key.version in _OF_A_GROUP else _MemberKey, key, key.version)
+    return versioned.encode(_key_class(key.version), key, key.version)
+
+
+def _key_class(version: int) -> type[_GroupKey | _MemberKey | _PatternKey]:
+    if version in _OF_A_GROUP:
+        return _GroupKey
+    return _PatternKey if version == PATTERN else _MemberKey
 
 
 def decode_key(key: bytes) -> StateKey:
     """The key of a record whose version is one of KEY_VERSIONS. Raises CorruptRecord."""
     version = versioned.version_of(key, "a key of __consumer_offsets")
-    if version in _OF_A_GROUP:
-        return StateKey(version, versioned.decode(_GroupKey, key)[1].group)
-    of_member: _MemberKey = versioned.decode(_MemberKey, key)[1]
-    return StateKey(version, of_member.group, of_member.member_id)
+    decoded = versioned.decode(_key_class(version), key)[1]
+    return StateKey(version, decoded.group, getattr(decoded, "subject", ""))
 
 
 def encode_value(value: Value) -> bytes:
@@ -204,6 +237,9 @@ def encode_value(value: Value) -> bytes:
             assigned=_encoded(value.assigned),
             pending_revocation=_encoded(value.pending_revocation),
         )
+    elif isinstance(value, ResolvedPattern):
+        cls = ConsumerGroupRegularExpressionValue
+        fields = cls(topics=list(value.topics), timestamp_ms=value.timestamp_ms)
     elif isinstance(value, frozenset):
         cls = ConsumerGroupTargetAssignmentMemberValue
         fields = cls(partitions=_encoded(value))
@@ -235,6 +271,11 @@ def decode_value(key_version: int, value: bytes) -> Value:
         )
     if key_version == TARGET_EPOCH:
         return int(versioned.decode(ConsumerGroupTargetAssignmentMetadataValue, value)[1].target_epoch)
+    if key_version == PATTERN:
+        found_topics: ConsumerGroupRegularExpressionValue = versioned.decode(
+            ConsumerGroupRegularExpressionValue, value
+        )[1]
+        return ResolvedPattern(tuple(sorted(found_topics.topics)), found_topics.timestamp_ms)
     if key_version == TARGET:
         return _decoded(versioned.decode(ConsumerGroupTargetAssignmentMemberValue, value)[1].partitions)
     found: ConsumerGroupCurrentMemberAssignmentValue = versioned.decode(

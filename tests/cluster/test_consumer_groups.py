@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -50,7 +51,7 @@ class Consumers:
         self.open: list[confluent_kafka.Consumer] = []
         self.read: list[tuple[int, int]] = []
 
-    def start(self, **settings: Any) -> confluent_kafka.Consumer:
+    def start(self, *topics: str, **settings: Any) -> confluent_kafka.Consumer:
         consumer = confluent_kafka.Consumer(
             {
                 "bootstrap.servers": self.address,
@@ -61,7 +62,7 @@ class Consumers:
                 **{name.replace("_", "."): value for name, value in settings.items()},
             }
         )
-        consumer.subscribe(["t"])
+        consumer.subscribe(list(topics) or ["t"])
         self.open.append(consumer)
         return consumer
 
@@ -259,6 +260,65 @@ def test_administrators_see_the_group(broker: Broker, consumers: Consumers) -> N
     assert broker.context.groups.list_groups() == []
 
 
+def names(consumer: confluent_kafka.Consumer) -> set[str]:
+    return {each.topic for each in consumer.assignment()}
+
+
+def test_a_pattern_follows_the_topics(broker: Broker, consumers: Consumers) -> None:
+    """As in Kafka a pattern matches whole names. Internal topics match none."""
+    log = broker.log
+    log.create_topic("tea")
+    by_pattern = consumers.start("^t.", "^te.*")
+    consumers.until(lambda: names(by_pattern) == {"tea"})
+    by_name = consumers.start("t")
+    consumers.until(lambda: names(by_name) == {"t"})
+    for name in ("t1", "text", "a-name"):
+        log.create_topic(name)
+    consumers.until(lambda: names(by_pattern) == {"tea", "t1", "text"})
+    log.delete_topic("tea")
+    consumers.until(lambda: names(by_pattern) == {"t1", "text"})
+    assert names(by_name) == {"t"}
+    everything = consumers.start("^.*", group_id="all")
+    consumers.until(lambda: names(everything) == {"t", "t1", "text", "a-name"})
+
+
+def test_patterns_outlive_the_broker(tmp_path: Path) -> None:
+    with Broker(tmp_path / "log") as broker, Wire(broker) as wire:
+        broker.log.create_topic("t", partitions=PARTITIONS)
+        with_pattern = {"subscribed_topic_regex": "[st]", "subscribed_topic_names": None}
+        while heartbeat(wire, **with_pattern).error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+            pass
+        member = described(wire)
+        assert (member.subscribed_topic_regex, member.subscribed_topic_names) == ("[st]", [])
+    with Broker(tmp_path / "log") as broker, Wire(broker) as wire:
+        alive = {"rebalance_timeout_ms": -1, "subscribed_topic_names": None, "topic_partitions": None}
+        while heartbeat(wire, member_epoch=1, **alive).error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+            pass
+        broker.log.create_topic("s")
+        answer = heartbeat(wire, member_epoch=1, **alive)
+        assert len(answer.assignment.topic_partitions) == 2
+        no_pattern = {**alive, "subscribed_topic_regex": "", "subscribed_topic_names": ["s"]}
+        answer = heartbeat(wire, member_epoch=answer.member_epoch, **no_pattern)
+        (topic,) = answer.assignment.topic_partitions
+        assert topic.topic_id == broker.context.topic_id("s")
+        assert described(wire).subscribed_topic_regex is None
+
+
+def test_a_broker_without_an_engine_for_patterns(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "re2", None)
+    with Wire(broker) as wire:
+        refused = heartbeat(wire, subscribed_topic_regex="t.*")
+    assert refused.error_code == ErrorCode.INVALID_REGULAR_EXPRESSION
+    assert "embedlog[cluster]" in refused.error_message
+
+
+def described(wire: Wire) -> Any:
+    """The group's only member."""
+    (group,) = wire.ask(ConsumerGroupDescribeRequest(group_ids=[G]), 1).groups
+    (member,) = group.members
+    return member
+
+
 def heartbeat(wire: Wire, *, version: int = 1, **fields: Any) -> Any:
     """A join, if the fields do not say otherwise."""
     said = {
@@ -298,7 +358,10 @@ def test_what_a_heartbeat_answers(broker: Broker) -> None:
         ({"member_id": "m" * 256}, ErrorCode.INVALID_REQUEST),
         ({"topic_partitions": None}, ErrorCode.INVALID_REQUEST),
         ({"server_assignor": "mine"}, ErrorCode.UNSUPPORTED_ASSIGNOR),
-        ({"subscribed_topic_regex": "t.*"}, ErrorCode.INVALID_REGULAR_EXPRESSION),
+        ({"subscribed_topic_regex": "(t"}, ErrorCode.INVALID_REGULAR_EXPRESSION),
+        ({"subscribed_topic_regex": r"(t)\1"}, ErrorCode.INVALID_REGULAR_EXPRESSION),  # not of linear time
+        ({"subscribed_topic_regex": "t" * 10_001}, ErrorCode.INVALID_REGULAR_EXPRESSION),
+        ({"subscribed_topic_names": None}, ErrorCode.INVALID_REQUEST),
         ({"member_epoch": 1}, ErrorCode.UNKNOWN_MEMBER_ID),
         ({"member_epoch": -1}, ErrorCode.UNKNOWN_MEMBER_ID),
     ],

@@ -117,21 +117,12 @@ def _check(request: ConsumerGroupHeartbeatRequest) -> None:
             raise ApiError(
                 ErrorCode.INVALID_REQUEST, f"ids of members and racks have {_NAME_CHARS} characters at most"
             )
-    if request.subscribed_topic_regex:
-        raise ApiError(
-            ErrorCode.INVALID_REGULAR_EXPRESSION,
-            "this broker has no subscriptions by a pattern in the consumer protocol: name the topics, or use "
-            "group.protocol=classic",
-        )
 
 
 def _beat(context: RequestContext, request: ConsumerGroupHeartbeatRequest) -> MemberHeartbeat:
     member_id = request.member_id
     if not member_id and not context.version and request.member_epoch == JOIN:
         member_id = str(uuid.uuid4())
-    topics = request.subscribed_topic_names
-    if topics is None and request.subscribed_topic_regex is not None:
-        topics = []  # the pattern is empty
     owned = request.topic_partitions
     return MemberHeartbeat(
         member_id=member_id,
@@ -139,7 +130,8 @@ def _beat(context: RequestContext, request: ConsumerGroupHeartbeatRequest) -> Me
         group_instance_id=request.instance_id,
         rack_id=request.rack_id,
         rebalance_timeout_ms=request.rebalance_timeout_ms,
-        topics=topics,
+        topics=request.subscribed_topic_names,
+        pattern=request.subscribed_topic_regex,
         assignor=request.server_assignor,
         owned=None
         if owned is None
