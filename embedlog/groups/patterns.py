@@ -1,7 +1,7 @@
 """Which topics match the pattern of a subscription, by the linear-time engine of google-re2.
 
 Clients send the patterns, and Python's `re` takes exponential time for some. As in Kafka, a pattern is RE2's
-syntax and must match the whole name; internal topics match none.
+syntax and must match the whole name; internal topics match, too.
 
 Without the package (extra `cluster`) there are no new subscriptions by a pattern; those from before keep
 what they had found.
@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from ..files.names import INTERNAL_TOPICS
 from .consumer_member import InvalidRegularExpression
 
 _MAX_CHARS: Final = 10_000
@@ -47,7 +46,7 @@ class TopicPatterns:
                 compiled = _compiled(pattern)
             except InvalidRegularExpression:
                 return None
-            found = tuple(name for name in names if name not in INTERNAL_TOPICS and compiled.fullmatch(name))
+            found = tuple(name for name in names if compiled.fullmatch(name))
             self._found[pattern] = found
         return found
 
