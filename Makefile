@@ -26,6 +26,8 @@ PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
 # rest; no test is in both.
 REST := slow or jvm or random
 
+FRAMEWORKS := tests/foreign/frameworks/.venv
+
 test: $(VENV)/.test
 	$(PYTEST) -m 'not ($(REST))' $(PYTEST_ARGS)
 
@@ -42,10 +44,15 @@ soak: $(VENV)/.test
 	EMBEDLOG_ROUNDS=$${EMBEDLOG_ROUNDS:-25} $(BIN)/python -m pytest -s -m random $(PYTEST_ARGS)
 
 # Clients that `make test` and `make test-all` leave out: kafkajs and @platformatic/kafka (Node 20.19 or newer, npm),
-# franz-go's own tests (Go 1.26 or newer), and Kafka's own Java client (Java 17 or newer, Maven). The first run
-# downloads them.
-test-foreign: $(VENV)/.test tests/foreign/node_modules/.package-lock.json
+# franz-go's own tests (Go 1.26 or newer), Quix Streams and FastStream in an environment of their own, and Kafka's own
+# Java client (Java 17 or newer, Maven). The first run downloads them.
+test-foreign: $(VENV)/.test tests/foreign/node_modules/.package-lock.json $(FRAMEWORKS)/.installed
 	$(BIN)/python -m pytest tests/foreign $(PYTEST_ARGS)
+
+$(FRAMEWORKS)/.installed: tests/foreign/frameworks/requirements.txt
+	@$(PYTHON) -m venv $(FRAMEWORKS)
+	$(FRAMEWORKS)/bin/python -m pip install -qq -r $<
+	@touch $@
 
 tests/foreign/node_modules/.package-lock.json: tests/foreign/package-lock.json
 	npm ci --silent --no-audit --no-fund --prefix tests/foreign
@@ -95,7 +102,7 @@ bench-kafka: $(VENV)/.bench
 	$(BIN)/python -m benchmarks.beside_kafka $(BENCH_ARGS)
 
 clean:
-	rm -rf $(VENV) tests/foreign/node_modules tests/java/target benchmarks/kafka/target embedlog-demo flights-data* flights-delays.png build dist *.egg-info $(foreach where, embedlog/codec embedlog/fast_append, $(where)/compiled*.c $(where)/*.so)
+	rm -rf $(VENV) $(FRAMEWORKS) tests/foreign/node_modules tests/java/target benchmarks/kafka/target embedlog-demo flights-data* flights-delays.png build dist *.egg-info $(foreach where, embedlog/codec embedlog/fast_append, $(where)/compiled*.c $(where)/*.so)
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
