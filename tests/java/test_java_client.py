@@ -1,4 +1,4 @@
-"""Kafka's own Java client: its tests are src/test/java/embedlog/JavaClientTest.java, run by Maven.
+"""Kafka's own Java client, and Kafka Streams: the tests in src/test/java/embedlog, run by Maven.
 
 Needs Java 17 or newer and Maven, which fetches what pom.xml names: `make test-java`.
 """

@@ -31,6 +31,7 @@ import org.apache.kafka.clients.consumer.ConsumerGroupMetadata;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
 import org.apache.kafka.clients.consumer.OffsetAndMetadata;
+import org.apache.kafka.clients.consumer.SubscriptionPattern;
 import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.clients.producer.RecordMetadata;
@@ -149,12 +150,16 @@ class JavaClientTest {
         }
     }
 
-    @Test
-    void aGroupGoesOnWhereItHasCommitted() throws Exception {
+    @ParameterizedTest
+    @ValueSource(strings = {"classic", "consumer"})
+    void aGroupGoesOnWhereItHasCommitted(String protocol) throws Exception {
         createTopic(3);
         send(300, Map.of());
-        Map<String, Object> member =
-                Map.of("group.id", topic, "auto.offset.reset", "earliest", "enable.auto.commit", "false");
+        Map<String, Object> member = Map.of(
+                "group.id", topic,
+                "group.protocol", protocol,
+                "auto.offset.reset", "earliest",
+                "enable.auto.commit", "false");
         try (var consumer = consumer(member)) {
             consumer.subscribe(List.of(topic));
             assertEquals(numbers(0, 300), values(read(consumer, 300)));
@@ -172,9 +177,23 @@ class JavaClientTest {
     }
 
     @Test
-    void twoMembersShareThePartitions() throws Exception {
+    void theBrokerResolvesAPattern() throws Exception {
+        createTopic(2);
+        send(30, Map.of());
+        Map<String, Object> member =
+                Map.of("group.id", topic, "group.protocol", "consumer", "auto.offset.reset", "earliest");
+        try (var consumer = consumer(member)) {
+            consumer.subscribe(new SubscriptionPattern(topic.substring(0, topic.length() - 1) + "."));
+            assertEquals(numbers(0, 30), values(read(consumer, 30)));
+        }
+    }
+
+    @ParameterizedTest
+    @ValueSource(strings = {"classic", "consumer"})
+    void twoMembersShareThePartitions(String protocol) throws Exception {
         createTopic(4);
-        Map<String, Object> member = Map.of("group.id", topic, "auto.offset.reset", "earliest");
+        Map<String, Object> member =
+                Map.of("group.id", topic, "group.protocol", protocol, "auto.offset.reset", "earliest");
         try (var first = consumer(member); var second = consumer(member)) {
             first.subscribe(List.of(topic));
             second.subscribe(List.of(topic));
