@@ -26,6 +26,7 @@ _FAMILIES = (
     "durable",
     "shared",
     "queues",
+    "transactions",
     "reading",
     "consuming",
     "tasks",
