@@ -260,6 +260,11 @@ class ConsumerGroup:
             default=DEFAULT_ASSIGNOR,
         )
 
+    @property
+    def has_patterns(self) -> bool:
+        """Whether a member subscribes by a pattern."""
+        return bool(self._patterns)
+
     def subscribes_to(self, topic: str) -> bool:
         """Whether a member subscribes to the topic."""
         return topic in self._names()

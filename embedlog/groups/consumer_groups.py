@@ -93,7 +93,7 @@ class ConsumerGroups:
         self._store = store
         self._offsets = offsets
         self._groups = groups
-        self._patterns = TopicPatterns(store.topics)
+        self._patterns = TopicPatterns()
 
     def check(self, beat: MemberHeartbeat) -> None:
         """Raises InvalidArgument, UnsupportedAssignor, InvalidRegularExpression for a heartbeat that no group
@@ -107,6 +107,8 @@ class ConsumerGroups:
     ) -> HeartbeatResult:
         """A heartbeat of a member, its changes stored. Raises as `ConsumerGroup.heartbeat`; StorageError."""
         now_ms = self._store.clock_ms()
+        if beat.pattern or group.has_patterns:
+            self._patterns.update(self._store.topics())
         result, changes = group.heartbeat(
             beat,
             self._find_topic,
@@ -171,6 +173,9 @@ class ConsumerGroups:
         except EmbedlogError:
             group.undo(changes, now_ms)
             raise
+        for change in changes:
+            if isinstance(change, PatternChange) and change.after is None:
+                self._patterns.forget(change.pattern)
 
     def _find_topic(self, name: str) -> GroupTopic | None:
         try:

@@ -9,46 +9,61 @@ what they had found.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Iterable
+from typing import Any, Final, NamedTuple
 
 from .consumer_member import InvalidRegularExpression
 
 _MAX_CHARS: Final = 10_000
-_MAX_MEMORY: Final = 1 << 20  # bytes for one compiled pattern
-_KEPT: Final = 1_000  # patterns
+_MAX_MEMORY: Final = 256 << 10  # bytes for one compiled pattern
 
 
 class TopicPatterns:
-    """Matches patterns against the names of a log's topics, which `topics` returns.
+    """Matches patterns against the names of a log's topics, each name once.
 
     Not thread-safe: the coordinator's lock guards it.
     """
 
-    def __init__(self, topics: Callable[[], list[str]]) -> None:
-        self._topics = topics
-        self._names: list[str] = []
-        self._found: dict[str, tuple[str, ...]] = {}  # pattern -> those of _names that match
+    def __init__(self) -> None:
+        self._names: frozenset[str] = frozenset()
+        self._found: dict[str, _Found] = {}
 
     def check(self, pattern: str) -> None:
         """Raises InvalidRegularExpression."""
         _compiled(pattern)
 
+    def update(self, names: Iterable[str]) -> None:
+        """These are the log's topics now."""
+        now = frozenset(names)
+        if now != self._names:
+            self._names = now
+
     def matching(self, pattern: str) -> tuple[str, ...] | None:
-        """The names of the topics that match now, sorted; None if the pattern cannot be compiled here."""
-        names = self._topics()
-        if names != self._names or len(self._found) >= _KEPT:
-            self._names = names
-            self._found.clear()
+        """The names of the topics that match, sorted; None if the pattern cannot be compiled here."""
         found = self._found.get(pattern)
         if found is None:
             try:
-                compiled = _compiled(pattern)
+                found = _Found(_compiled(pattern), frozenset(), ())
             except InvalidRegularExpression:
                 return None
-            found = tuple(name for name in names if compiled.fullmatch(name))
+        if found.looked_at is not self._names:
+            new = [name for name in self._names - found.looked_at if found.compiled.fullmatch(name)]
+            still = self._names.intersection(found.names)
+            found = found._replace(looked_at=self._names, names=tuple(sorted(still.union(new))))
             self._found[pattern] = found
-        return found
+        return found.names
+
+    def forget(self, pattern: str) -> None:
+        """A group subscribes by it no more. Another group's is compiled again."""
+        self._found.pop(pattern, None)
+
+
+class _Found(NamedTuple):
+    """Of the names looked at, those that match."""
+
+    compiled: Any
+    looked_at: frozenset[str]
+    names: tuple[str, ...]
 
 
 def _compiled(pattern: str) -> Any:
