@@ -11,6 +11,8 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import kafka_tools
+
 import embedlog
 from embedlog import CommittedOffset, TopicPartition
 from embedlog.backends.local import WriterBackend
@@ -18,15 +20,12 @@ from embedlog.groups.share_events import ShareChange, ShareKey, StoredShare
 from embedlog.model import DeliveryState, StateBatch
 from embedlog.runtime.java import java_home
 
-TOOLS = Path(__file__).parent / "tools"
 RECORD = re.compile(r"^\| offset: \d+ .* key: (\{.*\}) payload: (.*)$", re.MULTILINE)
 
 
 def dumped(path: Path, classpath: Path, decoder: str) -> list[tuple[dict[str, Any], dict[str, Any] | None]]:
     """Key and value of each record in a file of an internal topic; a tombstone's value is None."""
-    goal = ["dependency:build-classpath", f"-Dmdep.outputFile={classpath}"]
-    subprocess.run(["mvn", "--batch-mode", "--quiet", *goal], cwd=TOOLS, check=True)
-    java = [str(java_home() / "bin" / "java"), "-cp", classpath.read_text().strip()]
+    java = [str(java_home() / "bin" / "java"), "-cp", kafka_tools.classpath(classpath)]
     options = [decoder, "--print-data-log", "--files", str(path)]
     tool = [*java, "org.apache.kafka.tools.DumpLogSegments", *options]
     ran = subprocess.run(tool, capture_output=True, text=True, check=True)
