@@ -16,6 +16,7 @@ import kafka_tools
 import embedlog
 from embedlog import CommittedOffset, TopicPartition
 from embedlog.backends.local import WriterBackend
+from embedlog.groups.consumer_member import JOIN, MemberHeartbeat
 from embedlog.groups.share_events import ShareChange, ShareKey, StoredShare
 from embedlog.model import DeliveryState, StateBatch
 from embedlog.runtime.java import java_home
@@ -66,6 +67,27 @@ def test_the_dump_tool_reads_offsets_and_groups(tmp_path: Path) -> None:
     assert committed["data"].pop("commitTimestamp") > 0
     assert committed["data"] == {"offset": 7, "leaderEpoch": 0, "metadata": "half of it"}
     assert ({"type": "2", "data": {"group": "gone"}}, None) in records
+
+
+def test_the_dump_tool_reads_groups_of_the_consumer_protocol(tmp_path: Path) -> None:
+    with embedlog.open(tmp_path / "log", layout="kafka", offsets_topic_num_partitions=1) as log:
+        topic_id = log.create_topic("clicks", partitions=2).topic_id
+        joins = MemberHeartbeat(
+            "m-1", JOIN, rebalance_timeout_ms=60_000, topics=(), owned=frozenset(), pattern="cl.*"
+        )
+        log.backend.coordinator.consumer_heartbeat("grüppe", joins, session_timeout_ms=45_000)
+        (segment,) = (tmp_path / "log").glob("__consumer_offsets-0/*.log")
+    records = dumped(segment, tmp_path / "classpath", "--offsets-decoder")
+    found = {key["type"]: value["data"] for key, value in records if value is not None}
+    assert all(key["data"]["groupId"] == "grüppe" for key, _ in records)
+    assert found["3"]["epoch"] == 1
+    assert (found["5"]["subscribedTopicRegex"], found["5"]["rebalanceTimeoutMs"]) == ("cl.*", 60_000)
+    assert found["6"]["assignmentEpoch"] == 1
+    (target,) = found["7"]["topicPartitions"]
+    assert target == {"topicId": topic_id, "partitions": [0, 1]}
+    (assigned,) = found["8"]["assignedPartitions"]
+    assert (assigned["topicId"], assigned["partitions"]) == (topic_id, [0, 1])
+    assert found["16"]["topics"] == ["clicks"] and found["16"]["timestamp"] > 0
 
 
 def test_the_dump_tool_reads_share_groups(tmp_path: Path) -> None:
