@@ -80,7 +80,7 @@ class World:
         """In place of each transformer that has ended another one."""
         for name, process in list(self.transformers.items()):
             if process.poll() is not None:
-                assert process.returncode in (1, 3, -signal.SIGKILL), self.said()
+                assert process.returncode in (3, -signal.SIGKILL), self.said()
                 self.begin(name)
 
     def fault(self) -> str:

@@ -8,14 +8,12 @@ reader of committed records may see. It ends when its producer can go on no more
 
 from __future__ import annotations
 
-import faulthandler
 import random
 import sys
 
 import confluent_kafka
 
 PATIENCE_S = 60.0
-HANGS_S = 20.0
 SESSION_MS = 2_000
 TRANSACTION_MS = 5_000
 NEVER_SEEN = b"aborted"
@@ -40,6 +38,9 @@ def transform(bootstrap: str, transactional_id: str, rng: random.Random) -> None
         {
             "bootstrap.servers": bootstrap,
             "transactional.id": transactional_id,
+            # Otherwise send_offsets_to_transaction may wait forever for a broker that was killed: librdkafka
+            # 2.16 still takes it for the group's coordinator (its issue 5511).
+            "metadata.recovery.strategy": "none",
             "transaction.timeout.ms": TRANSACTION_MS,
             "message.timeout.ms": TRANSACTION_MS,
             "linger.ms": 1,
@@ -50,8 +51,6 @@ def transform(bootstrap: str, transactional_id: str, rng: random.Random) -> None
     consumer.subscribe(["in"])
     print("started", flush=True)
     while True:
-        # send_offsets_to_transaction has hung in a loaded machine, past its time-out: cause not found yet.
-        faulthandler.dump_traceback_later(HANGS_S, exit=True)
         records = [each for each in consumer.consume(rng.randrange(1, 30), 0.1) if each.error() is None]
         if not records:
             continue
