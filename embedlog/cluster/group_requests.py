@@ -5,7 +5,8 @@ topic. So they run in the broker's other threads and are answered by futures: wh
 the other members have sent theirs, on a timeout, or when the broker stops, whichever comes first.
 
 The broker loads stored groups at its start while the port is open already; until then members get
-COORDINATOR_LOAD_IN_PROGRESS. A group keeps its members across the restart, so a restart within their session
+COORDINATOR_LOAD_IN_PROGRESS. (As in Kafka, a classic heartbeat gets no error, and a sync
+REBALANCE_IN_PROGRESS.) A group keeps its members across the restart, so a restart within their session
 timeouts costs no rebalance. Unused offsets expire by the log's clock.
 """
 

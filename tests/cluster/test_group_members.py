@@ -299,12 +299,8 @@ def test_clients_find_their_group_as_it_was_when_the_broker_comes_back(tmp_path:
     with Broker(tmp_path) as broker, Wire(broker) as wire:
         again = Member(wire, version=5)
         again.member_id, again.generation = member.member_id, generation
-
-        def beats() -> int:
-            code = again.heartbeat()
-            return -1 if code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS else code
-
-        eventually(lambda: beats() == 0, "its member is known")
+        eventually(lambda: broker.context.groups.is_loaded, "loaded")
+        assert again.heartbeat() == 0
         assert again.sync({}).assignment == b"all of it"
         described = broker.context.groups.describe_group(G)
         assert (described.state.value, described.generation) == ("Stable", generation)

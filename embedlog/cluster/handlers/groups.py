@@ -193,7 +193,12 @@ class GroupHandlers:
             sync,
             synced,
             lambda error: SyncGroupResponse(
-                error_code=group_error_code_for(error, member=True), protocol_type=None, protocol_name=None
+                # As in Kafka: the rebalance that it belongs to is lost.
+                error_code=ErrorCode.REBALANCE_IN_PROGRESS
+                if _is_loading(error)
+                else group_error_code_for(error, member=True),
+                protocol_type=None,
+                protocol_name=None,
             ),
         )
         return self._waiting(context, response)
@@ -219,6 +224,8 @@ class GroupHandlers:
             return HeartbeatResponse()
 
         def failed(error: EmbedlogError) -> HeartbeatResponse:
+            if _is_loading(error):
+                return HeartbeatResponse()  # as in Kafka: aiokafka's consumer ends at errors it does not know
             if isinstance(error, UnknownMember):
                 self._forget(context, request.group_id, request.member_id)
             return HeartbeatResponse(error_code=group_error_code_for(error, member=True))
@@ -270,6 +277,11 @@ class GroupHandlers:
         return MemberResponse(
             member_id=member.member_id, group_instance_id=member.group_instance_id, error_code=code
         )
+
+
+def _is_loading(error: EmbedlogError) -> bool:
+    """Whether the groups are still being loaded."""
+    return isinstance(error, ApiError) and error.code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
 
 def _encode_joined(context: RequestContext, joined: JoinResult) -> JoinGroupResponse:
