@@ -1,4 +1,4 @@
-"""An `embedlog.aio` log behind the interface of `embedlog.Log`, so that one suite tests both.
+"""Wraps an `embedlog.aio` log in the interface of `embedlog.Log`, so that one suite tests both.
 
 A thread runs the event loop; each call waits there for the coroutine of the same name.
 """

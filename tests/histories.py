@@ -6,8 +6,8 @@ the topic holds in the end. `anomalies` finds what Jepsen's Kafka workload looks
     lost write         a committed value is not there
     duplicate          a value is there at two offsets
     torn transaction   one of a transaction's values is there, another one is not
-    aborted read       somebody has got a value of an aborted transaction
-    uncommitted read   somebody got a value before its commit was asked for
+    aborted read       a reader got a value of an aborted transaction
+    uncommitted read   a reader got a value before its writer asked for the commit
     two values         an offset had one value for one process, another one for another
     reordered send     a process sent a before b to a partition, and a lies after b
     reordered poll     a reader got b before a
@@ -62,7 +62,7 @@ class Read(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """An offset that only grows, as somebody saw it: of a group, or the last stable one."""
+    """An observation of an offset that must never decrease: a group's, or the last stable one."""
 
     when: float
     name: str
@@ -186,7 +186,7 @@ def _orders(history: History) -> Iterator[Anomaly]:
 
 
 def _real_time(history: History) -> Iterator[Anomaly]:
-    """In each partition: no transaction begins after the end of one that lies behind it."""
+    """If one transaction ends before another begins, its values come first in each partition."""
     by_value = {
         sent.value: each for each in history.transactions if each.outcome != "aborted" for sent in each.sent
     }

@@ -187,10 +187,10 @@ def _of_ends(
         for letter in buried:
             was_rejected = any(each.may_have("reject") for each in handed)
             if letter.deliveries != rules.max_deliveries and not was_rejected:
-                yield f"dead letter that nobody rejected: {letter}"
+                yield f"dead letter without a rejection: {letter}"
     for place in dead.keys() - {*facts.sent.values(), *by_place}:
         if all(letter.deliveries < rules.max_deliveries for letter in dead[place]):
-            yield f"dead letter of a job that nobody had: {dead[place]}"
+            yield f"dead letter of an unknown job: {dead[place]}"
 
 
 def _of_locks(facts: Facts, handed: list[Delivery], rules: Rules) -> Iterator[str]:

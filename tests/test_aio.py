@@ -779,7 +779,7 @@ def test_a_step_that_times_out_loses_no_record(run: Run, twin: None, tmp_path: P
 
 
 def test_the_steps_of_an_iteration_are_apart(run: Run, twin: None, tmp_path: Path) -> None:
-    """Two at once, one that nobody awaits, one that is abandoned."""
+    """Two at once, one that is never awaited, one that is abandoned."""
 
     async def main() -> None:
         async with embedlog.aio.open(tmp_path) as log:

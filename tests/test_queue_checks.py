@@ -86,10 +86,10 @@ def changed(old: str, new: str) -> str:
             GOOD, [LETTER, Letter("a", (0, 0), 2, "")], "accepted and a dead letter", id="accepted and dead"
         ),
         pytest.param(
-            GOOD, [LETTER, Letter("c", (0, 2), 1, "")], "dead letter that nobody rejected", id="dead too soon"
+            GOOD, [LETTER, Letter("c", (0, 2), 1, "")], "dead letter without a rejection", id="dead too soon"
         ),
         pytest.param(
-            GOOD, [LETTER, Letter("z", (1, 7), 1, "")], "dead letter of a job that nobody had", id="unknown"
+            GOOD, [LETTER, Letter("z", (1, 7), 1, "")], "dead letter of an unknown job", id="unknown"
         ),
         pytest.param(
             GOOD, [LETTER._replace(value="e")], "dead letter of another job", id="another's dead letter"

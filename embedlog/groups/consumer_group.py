@@ -60,7 +60,6 @@ from .consumer_member import (
     Change,
     ConsumerMember,
     EpochChange,
-    FencedMemberEpoch,
     FindTopic,
     GroupTopic,
     HeartbeatResult,
@@ -300,7 +299,7 @@ class ConsumerGroup:
                     f"member {member.member_id!r} with group_instance_id {instance!r} has not left"
                 )
         elif not joins:
-            _check_epoch(member, beat)
+            member.check_epoch(beat)
         return member
 
     def _member(self, member_id: str) -> ConsumerMember:
@@ -383,7 +382,7 @@ class ConsumerGroup:
         matches_others: a pattern matches other topics than before.
         """
         metadata_hash = _hash((name, find_topic(name)) for name in sorted(self._names()))
-        same = before is not None and _subscribed(before) == _subscribed(member) and not matches_others
+        same = before is not None and before.subscribed == member.subscribed and not matches_others
         if not same or metadata_hash != self.epoch.metadata_hash:
             after = GroupEpoch(self.epoch.epoch + 1, metadata_hash)
             self._do(EpochChange(self.epoch, after), changes)
@@ -467,7 +466,7 @@ class ConsumerGroup:
             del self._members[before.member_id]
             self._static.pop(before.subscription.group_instance_id or "", None)
             self._topics.subtract(before.subscription.topics)
-            self._patterns.subtract(_patterns(before))
+            self._patterns.subtract(before.patterns)
             for partition in before.current.assigned | before.current.pending_revocation:
                 del self._holders[partition]
         if after is not None:
@@ -475,7 +474,7 @@ class ConsumerGroup:
             if after.subscription.group_instance_id is not None:
                 self._static[after.subscription.group_instance_id] = after.member_id
             self._topics.update(after.subscription.topics)
-            self._patterns.update(_patterns(after))
+            self._patterns.update(after.patterns)
             for partition in after.current.assigned | after.current.pending_revocation:
                 assert partition not in self._holders
                 self._holders[partition] = after.member_id
@@ -484,29 +483,6 @@ class ConsumerGroup:
             self._revocations.pop(before.member_id, None)
         self._topics = +self._topics  # without topics to which no member subscribes any more
         self._patterns = +self._patterns
-
-
-def _subscribed(member: ConsumerMember) -> tuple[tuple[str, ...], str | None]:
-    return member.subscription.topics, member.subscription.pattern
-
-
-def _patterns(member: ConsumerMember) -> tuple[str, ...]:
-    """Its pattern, if it has one."""
-    pattern = member.subscription.pattern
-    return () if pattern is None else (pattern,)
-
-
-def _check_epoch(member: ConsumerMember, beat: MemberHeartbeat) -> None:
-    """Raises FencedMemberEpoch. The previous epoch is fine if the member has not got the last answer."""
-    current = member.current
-    if beat.member_epoch == current.epoch:
-        return
-    lost_answer = beat.owned is not None and beat.owned <= current.assigned
-    if beat.member_epoch != current.previous_epoch or not lost_answer:
-        raise FencedMemberEpoch(
-            f"member {member.member_id!r} is in epoch {current.epoch}, not {beat.member_epoch}: it stops "
-            "reading its partitions, and joins again"
-        )
 
 
 def _hash(topics: Iterable[tuple[str, GroupTopic | None]]) -> int:

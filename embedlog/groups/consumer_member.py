@@ -107,6 +107,29 @@ class ConsumerMember(NamedTuple):
     subscription: MemberSubscription
     current: MemberAssignment
 
+    @property
+    def subscribed(self) -> tuple[tuple[str, ...], str | None]:
+        """The names and the pattern of the topics that it subscribes to."""
+        return self.subscription.topics, self.subscription.pattern
+
+    @property
+    def patterns(self) -> tuple[str, ...]:
+        """Its pattern, if it has one."""
+        pattern = self.subscription.pattern
+        return () if pattern is None else (pattern,)
+
+    def check_epoch(self, beat: MemberHeartbeat) -> None:
+        """Raises FencedMemberEpoch. The previous epoch is fine if the member has not got the last answer."""
+        current = self.current
+        if beat.member_epoch == current.epoch:
+            return
+        lost_answer = beat.owned is not None and beat.owned <= current.assigned
+        if beat.member_epoch != current.previous_epoch or not lost_answer:
+            raise FencedMemberEpoch(
+                f"member {self.member_id!r} is in epoch {current.epoch}, not {beat.member_epoch}: it stops "
+                "reading its partitions, and joins again"
+            )
+
 
 class MemberChange(NamedTuple):
     """A member came, changed or went. None: it is not in the group."""
