@@ -127,12 +127,13 @@ class Workers:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.running: list[Program] = []
+        self._appenders: list[Program] = []
         self.appended: dict[str, tuple[int, int]] = {}
         self.committed: dict[int, int] = {}
         self.errors: list[str] = []
         self._started = 0
         self._facts = 0
-        self._changed = threading.Condition()  # guards all of the above but `running`
+        self._changed = threading.Condition()  # guards all of the above but the two lists of workers
         self._listeners: list[threading.Thread] = []
 
     def start(self, code: str) -> None:
@@ -142,9 +143,16 @@ class Workers:
         self._started += 1
         assert worker.line() == "ready"
         self.running.append(worker)
+        if code == APPENDER:
+            self._appenders.append(worker)
         listener = threading.Thread(target=self._listen, args=[worker])
         listener.start()
         self._listeners.append(listener)
+
+    @property
+    def append(self) -> bool:
+        """Whether one of them appends: without one, consumers soon have nothing to do."""
+        return any(worker in self._appenders for worker in self.running)
 
     def wait_for(self, facts: int) -> None:
         """Wait until the workers have stated that many more facts."""

@@ -78,7 +78,7 @@ def run(path: Path, seed: object, events: int) -> Workers:
                 rng.choice(workers.running).say("fork")  # a consumer takes no notice
             else:
                 workers.end(victim, action)
-                workers.start(CONSUMER if rng.random() < 0.3 else APPENDER)
+                workers.start(CONSUMER if rng.random() < 0.3 and workers.append else APPENDER)
             with embedlog.open(path, mode="r") as reader:
                 now = {tp.partition: each.offset for tp, each in reader.group(GROUP).offsets().items()}
             assert all(now.get(partition, -1) >= offset for partition, offset in committed.items())
