@@ -50,7 +50,6 @@ def watched(spark: SparkSession, what: str, progress: Progress | None) -> Iterat
     watcher.start()
     try:
         yield
-        failures or progress(what, *_complete(spark, group))
     finally:
         finished.set()
         watcher.join()
@@ -58,6 +57,8 @@ def watched(spark: SparkSession, what: str, progress: Progress | None) -> Iterat
             context.setLocalProperty(name, value)  # type: ignore[arg-type]
     if failures:
         raise failures[0]
+    # After the watcher's end: a count that it read before would follow the final one.
+    progress(what, *_complete(spark, group))
 
 
 def _tasks(spark: SparkSession, group: str) -> tuple[int, int]:
