@@ -111,7 +111,8 @@ def load(
             first open transaction.
         spark: a session, or a function that creates one when there is something to load; by default the
             active session, else a new `embedlog.spark.session`.
-        progress: called with (stage, tasks done, total tasks) from another thread.
+        progress: called with (stage, tasks done, total tasks), by one thread at a time: from another
+            thread, at last from this one.
 
     Raises TableError, TableLocked, RecordsLost, LoadFailed (nothing was loaded), InvalidArgument,
     TopicNotFound, CorruptCheckpoint, OSError, and whatever opening and reading the log raises. After an

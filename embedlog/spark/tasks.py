@@ -21,7 +21,8 @@ _DESCRIPTION: Final = "spark.job.description"
 
 @contextlib.contextmanager
 def watched(spark: SparkSession, what: str, progress: Progress | None) -> Iterator[None]:
-    """Call `progress` from another thread with the tasks done of the block's Spark jobs.
+    """Call `progress` from another thread with the tasks done of the block's Spark jobs, and then from this
+    one with all of them as done: the last call, after the other thread has ended.
 
     An error of `progress` is raised at the end of the block.
     """
