@@ -210,7 +210,7 @@ class Log(Administration):
         from .clients.transaction import new_transaction
 
         return new_transaction(
-            self.backend, self._managers, self._clients, transactional_id, timeout_ms, flush
+            self.backend, self._fast_path, self._managers, self._clients, transactional_id, timeout_ms, flush
         )
 
     @overload

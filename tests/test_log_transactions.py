@@ -117,6 +117,43 @@ def test_an_exception_aborts_and_goes_on(log: Log, error: type[BaseException]) -
     assert committed(log) == [b"2"]
 
 
+@pytest.mark.parametrize("partition", [None, 2])
+def test_a_list_is_divided_as_any_iterable(log: Log, partition: int | None) -> None:
+    """The compiled loops divide lists, Python the others."""
+    given: list[object] = [(b"key %d" % n, b"pair %d" % n) for n in range(40)]
+    given += [Record("x", 0, 0, 5_000 + n, 0, b"k%d" % n, b"", (("h", b"1"),)) for n in range(40)]
+    found = []
+    for records in (given, iter(given)):
+        with log.transaction("loader") as tx:
+            appended = tx.append_many("out", records, partition=partition)  # type: ignore[arg-type]
+        read = [log.read_at("out", each.partition, each.offset) for each in appended]
+        assert [each.timestamp_ms for each in appended] == [each.timestamp_ms for each in read if each]
+        found.append([(each.partition, each.key, each.value, each.headers) for each in read if each])
+        assert [each.timestamp_ms for each in read if each and each.headers] == list(range(5_000, 5_040))
+    assert found[0] == found[1]
+    assert [value for _, _, value, _ in found[0]] == [b"pair %d" % n for n in range(40)] + [b""] * 40
+
+
+def test_records_without_keys_go_to_another_partition_by_the_call(log: Log) -> None:
+    used = set()
+    for _ in range(50):
+        with log.transaction("loader") as tx:
+            [partition] = {each.partition for each in tx.append_many("out", [b"1", b"2"])}
+            [other] = {each.partition for each in tx.append_many("out", [b"3", b"4"])}
+        assert partition != other
+        used |= {partition, other}
+    assert used == {0, 1, 2, 3}
+
+
+def test_a_list_with_a_record_that_is_too_large_appends_nothing(log: Log) -> None:
+    log.alter_topic("out", max_message_bytes=1_000)
+    with log.transaction("loader") as tx:
+        with pytest.raises(embedlog.RecordTooLarge, match="record 2: "):
+            tx.append_many("out", [(b"a", b"1"), (b"b", b"2"), (b"c", bytes(2_000))])
+        tx.append_many("out", [(b"d", b"4")])
+    assert committed(log) == [b"4"]
+
+
 def test_transactions_of_an_id_go_on_with_its_producer(log: Log) -> None:
     for number in range(5):
         with log.transaction("loader-1") as tx:

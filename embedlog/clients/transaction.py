@@ -20,10 +20,11 @@ from typing import TYPE_CHECKING, Any, Self
 from ..backends.port import Backend
 from ..config import MAX_INT32
 from ..errors import EmbedlogError, InvalidArgument, InvalidTxnState, InvalidType, shown
+from ..fast_append import FastPath
 from ..model import CommittedOffset, RecordMetadata, TopicPartition
 from ..runtime.closing import Closing
 from ..validation import check_flag, check_int, check_text
-from .append import append, append_many
+from .append import append, append_batches, append_many
 from .partitioner import StickyPartitioner
 from .record_input import Bytes, Given, HeadersInput
 from .results import AppendedMany
@@ -51,6 +52,7 @@ def check_consumer(given: object) -> None:
 
 def new_transaction(
     backend: Backend,
+    fast_path: FastPath,
     managers: dict[str, TransactionManager],
     clients: weakref.WeakSet[Closing],
     transactional_id: str,
@@ -65,7 +67,7 @@ def new_transaction(
     if manager is None:
         manager = managers.setdefault(transactional_id, TransactionManager(backend, transactional_id))
         clients.add(manager)
-    return Transaction(manager, timeout_ms, flush)
+    return Transaction(manager, fast_path, timeout_ms, flush)
 
 
 class Transaction:
@@ -80,8 +82,11 @@ class Transaction:
     the next open).
     """
 
-    def __init__(self, manager: TransactionManager, timeout_ms: int, flush: bool) -> None:
+    def __init__(
+        self, manager: TransactionManager, fast_path: FastPath, timeout_ms: int, flush: bool
+    ) -> None:
         self._manager = manager
+        self._fast_path = fast_path
         self._partitioner = StickyPartitioner()
         self._timeout_ms = timeout_ms
         self._flush = flush
@@ -167,6 +172,14 @@ class Transaction:
         `append`."""
         with self._manager.lock:
             self._check_open()
+            if compression is None:
+                divided = self._fast_path.divide(topic, records, partition, self._partitioner)
+                if divided is not None:
+                    batches, codec, limit, now, times, places = divided
+                    self._manager.expect(topic, batches)
+                    return append_batches(
+                        self._manager, topic, batches, {}, codec, limit, False, now, times, places
+                    )
             return append_many(
                 self._manager,
                 self._partitioner,

@@ -217,8 +217,9 @@ class TransactionManager(Closing):
         name = TopicPartition(topic, partition)
         done: list[Appended] = []
         with self.lock:
-            self.expect(topic, (partition,))
             producer = self._check_sound("append to")
+            if name not in self._sequences:
+                self.expect(topic, (partition,))
             try:
                 for batch, header in _each(batches):  # one by one: a partition checks all of an append first
                     sequence = self._sequences[name]

@@ -84,6 +84,8 @@ _CRC = struct.Struct(">I")
 _ATTRIBUTES = struct.Struct(">h")
 _PRODUCER = struct.Struct(">qhi")
 
+_new = tuple.__new__  # a NamedTuple, without the detour by way of its own function
+
 
 class BatchHeader(NamedTuple):
     """A batch's header, and its position in the buffer (`pos`). Timestamps in milliseconds."""
@@ -166,7 +168,7 @@ def read_header(buffer: ReadBuffer, pos: int = 0) -> BatchHeader:
             f"{max(len(buffer) - pos, 0)} bytes remain, the header of a record batch takes {HEADER_SIZE}",
             pos=pos,
         )
-    header = BatchHeader(pos, *HEADER.unpack_from(buffer, pos))
+    header = _new(BatchHeader, (pos, *HEADER.unpack_from(buffer, pos)))
     reason = _impossible(header)
     if reason is None:
         return header

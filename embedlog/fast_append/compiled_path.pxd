@@ -34,9 +34,11 @@ cdef class FastPath:
         object expected_offset,
     )
     cdef object many(self, object topic, list records, object partition, bint flush)
+    cdef Split _split(self, object topic, list records, object partition, object partitioner)
 
 
 cdef class Split:
+    cdef tuple partitions
     cdef LogFields log
     cdef int64_t count  # of partitions
     cdef int64_t only  # the partition, if there is one
@@ -49,6 +51,7 @@ cdef class Split:
     cdef array times
 
     cdef bint divide(self, object topic, list records, object partitioner) except -1
+    cdef tuple places(self)
 
 
 cdef int64_t _expected_size(object key, object value, int64_t records, int64_t partitions) noexcept

@@ -76,20 +76,11 @@ class FastPath:
 
     def many(self, topic, records, partition, flush):
         """Append many records. None, with no side effects, if the ordinary path must decide."""
-        partitions: tuple = self._partitions(topic)
-        if partitions is None:
+        split: Split = self._split(topic, records, partition, self._partitioner)
+        if split is None:
             return None
-        number: int64_t = as_number(partition) if partition is not None else 0
-        if not 0 <= number < len(partitions):
-            return None
-        split: Split = Split()
-        split.log = _fast_append(partitions, 0)._log
-        split.count = 1 if partition is not None else len(partitions)
-        split.only = number
-        split.now = _now_ms()
-        if not split.divide(topic, records, self._partitioner):
-            return None
-
+        partitions: tuple = split.partitions
+        number: int64_t
         codec: cython.int = split.log.codec
         limit: int64_t = split.log.max_message_bytes
         appended: dict = {}
@@ -111,10 +102,43 @@ class FastPath:
         if split.keyless >= 0:
             self._partitioner.on_new_batch(topic, split.count, split.keyless)
         times = split.times  # without any, those of the appends
-        places = (split.chosen, split.ranks) if len(split.order) > 1 else None
         if left is None:
-            return self._result(topic, appended, times, places)
-        return self._append_batches(topic, left, appended, codec, limit, flush, split.now, times, places)
+            return self._result(topic, appended, times, split.places())
+        return self._append_batches(
+            topic, left, appended, codec, limit, flush, split.now, times, split.places()
+        )
+
+    def divide(self, topic, records, partition, partitioner):
+        """See `plain`."""
+        if type(records) is not list:
+            return None
+        split: Split = self._split(topic, records, partition, partitioner)
+        if split is None:
+            return None
+        if split.keyless >= 0:
+            partitioner.on_new_batch(topic, split.count, split.keyless)
+        batches: dict = {}
+        number: int64_t
+        for number in split.order:
+            batches[number] = split.batches[number if split.count > 1 else 0]
+        limit: int64_t = split.log.max_message_bytes
+        return batches, split.log.codec, limit, split.now, split.times, split.places()
+
+    def _split(self, topic, records, partition, partitioner):
+        """The records in batches. None, with no side effects, if the ordinary path must decide."""
+        partitions: tuple = self._partitions(topic)
+        if partitions is None:
+            return None
+        number: int64_t = as_number(partition) if partition is not None else 0
+        if not 0 <= number < len(partitions):
+            return None
+        split: Split = Split()
+        split.partitions = partitions
+        split.log = _fast_append(partitions, 0)._log
+        split.count = 1 if partition is not None else len(partitions)
+        split.only = number
+        split.now = _now_ms()
+        return split if split.divide(topic, records, partitioner) else None
 
 
 @cython.cclass
@@ -206,6 +230,10 @@ class Split:
                 self.times.data.as_longlongs[i] = time
             i += 1
         return total > 0
+
+    def places(self):
+        """The partitions and ranks of the records; None if there is one partition."""
+        return (self.chosen, self.ranks) if len(self.order) > 1 else None
 
 
 def one_on_fast_path(ordinary):

@@ -22,7 +22,7 @@ import os
 import struct
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
 from zlib import crc32
 
 from ..codec import TIMESTAMP_TYPE_BIT, assign, encode_one
@@ -32,6 +32,8 @@ from .limits import CLOSE
 
 if TYPE_CHECKING:
     from array import array
+
+    from ..codec import BatchBuilder
 
     class _OffsetColumns(Protocol):
         @property
@@ -355,6 +357,18 @@ class PartitionFields:
         self.fast_append._log.settings = settings
 
 
+Divided: TypeAlias = """tuple[
+    Mapping[int, Sequence[BatchBuilder]],
+    int,
+    int,
+    int,
+    array[int] | None,
+    tuple[array[int], array[int]] | None,
+]"""
+"""The records of one append_many in the batches of their partitions, and what else `append_batches` takes of
+them: (batches, codec, limit, now, times, places)."""
+
+
 class FastPath:
     """The fast path from a log's `append` and `append_many` to its partitions: compiled only."""
 
@@ -368,6 +382,13 @@ class FastPath:
         """`topics` maps each topic to its partitions, and changes with them. `partitioner` chooses for
         records without a key; for others it is murmur2. `result` is results.AppendedMany. `append_batches` is
         that of clients/append.py, on the log's backend."""
+
+    def divide(
+        self, topic: str, records: object, partition: int | None, partitioner: Callable[..., int]
+    ) -> Divided | None:
+        """The records of an append_many in batches, without appending them. None, with no side effects, if
+        the ordinary path must decide. `partitioner`: as above, told of the new batch if it was asked."""
+        return None
 
 
 def one_on_fast_path(ordinary: F) -> F:
