@@ -266,6 +266,14 @@ def _run(broker: Broker, scale: float, measured: Measured, when: str) -> None:
             measured.add(broker, f"{title}: requests", "requests/s", rate, cpu_us)
             measured.add(broker, f"{title}: median", "ms", median)
             measured.add(broker, f"{title}: 99th percentile", "ms", p99)
+        title = "transactions of 100 records, partitions: 4"
+        tell(title)
+        broker.maven.load("create", broker.bootstrap, "commit", "4")
+        transactions = int(4_000 * scale)
+        before = broker.cpu_seconds
+        (rate,) = broker.maven.load("commit", broker.bootstrap, "commit", str(transactions), "100", "100")
+        cpu_us = (broker.cpu_seconds - before) / transactions * 1e6
+        measured.add(broker, title, "transactions/s", rate, cpu_us)
         measured.add(broker, "memory, after these loads", "MB", broker.resident_mb)
     finally:
         broker.stop()

@@ -22,6 +22,7 @@ import org.apache.kafka.common.TopicPartition;
  * produce BOOTSTRAP TOPIC RECORDS SIZE CLIENT-SETTING=VALUE...   records/s
  * consume BOOTSTRAP TOPIC RECORDS                                records/s
  * sync    BOOTSTRAP TOPIC PRODUCERS SENDS SIZE                   median, p99 (ms), records/s
+ * commit  BOOTSTRAP TOPIC TRANSACTIONS RECORDS SIZE              transactions/s; their records go to 4 partitions
  * </pre>
  *
  * Each load begins with a part that is not measured, for the JIT and the page cache. `sync` has one producer with
@@ -34,6 +35,8 @@ public final class Load {
             case "produce" -> produce(args);
             case "consume" -> consume(args[1], args[2], Integer.parseInt(args[3]));
             case "sync" -> sync(args[1], args[2], Integer.parseInt(args[3]), Integer.parseInt(args[4]),
+                    Integer.parseInt(args[5]));
+            case "commit" -> commit(args[1], args[2], Integer.parseInt(args[3]), Integer.parseInt(args[4]),
                     Integer.parseInt(args[5]));
             default -> throw new IllegalArgumentException(args[0]);
         }
@@ -121,6 +124,29 @@ public final class Load {
                 }
             }
             System.out.println((count - begins) * 1e9 / (System.nanoTime() - began));
+        }
+    }
+
+    private static void commit(String bootstrap, String topic, int transactions, int records, int size) {
+        byte[][] values = values(size);
+        int before = transactions / 4;
+        Properties settings = settings(bootstrap);
+        settings.put("transactional.id", topic);
+        settings.put("linger.ms", "0");
+        try (KafkaProducer<byte[], byte[]> producer = new KafkaProducer<>(settings)) {
+            producer.initTransactions();
+            long began = 0;
+            for (int i = 0; i < transactions; i++) {
+                if (i == before) {
+                    began = System.nanoTime();
+                }
+                producer.beginTransaction();
+                for (int j = 0; j < records; j++) {
+                    producer.send(new ProducerRecord<>(topic, j % 4, null, values[j % values.length]));
+                }
+                producer.commitTransaction();
+            }
+            System.out.println((transactions - before) * 1e9 / (System.nanoTime() - began));
         }
     }
 
