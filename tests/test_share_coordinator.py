@@ -580,6 +580,31 @@ def test_a_deleted_topic_and_a_closed_log_end_waits(jobs: Log) -> None:
         coordinator.acknowledge("g", "jobs", [])
 
 
+def test_a_job_of_a_deleted_topic_is_not_taken_for_one_of_its_successor(jobs: Log) -> None:
+    send(jobs, b"1")
+    [old] = acquire(jobs)
+    jobs.delete_topic("jobs")
+    jobs.create_topic("jobs")
+    send(jobs, b"2")
+    [new] = acquire(jobs)
+    assert (new.offset, values([new])) == (old.offset, [b"2"])
+    assert acknowledge(jobs, ACCEPT, old) == [LockLost]
+    assert acknowledge(jobs, ACCEPT, new) == [DONE]
+
+
+def test_records_that_are_compacted_after_they_were_released_are_done(log: Log) -> None:
+    log.create_topic("jobs", cleanup_policy="compact", segment_bytes=1_024)
+    for number in range(20):
+        send(log, b"%d" % number + bytes(100), key=b"%d" % (number % 2))
+    acknowledge(log, RELEASE, *acquire(log, most=20))
+    log.compact("jobs")
+    left = acquire(log, most=20)
+    assert 0 < len(left) < 20
+    assert set(acknowledge(log, ACCEPT, *left)) == {DONE}
+    [described] = coordinator_of(log).describe_share_group("g", "jobs").partitions
+    assert (described.start_offset, described.waiting) == (20, 0)
+
+
 def test_impossible_options_and_names_are_refused(jobs: Log) -> None:
     coordinator = coordinator_of(jobs)
     given: dict[str, Any] = {"max_records": 1, "max_wait_ms": 0, "options": LONG}
@@ -621,6 +646,20 @@ def test_without_space_nothing_changes(path: Path) -> None:
         log.create_topic("dlq.jobs", exist_ok=True)
         [letter] = dead_letters(log, 1)  # by another try
         assert letter.value == b"2"
+
+
+def test_what_is_stored_by_half_is_loaded_anew(path: Path) -> None:
+    """The release is stored, the state of the job is not."""
+    fs = FaultyFileSystem(path)
+    with open_log(path, fs) as log:
+        log.create_topic("jobs")
+        send(log, b"1")
+        [first] = acquire(log)
+        fs.fail("write", errno.ENOSPC, path="__share_group_state", times=1)
+        assert acknowledge(log, RELEASE, first) == [StorageError]
+        [again] = acquire(log, wait_ms=0)
+        assert acknowledge(log, ACCEPT, first) == [LockLost]
+        assert acknowledge(log, ACCEPT, again) == [DONE]
 
 
 def test_after_a_failed_fsync_all_is_loaded_anew(path: Path) -> None:

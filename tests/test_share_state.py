@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from faults import Clock, FaultyFileSystem, PowerCutFileSystem, in_child, open_log, store_of
@@ -36,6 +37,7 @@ from embedlog.files.names import QUEUE_STATE_TOPIC, SHARE_STATE_TOPIC
 from embedlog.groups.share_events import ShareChange
 from embedlog.groups.share_state import ShareState
 from embedlog.model import DeliveryState, ShareDelay, ShareLock, ShareRejection, StateBatch
+from embedlog.wire.share_state import decode_key
 
 ACKNOWLEDGED, ARCHIVED, AVAILABLE = (
     DeliveryState.ACKNOWLEDGED,
@@ -140,6 +142,51 @@ def test_many_changes_are_snapshots_now_and_then_and_what_lies_before_them_goes(
         state_of(log).reload()
         cold.check(state_of(log))
         warm.check(state_of(log))
+
+
+def test_a_power_cut_after_pruning_leaves_each_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The records of a group may go when its snapshot is durable, not when that of another one is."""
+    fs = PowerCutFileSystem(tmp_path / "log")
+    append_snapshot = ShareState._append_snapshot
+
+    def flushed_between(self: ShareState, share: Any, trail: Any) -> tuple[int, int]:
+        appended = append_snapshot(self, share, trail)
+        if share.key == first.key:
+            trail.place.partition.flush()
+        return appended
+
+    monkeypatch.setattr(ShareState, "_append_snapshot", flushed_between)
+    with often(10, 4_000), open_log(tmp_path / "log", fs) as log:
+        jobs(log)
+        log.flush()
+        state = state_of(log)
+        first, second = Group(key_of(log, "first")), Group(key_of(log, "second"))
+        for group in (first, second):
+            state.begin(group.key, 0)
+        second.write(state, accepted(6), flush=True)
+        while not state._prunable:
+            first.write(state, accepted(8))
+        for task in list(store_of(log).background.cleaner._tasks.values()):
+            task()
+        assert log.offsets(SHARE_STATE_TOPIC)[0].log_start_offset > 0
+        fs.image().write(tmp_path / "cut")
+    with open_log(tmp_path / "cut") as log:
+        second.check(state_of(log))
+
+
+def test_a_snapshot_follows_so_many_updates(path: Path) -> None:
+    """Kafka's share.coordinator.snapshot.update.records.per.snapshot."""
+    with often(10, 10**9), embedlog.open(path) as log:
+        jobs(log)
+        state, group = state_of(log), Group(key_of(log))
+        state.begin(group.key, 0)
+        for number in range(25):
+            group.write(state, accepted(2 * number + 1))
+        is_snapshot = [
+            decode_key(record.key, SHARE_STATE_TOPIC).is_snapshot for record in log.read(SHARE_STATE_TOPIC)
+        ]
+    assert is_snapshot[0] and is_snapshot[11], "after ten updates"
+    assert sum(is_snapshot) == 2, "the next one after four times as many as the last one has entries"
 
 
 def test_many_delayed_jobs_cost_a_change_no_more(path: Path) -> None:
