@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from ctrl_c import strike
 from damage import flip
-from faults import FaultyFileSystem, PowerCutFileSystem, UnsyncedFileSystem, open_log, partition_of
+from faults import FaultyFileSystem, PowerCutFileSystem, UnsyncedFileSystem, open_log, partition_of, store_of
 from programs import crash
 from share_groups import now_ms
 
@@ -31,7 +31,7 @@ from embedlog.errors import (
     StorageError,
     TopicNotFound,
 )
-from embedlog.groups.dead_letters import append_dead_letters
+from embedlog.groups.dead_letters import append_dead_letters, find_dead_letters
 from embedlog.groups.delays_ahead import DelaysAhead
 from embedlog.groups.read_ahead import ReadAhead
 from embedlog.groups.share_coordinator import ShareGroupCoordinator
@@ -441,6 +441,20 @@ def test_a_dead_letter_is_durable_before_its_job_is_archived(path: Path, tmp_pat
     with embedlog.open(tmp_path / "after") as log:
         assert [letter.value for letter in log.read("dlq.jobs")] == [b"poison"]
         assert acquire(log, wait_ms=0) == []
+
+
+def test_a_dead_letter_of_an_earlier_group_of_that_name_is_another_one(jobs: Log) -> None:
+    """Records are looked for from where each rejection was stored."""
+    send(jobs, b"1", b"2")
+    jobs.create_topic("dlq.jobs")
+    store = store_of(jobs)
+    target, name = store.partition("dlq.jobs", 0), store.partition("jobs", 0).name
+    early = [ShareRejection(offset, 7, 1, "why", 0, 0) for offset in (0, 1)]
+    append_dead_letters(target, "g", zip(early, jobs.read("jobs"), strict=True), 1)
+    late = early[1]._replace(dead_letter_offset=2)
+    assert find_dead_letters(target, "g", name, early) == {0, 1}
+    assert find_dead_letters(target, "g", name, [early[0], late]) == {0}
+    assert find_dead_letters(target, "h", name, early) == set()
 
 
 # -- administration, refusals, failures
