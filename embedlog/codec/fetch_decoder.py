@@ -237,13 +237,17 @@ class _Aborted:
         self._pending = sorted(aborted, key=lambda transaction: transaction.first_offset, reverse=True)
         self._producers: dict[int, int] = {}
 
-    def drops(self, header: BatchHeader) -> bool:
-        while self._pending and self._pending[-1].first_offset <= header.last_offset:
+    def _begin_up_to(self, offset: int) -> None:
+        while self._pending and self._pending[-1].first_offset <= offset:
             transaction = self._pending.pop()
             self._producers[transaction.producer_id] = transaction.last_offset
+
+    def drops(self, header: BatchHeader) -> bool:
+        self._begin_up_to(header.last_offset)
         return header.is_transactional and header.base_offset <= self._producers.get(header.producer_id, -1)
 
     def control(self, header: BatchHeader, found: list[Record]) -> None:
+        self._begin_up_to(header.last_offset)  # also those of which nothing but the marker was fetched
         if any(control_type(record.key) == ABORT for record in found):
             self._producers.pop(header.producer_id, None)
 

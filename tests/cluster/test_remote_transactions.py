@@ -69,6 +69,19 @@ def test_commits_and_aborts(logs: Callable[[], Log]) -> None:
     assert committed(log) == sorted(b"%c%d" % (letter, n) for letter in b"abc" for n in (0, 2, 4))
 
 
+def test_reading_begins_between_an_aborted_transaction_and_its_marker(logs: Callable[[], Log]) -> None:
+    """What the producer commits after that is there, whichever offset a reader begins from."""
+    log = logs()
+    with pytest.raises(KeyError), log.transaction("tx") as tx:
+        tx.append_many("out", [b"a", b"b"], partition=0)
+        raise KeyError
+    with log.transaction("tx") as tx:
+        tx.append("out", b"c", partition=0)
+    for start in range(4):
+        found = log.read("out", 0, start=start, end=4, isolation_level="read_committed")
+        assert [record.value for record in found] == [b"c"]
+
+
 def test_a_producer_as_kafkas_clients_have_it(logs: Callable[[], Log]) -> None:
     with logs().producer(transactional_id="tx") as producer:
         for number in range(4):
