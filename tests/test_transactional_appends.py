@@ -14,6 +14,7 @@ from embedlog import Log
 from embedlog.codec import encode_batch, encode_control_batch
 from embedlog.config import DAY_MS
 from embedlog.errors import (
+    ConcurrentTransactions,
     FlushFailed,
     InvalidProducerEpoch,
     InvalidTxnState,
@@ -112,6 +113,41 @@ def test_a_permission_survives_a_reopening_but_no_restart(tmp_path: Path) -> Non
         with pytest.raises(InvalidTxnState):
             partition.append(batch_of(2))
         assert partition.append(batch_of(1, 0, 1)).base_offset == offset + 1, "an open one needs none"
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("is_open", [True, False])
+def test_a_permission_asked_for_before_a_marker_is_worth_nothing(
+    log: Log, partition: Partition, version: int, is_open: bool
+) -> None:
+    """With earlier versions the epoch is the same afterwards, so it cannot tell."""
+    epoch_after = version - 1
+    if is_open:
+        partition.allow_transaction(1, 0, transaction_version=version)
+        partition.append(batch_of(1))
+    asked_at = partition.log.next_offset
+    end(partition, 1, epoch_after, transaction_version=version)
+    with pytest.raises((ConcurrentTransactions, InvalidProducerEpoch)):
+        partition.allow_transaction(1, 0, transaction_version=version, asked_at=asked_at)
+    with pytest.raises((InvalidTxnState, InvalidProducerEpoch)):
+        partition.append(batch_of(1, 0, is_open))
+    asked_at = partition.log.next_offset
+    end(partition, 2, 0, commit=False, transaction_version=version)  # another producer's
+    partition.allow_transaction(1, epoch_after, transaction_version=version, asked_at=asked_at)
+    partition.append(batch_of(1, epoch_after, is_open if version == 1 else 0))
+    end(partition, 1, 2 * epoch_after, transaction_version=version)
+    assert committed(log) == [b"v"] * (1 + is_open)
+
+
+def test_a_marker_before_a_crash_counts(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    log.create_topic("t")
+    partition = partition_of(log)
+    asked_at = partition.log.next_offset
+    end(partition, 1, 0, transaction_version=1)
+    crash(log)
+    with open_log(tmp_path) as log, pytest.raises(ConcurrentTransactions):
+        partition_of(log).allow_transaction(1, 0, transaction_version=1, asked_at=asked_at)
 
 
 def test_a_repeated_batch_is_answered_also_after_its_transaction(tmp_path: Path) -> None:

@@ -264,7 +264,12 @@ class Appender:
     # -- transactions ----------------------------------------------------------------------------------
 
     def allow_transaction(
-        self, producer_id: int, producer_epoch: int, *, transaction_version: int = RAISES_EPOCH
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        *,
+        transaction_version: int = RAISES_EPOCH,
+        asked_at: int | None = None,
     ) -> None:
         """Permit a producer to open a transaction here, until its next marker. For the coordinator.
 
@@ -272,13 +277,17 @@ class Appender:
         (InvalidTxnState), unless its transaction is open. A later epoch replaces an earlier one. With
         transaction_version 2, a producer that the partition does not know must begin with sequence 0.
 
-        Raises InvalidProducerEpoch: a later epoch has fenced it. PartitionFailed, Closed.
+        asked_at: the log end before another broker's coordinator was asked for the permission; None if the
+        coordinator itself gives it now.
+
+        Raises InvalidProducerEpoch: a later epoch has fenced it. ConcurrentTransactions: a marker of the
+        producer was appended at or after `asked_at`. PartitionFailed, Closed.
         """
         log = self._log
         with log.append_lock:
             if log.state is not _ONLINE:
                 raise log.refusal()
-            log.producers.allow_transaction(producer_id, producer_epoch, transaction_version)
+            log.producers.allow_transaction(producer_id, producer_epoch, transaction_version, asked_at)
 
     def allows_transaction(self, producer_id: int, producer_epoch: int) -> bool:
         """Would the producer's transactional batches of this epoch be taken?"""

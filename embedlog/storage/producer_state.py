@@ -85,13 +85,14 @@ class ProducerStateEntry(Fields):
     coordinator_epoch: int = -1
     last_timestamp_ms: int = -1  # when it last appended
     from_snapshot: bool = False  # it has only the last batch
+    last_marker: int = -1  # where its last marker is, of those written or read since the start
 
     def __eq__(self, other: object) -> bool:
         """Is it the same producer? How and when it was loaded does not matter."""
         return isinstance(other, ProducerStateEntry) and self._compared() == other._compared()
 
     def _compared(self) -> dict[str, object]:
-        return self.replaced(from_snapshot=False, last_timestamp_ms=-1).as_dict()
+        return self.replaced(from_snapshot=False, last_timestamp_ms=-1, last_marker=-1).as_dict()
 
     def remembers_all(self) -> bool:
         """Does it have all the batches that duplicates are looked for in?"""
@@ -211,6 +212,7 @@ class ProducerState:
         self, header: BatchHeader, producer: ProducerStateEntry, end: TransactionEnd
     ) -> AbortedTransaction | None:
         began, producer.transaction_start = producer.transaction_start, -1
+        producer.last_marker = header.base_offset
         producer.coordinator_epoch = max(producer.coordinator_epoch, end.coordinator_epoch)
         self.transactions.pop(header.producer_id, None)
         if end.commit or began < 0:

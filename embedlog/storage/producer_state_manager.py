@@ -5,9 +5,11 @@ records: `<offset>.snapshot` with each checkpoint after a change, `<base offset>
 are aborted. The append lock guards all changes.
 
 A producer may open a transaction only while the coordinator permits it, until the transaction's marker. So a
-batch that arrives after its marker cannot open one that would never end. (KIP-890: hanging transactions.
-Kafka's partitions ask the coordinator; here the coordinator tells the partitions, so that permission and
-marker meet under one lock.) Permissions are in memory only: a coordinator that starts gives them again.
+batch that arrives after its marker cannot open one that would never end (KIP-890: hanging transactions). The
+coordinator of the same broker tells the partitions, so that permission and marker meet under one lock. Of
+another broker's coordinator somebody asks for the partition, and notes the log end before: the answer is
+worth nothing if a marker of the producer has come since. Permissions are in memory only: a coordinator that
+starts gives them again, or is asked again.
 """
 
 from __future__ import annotations
@@ -20,7 +22,13 @@ from collections.abc import Collection, Sequence
 from typing import Final, NamedTuple
 
 from ..codec import BatchHeader, TransactionEnd, decode, read_header, transaction_end
-from ..errors import CorruptRecord, InvalidProducerEpoch, InvalidTxnState, OutOfOrderSequence
+from ..errors import (
+    ConcurrentTransactions,
+    CorruptRecord,
+    InvalidProducerEpoch,
+    InvalidTxnState,
+    OutOfOrderSequence,
+)
 from ..fast_append import ProducerStateFields
 from ..files.names import SNAPSHOT, TXN_INDEX
 from ..model import AbortedTransaction, OpenTransaction, TopicPartition
@@ -159,9 +167,22 @@ class ProducerStateManager(ProducerStateFields):
 
     # -- transactions ----------------------------------------------------------------------------------
 
-    def allow_transaction(self, producer_id: int, producer_epoch: int, transaction_version: int) -> None:
-        """Permit the producer to open a transaction, until its next marker. Raises InvalidProducerEpoch."""
+    def allow_transaction(
+        self, producer_id: int, producer_epoch: int, transaction_version: int, asked_at: int | None
+    ) -> None:
+        """Permit the producer to open a transaction, until its next marker.
+
+        asked_at: the log end before the coordinator was asked; None: it tells now. Raises
+        InvalidProducerEpoch, ConcurrentTransactions (a marker has come meanwhile).
+        """
         self._state.check_epoch(producer_id, producer_epoch)
+        if asked_at is not None:
+            producer = self._state.producers.get(producer_id)
+            if producer is not None and producer.last_marker >= asked_at:
+                raise ConcurrentTransactions(
+                    f"producer {producer_id}: a transaction has ended in {self._name} while its coordinator "
+                    "was asked"
+                )
         known = self._permissions.get(producer_id)
         if known is not None and producer_epoch < known.producer_epoch:
             raise InvalidProducerEpoch(
