@@ -68,6 +68,7 @@ _RULES: dict[str, dict[str, Any]] = {
     "on_full": _choice("reject", "drop_oldest"),
     "producer_id_expiration_ms": _between(1, MAX_INT64),
     "transaction_max_timeout_ms": _between(1, MAX_INT32),
+    "transaction_state_log_num_partitions": _between(1, 10_000),
     "transactional_id_expiration_ms": _between(1, MAX_INT32),
 }
 
@@ -200,6 +201,7 @@ class LogSettings(Settings, frozen=True):
     on_full: str = "reject"
     producer_id_expiration_ms: int = DAY_MS
     transaction_max_timeout_ms: int = 900_000
+    transaction_state_log_num_partitions: int = 50
     transactional_id_expiration_ms: int = 7 * DAY_MS
 
 

@@ -1,8 +1,8 @@
 """What transactional ids have done last: stored in the compacted topic `__transaction_state`.
 
-The last record of an id counts (wire/transaction_state.py). Kafka has 50 partitions, to divide them among
-brokers; one suffices here. The ids are hashed as in Kafka, so any number works. Appends to the topic do not
-count against max_bytes: a full log must let transactions end.
+The last record of an id counts (wire/transaction_state.py). The topic has one partition; in a cluster it is
+made with more, which its brokers share. The ids are hashed as in Kafka. Appends to the topic do not count
+against max_bytes: a full log must let transactions end.
 """
 
 from __future__ import annotations
@@ -31,11 +31,12 @@ from .transaction import ProducerIdAndEpoch
 
 logger = logging.getLogger(__name__)
 
-_TOPIC_SETTINGS: Final = {
+TOPIC_SETTINGS: Final = {
     "cleanup_policy": "compact",
     "compression_type": "producer",
     "segment_bytes": 16 << 20,  # compaction spares the last segment: little is left to read
 }
+"""Those of the topic, when it is created."""
 
 
 class TransactionLog:
@@ -65,6 +66,10 @@ class TransactionLog:
     def flush(self, transactional_id: str) -> None:
         """Make what is stored of an id durable. Callers share fsyncs. Raises FlushFailed."""
         self._partition_of(transactional_id).flush()
+
+    def leader_epoch(self, transactional_id: str) -> int:
+        """The leader epoch of an id's partition: that of its coordinator."""
+        return self._partition_of(transactional_id).log.current_epoch
 
     def read(self) -> dict[str, TransactionMetadata]:
         """The last record of each id. What cannot be decoded is logged and skipped.
@@ -101,7 +106,7 @@ class TransactionLog:
 
     def _partition_of(self, transactional_id: str) -> Partition:
         if not self._partitions():
-            self._store.create_topic(TRANSACTION_STATE_TOPIC, 1, _TOPIC_SETTINGS, exist_ok=True)
+            self._store.create_topic(TRANSACTION_STATE_TOPIC, 1, TOPIC_SETTINGS, exist_ok=True)
         partitions = self._partitions()
         return partitions[partition_for(transactional_id, len(partitions))]
 

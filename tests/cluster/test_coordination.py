@@ -40,6 +40,7 @@ from embedlog.errors import (
     UnknownSetting,
     ZooKeeperError,
 )
+from embedlog.files.names import TRANSACTION_STATE_TOPIC
 from embedlog.model import TopicPartition
 from embedlog.store.store import Store
 
@@ -450,6 +451,50 @@ def test_brokers_delete_only_their_own_registrations(members: Members, zookeeper
     with zookeeper.client(auth="broker:secret") as owner:  # no other client may tidy up
         for name in owner.children("/") or ():
             owner.delete(f"/{name}", recursive=True)
+
+
+def test_transactional_ids_are_coordinated_by_hash(members: Members) -> None:
+    both = members.join(0), members.join(1)
+    assert both[0].coordinator_of("tx", TRANSACTION_STATE_TOPIC) is None  # the topic is created now
+    names = [f"tx-{number}" for number in range(20)]
+    eventually(
+        lambda: all(each.coordinator_of(name, TRANSACTION_STATE_TOPIC) for each in both for name in names)
+    )
+    found = [both[0].coordinator_of(name, TRANSACTION_STATE_TOPIC) for name in names]
+    assert found == [both[1].coordinator_of(name, TRANSACTION_STATE_TOPIC) for name in names]
+    assert {each.node_id for each in found if each} == {0, 1}
+    for name, at in zip(names, found, strict=True):
+        assert at is not None
+        assert [each.coordinates(name, TRANSACTION_STATE_TOPIC) for each in both] == [
+            at.node_id == 0,
+            at.node_id == 1,
+        ]
+        partition = both[0].partition_of(name, TRANSACTION_STATE_TOPIC)
+        assert partition == both[1].partition_of(name, TRANSACTION_STATE_TOPIC)
+        assert partition is not None and both[1].broker_of(partition) == at.node_id
+    assert both[0].coordinator_of("g") is None, "another topic"
+    assert both[0].partition_of("g") is None
+    assert both[0].latest_coordinator_epoch == 0
+    assert len(members.stores[0].by_topic[TRANSACTION_STATE_TOPIC]) == 50
+
+
+def test_where_partitions_are(members: Members) -> None:
+    both = members.join(0), members.join(1)
+    both[0].create_topic("t", 2, {}, {0: [1], 1: [0]})
+    both[1].catch_up(["t"])
+    partition = TopicPartition("t", 0)
+    for each in both:
+        eventually(lambda each=each: each.broker_of(partition) == 1)
+        assert each.address_of(1) == ("127.0.0.1", 10_001)
+        assert each.broker_of(TopicPartition("t", 2)) is None
+        assert each.broker_of(TopicPartition("no", 0)) is None
+        assert each.address_of(2) is None
+    both[1].close()
+    eventually(lambda: both[0].placement(partition).leader < 0)
+    assert both[0].broker_of(partition) == 1, "also while it is away"
+    eventually(lambda: both[0].address_of(1) is None)
+    both[0].delete_topic("t")
+    assert both[0].broker_of(partition) is None
 
 
 # -- decisions -----------------------------------------------------------------------------------------

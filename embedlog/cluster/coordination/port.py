@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
+from ...groups.offsets import OFFSETS_TOPIC
 from ...model import TopicPartition
 
 Assignment: TypeAlias = Mapping[int, Sequence[int]]
@@ -81,11 +82,26 @@ class Coordination(Protocol):
     def leads(self, partition: TopicPartition) -> bool:
         """Whether this broker leads the partition."""
 
-    def coordinator_of(self, group: str) -> BrokerAddress | None:
-        """A group's coordinator; None if there is none now."""
+    def coordinator_of(self, name: str, topic: str = OFFSETS_TOPIC) -> BrokerAddress | None:
+        """The coordinator of a group, or (topic: `__transaction_state`) of a transactional id; None if there
+        is none now."""
 
-    def coordinates(self, group: str) -> bool:
-        """Whether this broker is the group's coordinator."""
+    def coordinates(self, name: str, topic: str = OFFSETS_TOPIC) -> bool:
+        """Whether this broker is that coordinator."""
+
+    def partition_of(self, name: str, topic: str = OFFSETS_TOPIC) -> TopicPartition | None:
+        """The partition of the topic that has what is stored of that name; None if there is none yet."""
+
+    def broker_of(self, partition: TopicPartition) -> int | None:
+        """The broker that has a partition, whether it is live or not: -1 if that is not known now, None if
+        the partition's topic was deleted."""
+
+    def address_of(self, node_id: int) -> tuple[str, int] | None:
+        """A broker's host and port; None if it is not live."""
+
+    @property
+    def latest_coordinator_epoch(self) -> int:
+        """The latest that a coordinator of transactions has, as far as this broker knows."""
 
     def unknown_topics(self, topics: Iterable[str]) -> frozenset[str]:
         """The topics among these that this broker does not know, or whose partition states it lacks."""

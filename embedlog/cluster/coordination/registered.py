@@ -33,15 +33,16 @@ from ...errors import (
     ZooKeeperError,
     ZooKeeperUnavailable,
 )
-from ...files.names import check_topic_name
+from ...files.names import TRANSACTION_STATE_TOPIC, check_topic_name
 from ...groups.offsets import OFFSETS_TOPIC
 from ...model import TopicPartition
 from ...store.store import Store
 from ...store.topic import check_more_partitions, check_partition_count, new_id
-from ...wire.offsets_topic import partition_for
 from ..log_throttle import LogThrottle
 from ..zookeeper import contents, paths
 from ..zookeeper.client import ZooKeeper
+from ..zookeeper.contents import NO_LEADER
+from . import hashed
 from .assignment import assign_replicas, check_assignment
 from .cluster_view import EMPTY, ClusterView, Registries, TopicView, VersionedLeaderAndIsr
 from .controller import Controller
@@ -88,7 +89,7 @@ class RegisteredBroker:
         self._stopped = False
         self._is_registered = False
         self._session = 0  # in which it is registered
-        self._wants_offsets_topic = False
+        self._wanted_topics: frozenset[str] = frozenset()  # internal ones, to be created; replaced as a whole
         self._late_topics: frozenset[str] = frozenset()  # waited for once without success: not again
         self._producer_ids_lock = threading.Lock()
         self._min_producer_id = -1  # guarded by _producer_ids_lock; -1: not read yet
@@ -155,22 +156,44 @@ class RegisteredBroker:
     def leads(self, partition: TopicPartition) -> bool:
         return partition in self._led and self._lease.is_valid
 
-    def coordinator_of(self, group: str) -> BrokerAddress | None:
+    def coordinator_of(self, name: str, topic: str = OFFSETS_TOPIC) -> BrokerAddress | None:
         view = self._view
-        partition = _offsets_partition(view, group)
+        partition = hashed.partition_of(view, topic, name)
         if partition is None:
-            self._wants_offsets_topic = True
+            self._wanted_topics |= {topic}
             self._wake.set()
             return None
-        state = view.state(partition)
-        broker = None if state is None else view.brokers.get(state.leader)
-        if state is None or broker is None:
-            return None
-        return BrokerAddress(state.leader, broker.host, broker.port, broker.rack)
+        return hashed.coordinator_of(view, partition)
 
-    def coordinates(self, group: str) -> bool:
-        partition = _offsets_partition(self._view, group)
+    def coordinates(self, name: str, topic: str = OFFSETS_TOPIC) -> bool:
+        partition = self.partition_of(name, topic)
         return partition is not None and self.leads(partition)
+
+    def partition_of(self, name: str, topic: str = OFFSETS_TOPIC) -> TopicPartition | None:
+        return hashed.partition_of(self._view, topic, name)
+
+    def broker_of(self, partition: TopicPartition) -> int | None:
+        view = self._view
+        topic = view.topics.get(partition.topic)
+        if topic is None:
+            return NO_LEADER if partition.topic in view.names else None
+        replicas = topic.topic.partitions.get(partition.partition)
+        if not replicas:
+            return None
+        state = view.state(partition)
+        if state is not None and state.leader != NO_LEADER:
+            return state.leader
+        return replicas[0] if len(replicas) == 1 else NO_LEADER
+
+    def address_of(self, node_id: int) -> tuple[str, int] | None:
+        broker = self._view.brokers.get(node_id)
+        return None if broker is None else (broker.host, broker.port)
+
+    @property
+    def latest_coordinator_epoch(self) -> int:
+        topic = self._view.topics.get(TRANSACTION_STATE_TOPIC)
+        states = {} if topic is None else topic.states
+        return max((each.state.leader_epoch for each in states.values()), default=0)
 
     @property
     def consumer_offsets(self) -> ZooKeeperOffsets:
@@ -395,8 +418,8 @@ class RegisteredBroker:
             if self._controller.elect(view, self._store.clock_ms):
                 changed.append(paths.CONTROLLER)
             changed += self._controller.reconcile(view)
-            if self._wants_offsets_topic and OFFSETS_TOPIC not in view.topics and view.brokers:
-                self._create_offsets_topic(view)
+            for topic in self._wanted_topics - view.topics.keys() if view.brokers else ():
+                self._create_internal_topic(view, topic)
                 changed.append(paths.TOPICS)
             if not changed:
                 break
@@ -437,25 +460,13 @@ class RegisteredBroker:
             session,
         )
 
-    def _create_offsets_topic(self, view: ClusterView) -> None:
-        settings = self._store.settings
-        config = {
-            "cleanup.policy": "compact",
-            "segment.bytes": str(settings.offsets_topic_segment_bytes),
-        }
-        assignment = assign_replicas(list(view.brokers), settings.offsets_topic_num_partitions)
+    def _create_internal_topic(self, view: ClusterView, name: str) -> None:
+        partitions, config = hashed.TOPICS[name](self._store.settings)
+        assignment = assign_replicas(list(view.brokers), partitions)
         try:
-            self._register_topic(OFFSETS_TOPIC, contents.Topic(assignment, new_id()), config)
+            self._register_topic(name, contents.Topic(assignment, new_id()), config)
         except TopicExists:
             pass  # another broker has created it
-
-
-def _offsets_partition(view: ClusterView, group: str) -> TopicPartition | None:
-    """The partition of `__consumer_offsets` that a group's commits go to; None until the topic exists."""
-    topic = view.topics.get(OFFSETS_TOPIC)
-    if topic is None:
-        return None
-    return TopicPartition(OFFSETS_TOPIC, partition_for(group, len(topic.topic.partitions)))
 
 
 def _has_all_states(view: ClusterView, name: str) -> bool:

@@ -7,9 +7,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ...errors import PartitionNotFound, TopicNotFound
+from ...groups.offsets import OFFSETS_TOPIC
 from ...model import TopicPartition
 from ...store.producer_ids import producer_ids_of
 from ...store.store import Store
+from ...wire.offsets_topic import partition_for
 from .assignment import check_assignment
 from .port import UNKNOWN_PLACEMENT, Assignment, BrokerAddress, Placement
 
@@ -20,6 +22,7 @@ class SingleBroker:
     """Implements `port.Coordination` over a store. Thread-safe."""
 
     is_current = True
+    latest_coordinator_epoch = 0  # for good
     consumer_offsets = None
 
     def __init__(self, store: Store, address: BrokerAddress) -> None:
@@ -52,11 +55,22 @@ class SingleBroker:
     def leads(self, partition: TopicPartition) -> bool:
         return True
 
-    def coordinator_of(self, group: str) -> BrokerAddress | None:
+    def coordinator_of(self, name: str, topic: str = OFFSETS_TOPIC) -> BrokerAddress | None:
         return self._address
 
-    def coordinates(self, group: str) -> bool:
+    def coordinates(self, name: str, topic: str = OFFSETS_TOPIC) -> bool:
         return True
+
+    def partition_of(self, name: str, topic: str = OFFSETS_TOPIC) -> TopicPartition | None:
+        partitions = self._store.by_topic.get(topic)
+        return None if partitions is None else TopicPartition(topic, partition_for(name, len(partitions)))
+
+    def broker_of(self, partition: TopicPartition) -> int | None:
+        found = partition.partition < len(self._store.by_topic.get(partition.topic, ()))
+        return self._address.node_id if found else None
+
+    def address_of(self, node_id: int) -> tuple[str, int] | None:
+        return self._address[1:3] if node_id == self._address.node_id else None
 
     def unknown_topics(self, topics: Iterable[str]) -> frozenset[str]:
         return frozenset(topics).difference(self._store.topics())
