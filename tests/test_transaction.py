@@ -402,6 +402,19 @@ def test_an_end_with_the_largest_epoch_gives_a_new_producer_id(commit: bool) -> 
             made.end(last, 2, commit=end)
 
 
+def test_what_a_producer_goes_on_with_is_known_before_the_markers_are_written() -> None:
+    made = coordinator(LARGEST_EPOCH)
+    last = ProducerIdAndEpoch(5_000, LARGEST_EPOCH)
+    made.add(last, A, 2)
+    prepared = made.transaction.end(
+        last, commit=True, client_version=2, now_ms=made.now_ms, new_producer_id=lambda: 9_000
+    )
+    assert prepared is not None
+    made.transaction.apply(prepared)
+    assert made.transaction.producer == (5_000, LARGEST_EPOCH + 1), "the markers' epoch"
+    assert made.transaction.next_producer == (9_000, 0)
+
+
 def test_the_largest_epoch_can_be_fenced() -> None:
     made = coordinator(LARGEST_EPOCH)
     last = ProducerIdAndEpoch(5_000, LARGEST_EPOCH)

@@ -32,6 +32,7 @@ from .consumer_groups import ConsumerGroupDescription, ConsumerGroups
 from .consumer_member import HeartbeatResult, MemberHeartbeat
 from .events import Effect, GroupDescription, JoinCompleted, JoinFailed
 from .expiry import expired_offsets, topics_read
+from .marker import Marker
 from .offsets import Offsets, check_offsets, positions
 from .registry import Group, GroupRegistry
 
@@ -285,23 +286,14 @@ class GroupCoordinator:
             self._check_open()
             return self._offsets.partition_of(group).name
 
-    def end_transaction(
-        self, number: int, producer_id: int, producer_epoch: int, *, commit: bool, transaction_version: int
-    ) -> None:
+    def end_transaction(self, number: int, marker: Marker) -> None:
         """End a transaction in a partition of `__consumer_offsets`: its offsets are the groups', or dropped.
 
         Raises as `Partition.end_transaction`.
         """
         with self._lock:
             self._check_open()
-            self._offsets.end_transaction(
-                number,
-                producer_id,
-                producer_epoch,
-                commit=commit,
-                transaction_version=transaction_version,
-                now_ms=self._store.clock_ms(),
-            )
+            self._offsets.end_transaction(number, marker, self._store.clock_ms())
 
     def pending_offsets(self, group: str) -> set[TopicPartition]:
         """The partitions for which an open transaction may change a group's offset."""

@@ -40,6 +40,7 @@ from ..wire.offsets_topic import (
     encode_offset_value,
     partition_for,
 )
+from .marker import Marker
 from .topic_records import each_batch
 
 logger = logging.getLogger(__name__)
@@ -224,26 +225,11 @@ class Offsets:
         )
         loaded.add_pending((partition.name.partition, producer_id), group, stamped)
 
-    def end_transaction(
-        self,
-        number: int,
-        producer_id: int,
-        producer_epoch: int,
-        *,
-        commit: bool,
-        transaction_version: int,
-        now_ms: int,
-    ) -> None:
+    def end_transaction(self, number: int, marker: Marker, now_ms: int) -> None:
         """Append a transaction's marker to a partition. Raises as `Partition.end_transaction`."""
         loaded = self._loaded or self.load()
-        self._store.partition(OFFSETS_TOPIC, number).end_transaction(
-            producer_id,
-            producer_epoch,
-            commit=commit,
-            transaction_version=transaction_version,
-            timestamp_ms=now_ms,
-        )
-        loaded.end_transaction((number, producer_id), commit=commit)
+        marker.write(self._store.partition(OFFSETS_TOPIC, number), now_ms)
+        loaded.end_transaction((number, marker.producer_id), commit=marker.commit)
 
     def pending(self, group: str) -> set[TopicPartition]:
         """The partitions for which an open transaction may change a group's offset."""

@@ -105,6 +105,13 @@ class Transaction:
         return ProducerIdAndEpoch(self.metadata.producer_id, self.metadata.producer_epoch)
 
     @property
+    def next_producer(self) -> ProducerIdAndEpoch:
+        """What the producer goes on with once a prepared end is complete."""
+        if self.metadata.next_producer_id >= 0:
+            return ProducerIdAndEpoch(self.metadata.next_producer_id, 0)
+        return self.producer
+
+    @property
     def is_ongoing(self) -> bool:
         """Is a transaction open?"""
         return self._metadata is not None and self._metadata.state is _ONGOING

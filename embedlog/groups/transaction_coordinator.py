@@ -13,6 +13,10 @@ written later; until then its producer gets ConcurrentTransactions.
 A partition permits a producer to open a transaction until its marker, in memory. Permission and marker meet
 under the partition's lock, so nothing that is late opens a transaction after its end (KIP-890).
 
+In a cluster each broker coordinates the ids whose partition of `__transaction_state` it leads. It sends the
+markers of other brokers' partitions (other_brokers.py) and hears later that they are written; until then the
+end is prepared. Those brokers ask for permission before they append (cluster/transaction_permission.py).
+
 Power cuts. A transaction survives them whole if it ends with flush=True: its records are durable before the
 prepared end, and that before the first marker. Then markers may be lost where the completion is not, so the
 first use looks for transactions that are open in a partition and not in `__transaction_state`, and ends them
@@ -25,7 +29,9 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import Future
 from typing import Final, TypeVar
 
 from ..errors import (
@@ -45,6 +51,8 @@ from ..store.store import Store
 from ..validation import check_int
 from ..wire.transaction_state import TransactionMetadata
 from .coordinator import GroupCoordinator
+from .end_waiters import EndWaiters
+from .other_brokers import End, OtherBrokers
 from .transaction import RAISES_EPOCHS, Change, ProducerIdAndEpoch, Transaction
 from .transaction_log import TransactionLog
 from .transaction_markers import TransactionMarkers
@@ -73,13 +81,15 @@ class TransactionCoordinator:
 
     Args:
         groups: keeps the offsets that transactions commit.
+        others: the other brokers of a cluster; None if all partitions are here.
     """
 
-    def __init__(self, store: Store, groups: GroupCoordinator) -> None:
+    def __init__(self, store: Store, groups: GroupCoordinator, others: OtherBrokers | None = None) -> None:
         self._store = store
+        self._others = others
         self._log = TransactionLog(store)
         self._groups = groups
-        self._markers = TransactionMarkers(store, groups, self._log)
+        self._markers = TransactionMarkers(store, groups, self._log, others, self._marked)
         self._expiration_ms = store.settings.transactional_id_expiration_ms
         # Outside all locks of groups and of partitions. Held while markers are written, not during fsyncs.
         self._lock = threading.RLock()
@@ -90,6 +100,8 @@ class TransactionCoordinator:
         self._has_unknown = False  # is something open in a partition that could not be ended yet?
         self._next_tick_ms = _NEVER
         self._closed = False
+        self._waiters = EndWaiters()
+        self._ends: Counter[str] = Counter()  # by id: how many were prepared since the start
         self.ended = Ended()  # since the open
         self._wake_timer = store.background.add_timer("transactions", self._tick)
 
@@ -153,7 +165,7 @@ class TransactionCoordinator:
         *,
         client_version: int = RAISES_EPOCHS,
     ) -> None:
-        """The producer is about to write to partitions, which permit it then.
+        """The producer is about to write to partitions, which permit it then if they are here.
 
         Raises TopicNotFound, PartitionNotFound (then none is added); ProducerFenced,
         InvalidProducerIdMapping, ConcurrentTransactions; StorageError.
@@ -170,8 +182,9 @@ class TransactionCoordinator:
                 self._make(transaction, change)
                 self._schedule(change.metadata.start_ms + change.metadata.timeout_ms)
             for partition in found:
-                with contextlib.suppress(StorageError):  # its appends fail for the same reason
-                    partition.allow_transaction(*producer, transaction_version=client_version)
+                if self._markers.is_here(partition.name):
+                    with contextlib.suppress(StorageError):  # its appends fail for the same reason
+                        partition.allow_transaction(*producer, transaction_version=client_version)
 
         self._locked(work)
 
@@ -186,6 +199,15 @@ class TransactionCoordinator:
         """The producer is about to commit a group's offsets. Raises as `add_partitions`."""
         name = self._groups.offsets_partition(group)
         self.add_partitions(transactional_id, producer, [name], client_version=client_version)
+
+    def check_partitions(
+        self, transactional_id: str, producer: ProducerIdAndEpoch, partitions: Collection[TopicPartition]
+    ) -> None:
+        """Check that partitions are part of the producer's open transaction.
+
+        Raises ProducerFenced, InvalidProducerIdMapping, ConcurrentTransactions, InvalidTxnState.
+        """
+        self._locked(lambda: self._known(transactional_id).check_in_transaction(producer, partitions))
 
     def commit_offsets(
         self,
@@ -207,8 +229,7 @@ class TransactionCoordinator:
         if client_version >= RAISES_EPOCHS:
             self.add_offsets(transactional_id, producer, group)
         else:
-            name = self._groups.offsets_partition(group)
-            self._locked(lambda: self._known(transactional_id).check_in_transaction(producer, [name]))
+            self.check_partitions(transactional_id, producer, [self._groups.offsets_partition(group)])
         self._groups.commit_in_transaction(
             group,
             offsets,
@@ -228,6 +249,8 @@ class TransactionCoordinator:
         flush: bool = False,
     ) -> ProducerIdAndEpoch:
         """Commit or abort the open transaction. Returns what the producer goes on with.
+
+        It is decided on return. Markers may be missing still: see `when_over`.
 
         flush: a commit survives a power cut, whole. Raises as `Transaction.end`; FlushFailed: whether it is
         committed is told by the next open; StorageError.
@@ -255,7 +278,7 @@ class TransactionCoordinator:
             self._flushing.discard(transactional_id)
             transaction = self._known(transactional_id)
             self._finish(transaction)
-            return transaction.producer
+            return transaction.next_producer
 
         def prepare_and_finish() -> ProducerIdAndEpoch:
             prepare()
@@ -266,6 +289,17 @@ class TransactionCoordinator:
         self._locked(prepare)
         self._flush(transactional_id)
         return self._locked(finish)
+
+    def when_over(self, transactional_id: str) -> Future[None]:
+        """A future that completes when no end of the id is being carried out: the next transaction may
+        begin. It also completes if that becomes unknown."""
+        with self._lock:
+            transaction = (self._transactions or {}).get(transactional_id)
+            over = self._waiters.wait(transactional_id)
+            if self._closed or transaction is None or not transaction.is_prepared:
+                self._waiters.over(transactional_id)
+        self._waiters.complete()
+        return over
 
     # -- administration --------------------------------------------------------------------------------
 
@@ -311,6 +345,8 @@ class TransactionCoordinator:
         """Refuse further requests. Open transactions stay open."""
         with self._lock:
             self._closed = True
+            self._waiters.all_over()
+        self._waiters.complete()
 
     def abandon(self) -> None:
         """In a forked child: replace the inherited lock, which may be held for ever."""
@@ -322,17 +358,20 @@ class TransactionCoordinator:
     def _locked(self, work: Callable[[], T]) -> T:
         """Do some work with the lock held. After Ctrl-C, which may come between storing and applying, all is
         read again. No context manager of ours: Ctrl-C as it is entered would leave the lock acquired."""
-        with self._lock:
-            self._store.check_open()
-            if self._closed:
-                raise Closed("the log is closed")
-            try:
-                return work()
-            except Exception:
-                raise
-            except BaseException:
-                self._forget()
-                raise
+        try:
+            with self._lock:
+                self._store.check_open()
+                if self._closed:
+                    raise Closed("the log is closed")
+                try:
+                    return work()
+                except Exception:
+                    raise
+                except BaseException:
+                    self._forget()
+                    raise
+        finally:
+            self._waiters.complete()
 
     def _flush(self, transactional_id: str) -> None:
         """Make what is stored of an id durable; callers share fsyncs. Raises FlushFailed."""
@@ -348,6 +387,7 @@ class TransactionCoordinator:
             self._transactions = None
             self._resumed = False
             self._flushing.clear()
+            self._waiters.all_over()
 
     def _known(self, transactional_id: str) -> Transaction:
         return self._loaded().get(transactional_id) or Transaction(transactional_id)
@@ -359,6 +399,8 @@ class TransactionCoordinator:
         return found
 
     def _new_producer_id(self) -> int:
+        if self._others is not None:
+            return self._others.new_producer_id()
         return producer_ids_of(self._store).next(1)[0]
 
     def _written(self, transactional_id: str, producer: ProducerIdAndEpoch) -> list[Partition]:
@@ -372,6 +414,7 @@ class TransactionCoordinator:
         """Store a change, then apply it."""
         self._store_record(transaction, change.metadata)
         transaction.apply(change)
+        self._ends[transaction.transactional_id] += transaction.is_prepared
 
     def _store_record(self, transaction: Transaction, metadata: TransactionMetadata | None) -> None:
         try:
@@ -386,18 +429,40 @@ class TransactionCoordinator:
         """Write the missing markers of a prepared end, and complete it. What fails is done later."""
         if not transaction.is_prepared or transaction.transactional_id in self._flushing:
             return
-        failed = self._markers.write_missing(transaction)
+        transactional_id = transaction.transactional_id
+        end = End(transactional_id, self._ends[transactional_id])
+        failed = self._markers.write_missing(transaction, end)
         if not transaction.unmarked:
-            now_ms = self._store.clock_ms()
-            try:
-                self._make(transaction, transaction.complete(now_ms))
-                self.ended.count(transaction.commits)
-                self._schedule(now_ms + self._expiration_ms)
-            except StorageError as error:
-                failed = error
+            failed = self._complete(transaction)
         if failed is not None:
-            logger.warning("the transaction of %r is ended later: %s", transaction.transactional_id, failed)
+            logger.warning("the transaction of %r is ended later: %s", transactional_id, failed)
             self._schedule(self._store.clock_ms() + _RETRY_MS)
+
+    def _complete(self, transaction: Transaction) -> StorageError | None:
+        """All markers are written. Returns an error if that could not be stored."""
+        now_ms = self._store.clock_ms()
+        try:
+            self._make(transaction, transaction.complete(now_ms))
+        except StorageError as error:
+            return error
+        self.ended.count(transaction.commits)
+        self._schedule(now_ms + self._expiration_ms)
+        self._waiters.over(transaction.transactional_id)
+        return None
+
+    def _marked(self, end: End, name: TopicPartition) -> None:
+        """Another broker has written the marker of a prepared end. Called by what has sent it."""
+        with self._lock:
+            transaction = (self._transactions or {}).get(end.transactional_id)
+            if self._closed:
+                return
+            if transaction is None:  # to be read again, which sends the markers again
+                self._schedule(self._store.clock_ms() + _RETRY_MS)
+            elif transaction.is_prepared and end.number == self._ends[end.transactional_id]:
+                transaction.unmarked.discard(name)
+                if not transaction.unmarked:
+                    self._finish(transaction)
+        self._waiters.complete()
 
     # -- loading ---------------------------------------------------------------------------------------
 
@@ -445,6 +510,7 @@ class TransactionCoordinator:
                     self._schedule(self._store.clock_ms() + _RETRY_MS)
                     break
             next_ms = self._next_tick_ms
+        self._waiters.complete()
         return None if next_ms == _NEVER else max(next_ms - self._store.clock_ms(), 1)
 
     def _look_after(self, transactions: dict[str, Transaction], transaction: Transaction) -> None:
@@ -457,6 +523,7 @@ class TransactionCoordinator:
         if expiry_ms is not None and expiry_ms <= now_ms:
             self._store_record(transaction, None)
             del transactions[transaction.transactional_id]
+            del self._ends[transaction.transactional_id]
             return
         due_ms = transaction.deadline_ms() if expiry_ms is None else expiry_ms
         if due_ms is not None:

@@ -2,14 +2,20 @@
 
 A marker may be written more than once, and one that comes late changes nothing: the partition knows a later
 epoch then. So each step here may be repeated until it succeeds. The coordinator calls it with its lock held.
+
+In a cluster other brokers write the markers of the partitions that they lead (other_brokers.py); this one
+hears of it later.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
+from functools import partial
+from typing import TypeAlias
 
 from ..errors import (
+    BrokerUnavailable,
     Closed,
     EmbedlogError,
     InvalidProducerEpoch,
@@ -22,33 +28,62 @@ from ..model import TopicPartition
 from ..partition import Partition
 from ..store.store import Store
 from .coordinator import GroupCoordinator
+from .marker import Marker
 from .offsets import OFFSETS_TOPIC
+from .other_brokers import End, OtherBrokers, Place
 from .transaction import RAISES_EPOCHS, ProducerIdAndEpoch, Transaction
 from .transaction_log import TransactionLog
 
 logger = logging.getLogger(__name__)
 
+Written: TypeAlias = Callable[[End, TopicPartition], None]
+"""Called when another broker has written the marker of a prepared end."""
+
 
 class TransactionMarkers:
-    """Writes the markers of a store's transactions."""
+    """Writes the markers of a store's transactions.
 
-    def __init__(self, store: Store, groups: GroupCoordinator, log: TransactionLog) -> None:
+    Args:
+        others: the other brokers; None if all partitions are here.
+        written: called in another thread, without locks.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        groups: GroupCoordinator,
+        log: TransactionLog,
+        others: OtherBrokers | None,
+        written: Written,
+    ) -> None:
         self._store = store
         self._groups = groups
         self._log = log
+        self._others = others
+        self._written = written
 
     def partitions(self, transaction: Transaction) -> list[Partition]:
-        """The partitions of a transaction, without those that were deleted."""
-        found = map(self._partition, transaction.metadata.partitions)
-        return [partition for partition in found if partition is not None]
+        """The partitions of a transaction that are here, without those that were deleted."""
+        here = filter(self.is_here, transaction.metadata.partitions)
+        return [partition for partition in map(self._partition, here) if partition is not None]
 
-    def write_missing(self, transaction: Transaction) -> EmbedlogError | None:
-        """Write the markers of a prepared end that may be missing. Returns an error if some still are."""
+    def is_here(self, name: TopicPartition) -> bool:
+        """Does this broker lead the partition?"""
+        return self._others is None or self._others.place(name) is Place.HERE
+
+    def write_missing(self, transaction: Transaction, end: End) -> EmbedlogError | None:
+        """Write the markers of a prepared end that may be missing, or have them written. Returns an error if
+        that has to be tried again."""
         failed: EmbedlogError | None = None
-        version = transaction.metadata.client_version
+        marker = self._marker(transaction, transaction.producer, transaction.commits)
         for name in sorted(transaction.unmarked):
+            if self._others is not None and self._others.place(name) is Place.ELSEWHERE:
+                if not self._others.send(end, name, marker, partial(self._written, end, name)):
+                    why = "its broker is not known, or too many markers wait for it"
+                    failed = BrokerUnavailable(f"{name}: {why}")
+                continue
             try:
-                self._write(name, transaction.producer, transaction.commits, version)
+                self._write(name, marker)
                 transaction.unmarked.discard(name)
             except (StorageError, Closed) as error:
                 failed = error
@@ -67,7 +102,7 @@ class TransactionMarkers:
         """End what is open in a partition, and in no transaction: something was lost with the power.
 
         The records of the topic say how. And take over epochs that only partitions know. Returns whether all
-        could be ended. Raises StorageError.
+        could be ended. Of partitions of other brokers nothing is known. Raises StorageError.
         """
         by_producer: dict[int, Transaction] = {}
         for each in transactions:
@@ -80,9 +115,8 @@ class TransactionMarkers:
             for transaction, opened in _ended_elsewhere(partition, by_producer):
                 if outcomes is None:
                     outcomes = self._log.outcomes()
-                version = transaction.metadata.client_version
-                epoch = opened.producer_epoch + (version >= RAISES_EPOCHS)
-                ended = ProducerIdAndEpoch(opened.producer_id, epoch)
+                raises_epoch = transaction.metadata.client_version >= RAISES_EPOCHS
+                ended = ProducerIdAndEpoch(opened.producer_id, opened.producer_epoch + raises_epoch)
                 commit = outcomes.get(ended, False)
                 logger.warning(
                     "%s: a transaction of %r is open that has ended elsewhere: %s",
@@ -91,7 +125,7 @@ class TransactionMarkers:
                     "committed" if commit else "aborted",
                 )
                 try:
-                    self._write(partition.name, ended, commit, version)
+                    self._write(partition.name, self._marker(transaction, ended, commit))
                 except (StorageError, Closed) as error:
                     logger.warning("%s: it is ended later: %s", partition.name, error)
                     all_ended = False
@@ -100,35 +134,39 @@ class TransactionMarkers:
                     by_producer[producer_id].raise_epoch(ProducerIdAndEpoch(producer_id, known.epoch))
         return all_ended
 
+    def _marker(self, transaction: Transaction, producer: ProducerIdAndEpoch, commit: bool) -> Marker:
+        epoch = 0 if self._others is None else self._log.leader_epoch(transaction.transactional_id)
+        return Marker(*producer, commit, transaction.metadata.client_version, epoch)
+
     def _partition(self, name: TopicPartition) -> Partition | None:
         """None if it was deleted."""
+        if self._others is not None and self._others.place(name) is Place.NOWHERE:
+            return None
         try:
             return self._store.partition(*name)
         except (TopicNotFound, PartitionNotFound):
             return None
 
-    def _write(
-        self, name: TopicPartition, producer: ProducerIdAndEpoch, commit: bool, transaction_version: int
-    ) -> None:
-        """Write a marker. Raises StorageError, Closed."""
+    def _write(self, name: TopicPartition, marker: Marker) -> None:
+        """Write a marker here. Raises StorageError, Closed."""
         partition = self._partition(name)
         if partition is None:
             return
         try:
-            if name.topic == OFFSETS_TOPIC:
-                self._groups.end_transaction(
-                    name.partition, *producer, commit=commit, transaction_version=transaction_version
-                )
-            else:
-                partition.end_transaction(
-                    *producer,
-                    commit=commit,
-                    transaction_version=transaction_version,
-                    timestamp_ms=self._store.clock_ms(),
-                )
-        except (InvalidProducerEpoch, TransactionCoordinatorFenced) as error:
+            self._append(partition, marker)
+        except TransactionCoordinatorFenced:
+            # By an administrator's marker, say: a later coordinator than this one there is not.
+            known = partition.log.known_producers()[marker.producer_id].coordinator_epoch
+            self._write(name, marker._replace(coordinator_epoch=known))
+        except InvalidProducerEpoch as error:
             # The partition is ahead: a later marker has ended the transaction there.
-            logger.info("%s needs no marker of producer %d: %s", name, producer.producer_id, error)
+            logger.info("%s needs no marker of producer %d: %s", name, marker.producer_id, error)
+
+    def _append(self, partition: Partition, marker: Marker) -> None:
+        if partition.name.topic == OFFSETS_TOPIC:
+            self._groups.end_transaction(partition.name.partition, marker)
+        else:
+            marker.write(partition, self._store.clock_ms())
 
 
 def _ended_elsewhere(

@@ -1,11 +1,14 @@
 """DescribeTransactions, ListTransactions, WriteTxnMarkers: what administrators ask of transactions.
 
-WriteTxnMarkers ends what is open in a partition and unknown to the coordinator, say in files that were
-imported: `Admin.abortTransaction` and `kafka-transactions.sh abort` send it, after DescribeProducers. Markers
-of this broker's own transactions are not sent through it.
+WriteTxnMarkers comes from the coordinators of a cluster's other brokers, for partitions that this one leads.
+It also ends what is open in a partition and unknown to the coordinator, say in files that were imported:
+`Admin.abortTransaction` and `kafka-transactions.sh abort` send it, after DescribeProducers. This broker's own
+coordinator writes its markers itself.
 
-A later coordinator epoch than a partition knows is not written: the coordinator here has epoch 0 for good, so
-its own markers would be refused from then on. With -1 administrators give none.
+An earlier coordinator epoch than a partition knows of the producer is refused. A later one is written as far
+as there is one: at most the latest leader epoch of `__transaction_state`, which on a standalone broker is 0.
+Otherwise anybody could have the markers of the real coordinator refused from then on. With -1 administrators
+give none.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from typing import Final
 
 from ...errors import EmbedlogError, TransactionNotFound
 from ...files.names import INTERNAL_TOPICS
+from ...groups.marker import Marker
 from ...groups.offsets import OFFSETS_TOPIC
 from ...groups.transaction_coordinator import TransactionCoordinator
 from ...model import TopicPartition
@@ -154,31 +158,30 @@ class TransactionAdminHandlers:
     def _write(self, marker: WritableTxnMarker, name: TopicPartition) -> ErrorCode:
         try:
             partition = self._broker.led_partition(*name)
-            if name.topic == OFFSETS_TOPIC:
-                self._broker.groups.end_transaction(
-                    name.partition,
-                    marker.producer_id,
-                    marker.producer_epoch,
-                    commit=marker.transaction_result,
-                    transaction_version=marker.transaction_version,
-                )
-                return ErrorCode.NONE
-            if name.topic in INTERNAL_TOPICS:
+            if name.topic != OFFSETS_TOPIC and name.topic in INTERNAL_TOPICS:
                 raise internal_topic(name.topic)
             known = partition.log.known_producers().get(marker.producer_id)
             known_epoch = _EPOCH if known is None else max(known.coordinator_epoch, _EPOCH)
-            given_epoch = marker.coordinator_epoch
-            partition.end_transaction(
+            written = Marker(
                 marker.producer_id,
                 marker.producer_epoch,
-                commit=marker.transaction_result,
-                coordinator_epoch=given_epoch if 0 <= given_epoch < known_epoch else known_epoch,
-                transaction_version=marker.transaction_version,
-                timestamp_ms=self._broker.store.clock_ms(),
+                marker.transaction_result,
+                marker.transaction_version,
+                self._coordinator_epoch(marker.coordinator_epoch, known_epoch),
             )
+            if name.topic == OFFSETS_TOPIC:
+                self._broker.groups.end_transaction(name.partition, written)
+            else:
+                written.write(partition, self._broker.store.clock_ms())
         except EmbedlogError as error:
             return error_code_for(error)
         return ErrorCode.NONE
+
+    def _coordinator_epoch(self, given: int, known: int) -> int:
+        """The coordinator epoch to write; an earlier one than is known, so that the partition refuses it."""
+        if 0 <= given < known:
+            return given
+        return max(known, min(given, self._broker.coordination.latest_coordinator_epoch))
 
 
 def _described(transactional_id: str, found: TransactionMetadata) -> describe_transactions.TransactionState:
