@@ -48,7 +48,7 @@ APIS: Final = {
     "DeleteRecords": (0, 2),
     "InitProducerId": (0, 5),  # Kafka calls v6 unstable
     "OffsetForLeaderEpoch": (0, 4),
-    "AddPartitionsToTxn": (0, 3),  # later versions are for brokers
+    "AddPartitionsToTxn": (0, 5),  # brokers send versions 4 and 5
     "AddOffsetsToTxn": (0, 4),
     "EndTxn": (0, 5),
     "WriteTxnMarkers": (1, 2),

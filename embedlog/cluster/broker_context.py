@@ -18,11 +18,11 @@ from .connection import Connection
 from .coordination import Coordination
 from .meter import Meter
 from .principal import Principal
+from .producer_id_block import ProducerIdBlock
 from .settings import BrokerSettings
+from .transaction_permission import TransactionPermissions
 
 NO_TRANSACTIONS: Final = "brokers of a cluster have no transactions yet: use a broker on its own"
-
-_PRODUCER_ID_BLOCK: Final = 1_000
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -50,7 +50,7 @@ class BrokerContext:
             connections. Several at a time would do the same by holding the GIL.
         converter: has one thread, which converts responses for old clients: no other request waits for it,
             and only one conversion is in memory at a time.
-        transactions: None in a cluster, whose brokers have no coordinator of transactions yet.
+        transactions: the coordinator; None in a cluster, whose brokers have none yet.
         meter: counts requests and records; None to count nothing.
     """
 
@@ -69,6 +69,9 @@ class BrokerContext:
         self.store = store
         self.groups = groups
         self.transactions = transactions
+        self.permissions = (
+            None if transactions is None else TransactionPermissions(store, coordination, transactions)
+        )
         self.coordination = coordination
         self.settings = settings
         self.meter = meter
@@ -78,10 +81,14 @@ class BrokerContext:
         self._executor = executor
         self._large_executor = large_executor
         self._converter = converter
-        self._producer_ids_lock = threading.Lock()
-        self._producer_ids = range(0)  # guarded by _producer_ids_lock
+        self.producer_ids = ProducerIdBlock(coordination)
         self._topic_names: dict[bytes, str] = {}  # replaced as a whole, never changed
         self._topic_names_version = -1  # the catalog's `changes` that they are from
+
+    def close(self) -> None:
+        """Ask other brokers nothing more."""
+        if self.permissions is not None:
+            self.permissions.close()
 
     def run_blocking(self, work: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> Future[_T]:
         """Run it in another thread."""
@@ -119,14 +126,6 @@ class BrokerContext:
             raise ApiError(
                 ErrorCode.UNKNOWN_LEADER_EPOCH, f"the leader epoch is {current}, not {leader_epoch} yet"
             )
-
-    def new_producer_id(self) -> int:
-        """An unused producer id, from a block that is claimed at once. Raises StorageError."""
-        with self._producer_ids_lock:
-            if not self._producer_ids:
-                self._producer_ids = self.coordination.next_producer_ids(_PRODUCER_ID_BLOCK)
-            first, self._producer_ids = self._producer_ids[0], self._producer_ids[1:]
-            return first
 
     def topic_id(self, topic: str) -> bytes:
         """The topic's id, 16 bytes. Raises TopicNotFound."""

@@ -14,6 +14,13 @@ _T = TypeVar("_T")
 _R = TypeVar("_R")
 
 
+def completed(result: _T) -> Future[_T]:
+    """A future that is complete."""
+    future: Future[_T] = Future()
+    future.set_result(result)
+    return future
+
+
 def map_future(source: Future[_T], transform: Callable[[_T], _R]) -> Future[_R]:
     """A future of transform(result), called in the thread that completes `source`."""
     mapped: Future[_R] = Future()

@@ -20,6 +20,7 @@ from concurrent.futures import Future, InvalidStateError
 from typing import Any, Final, TypeVar
 
 from ..errors import Closed, EmbedlogError
+from ..files.names import TRANSACTION_STATE_TOPIC
 from ..wire.error_codes import ErrorCode
 from .api_errors import ApiError
 from .broker_context import BrokerContext, RequestContext
@@ -64,6 +65,13 @@ class GroupRequests:
         if group and not self._broker.coordination.coordinates(group):
             raise ApiError(ErrorCode.NOT_COORDINATOR, f"another broker coordinates group {group!r}")
 
+    def check_coordinates_transactions(self, transactional_id: str) -> None:
+        """Raises ApiError unless this broker coordinates the transactional id."""
+        if not self._broker.coordination.coordinates(transactional_id, TRANSACTION_STATE_TOPIC):
+            raise ApiError(
+                ErrorCode.NOT_COORDINATOR, f"another broker coordinates transactional id {transactional_id!r}"
+            )
+
     def run(
         self,
         context: RequestContext,
@@ -71,12 +79,13 @@ class GroupRequests:
         failed: Callable[[EmbedlogError], _R],
         *,
         group: str | None = None,
+        transactional_id: str | None = None,
         timeout_ms: int | None = None,
     ) -> _R | Future[_R]:
         """A future of work(), or of failed(error).
 
-        `group` is None if the work is about several groups or none. After timeout_ms the result is
-        failed(COORDINATOR_NOT_AVAILABLE); the work may still be done.
+        `group` is None if the work is about several groups or none, `transactional_id` likewise. After
+        timeout_ms the result is failed(COORDINATOR_NOT_AVAILABLE); the work may still be done.
         """
 
         def begin(response: Future[_R]) -> None:
@@ -84,49 +93,59 @@ class GroupRequests:
                 result = work()
             except EmbedlogError as error:
                 result = failed(error)
-            _settle(response, result)
+            settle(response, result)
 
-        response = self._begin(group, begin, failed)
-        if timeout_ms is not None and isinstance(response, Future):
-            loop = context.connection.loop
-            timed_out = ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"timed out after {timeout_ms:,} ms")
-
-            def start_timer() -> None:
-                timer = loop.call_later(timeout_ms / 1000, lambda: _settle(response, failed(timed_out)))
-                response.add_done_callback(lambda _: loop.post(timer.cancel))
-
-            loop.post(start_timer)
-        return response
+        response = self._begin(group, transactional_id, begin, failed)
+        return self._limited(context, response, failed, timeout_ms)
 
     def run_async(
         self,
-        group: str,
+        context: RequestContext,
+        group: str | None,
         begin: Callable[[], Future[_T]],
         answered: Callable[[_T], _R],
         failed: Callable[[EmbedlogError], _R],
+        *,
+        transactional_id: str | None = None,
+        timeout_ms: int | None = None,
     ) -> _R | Future[_R]:
-        """A future of answered(result of begin()), or of failed(error) for an error of either."""
+        """A future of answered(result of begin()), or of failed(error) for an error of either. Otherwise as
+        `run`."""
 
         def go_on(response: Future[_R], done: Future[_T]) -> None:
             try:
                 result = answered(done.result())
             except EmbedlogError as error:
                 result = failed(error)
-            _settle(response, result)
+            settle(response, result)
 
         def start(response: Future[_R]) -> None:
             try:
                 promised = begin()
             except EmbedlogError as error:
-                _settle(response, failed(error))
+                settle(response, failed(error))
             else:
                 promised.add_done_callback(lambda done: go_on(response, done))
 
-        return self._begin(group, start, failed)
+        response = self._begin(group, transactional_id, start, failed)
+        return self._limited(context, response, failed, timeout_ms)
+
+    def _limited(
+        self,
+        context: RequestContext,
+        response: _R | Future[_R],
+        failed: Callable[[EmbedlogError], _R],
+        timeout_ms: int | None,
+    ) -> _R | Future[_R]:
+        if timeout_ms is not None and isinstance(response, Future):
+            timed_out = ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"timed out after {timeout_ms:,} ms")
+            settle_after(context, response, timeout_ms, lambda: failed(timed_out))
+        return response
 
     def _begin(
         self,
         group: str | None,
+        transactional_id: str | None,
         begin: Callable[[Future[_R]], None],
         failed: Callable[[EmbedlogError], _R],
     ) -> _R | Future[_R]:
@@ -134,9 +153,11 @@ class GroupRequests:
         try:
             if group is not None:
                 self.check_coordinates(group)
+            if transactional_id is not None:
+                self.check_coordinates_transactions(transactional_id)
             with self._lock:
                 self._check_ready()
-                self._unanswered[response] = lambda: _settle(response, failed(_stopping()))
+                self._unanswered[response] = lambda: settle(response, failed(_stopping()))
         except ApiError as error:
             return failed(error)
         response.add_done_callback(self._answered)
@@ -189,10 +210,24 @@ class GroupRequests:
         return settings.offsets_retention_check_interval_ms
 
 
+def settle_after(
+    context: RequestContext, response: Future[_R], timeout_ms: int, result: Callable[[], _R]
+) -> None:
+    """Complete a future with this result after a time, unless it is complete by then."""
+    loop = context.connection.loop
+
+    def start_timer() -> None:
+        timer = loop.call_later(timeout_ms / 1000, lambda: settle(response, result()))
+        response.add_done_callback(lambda _: loop.post(timer.cancel))
+
+    loop.post(start_timer)
+
+
 def _stopping() -> ApiError:
     return ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the broker is shutting down")
 
 
-def _settle(response: Future[_R], result: _R) -> None:
+def settle(response: Future[_R], result: _R) -> None:
+    """Complete a future, unless it is complete already."""
     with contextlib.suppress(InvalidStateError):  # answered by a timeout or the stop
         response.set_result(result)

@@ -181,7 +181,7 @@ def test_a_disk_that_fails(tmp_path: Path) -> None:
                 with pytest.raises(embedlog.DiskFull, match="could not be saved"):
                     change()
             with embedlog.open(port.url) as another, pytest.raises(embedlog.DiskFull, match="producer id"):
-                port.context._producer_ids = range(0)
+                port.context.producer_ids.drop()
                 another.append(T, b"a")
             full.times = 0
             coordinator, commit = remote.backend.coordinator, {TopicPartition(T, 0): CommittedOffset(0)}

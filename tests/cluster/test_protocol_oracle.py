@@ -123,7 +123,7 @@ def test_all_versions_of_kafka_4_are_there(cls: type[Message]) -> None:
     """And kio has no newer one, but for what scripts/wire_apis.py gives a reason to leave out."""
     newer = cls.api.max_version + 1
     assert known_to_kio(cls, cls.api.max_version)
-    left_out = {"InitProducerId", "AddPartitionsToTxn", "ListTransactions"}
+    left_out = {"InitProducerId", "ListTransactions"}
     assert known_to_kio(cls, newer) == (cls.api.name in left_out)
     versions = [version for of, version in ORACLE if of is cls]
     assert versions == list(range(versions[0], newer))

@@ -40,6 +40,7 @@ from .settings import Address, RemoteSettings, is_path, shown_address
 R = TypeVar("R", bound=Response)
 
 SPOKEN: Final[Mapping[str, tuple[int, int]]] = {
+    "AddPartitionsToTxn": (4, 5),
     "ApiVersions": (0, 4),
     "CreatePartitions": (0, 3),
     "CreateTopics": (4, 7),
@@ -67,8 +68,10 @@ SPOKEN: Final[Mapping[str, tuple[int, int]]] = {
     "Produce": (3, 12),
     "SyncGroup": (0, 5),
     "TxnOffsetCommit": (5, 5),
+    "WriteTxnMarkers": (1, 2),
 }
-"""API -> the versions that this client supports, both included."""
+"""API -> the versions that this client supports, both included. AddPartitionsToTxn and WriteTxnMarkers are
+what a broker asks another one."""
 
 _SOFTWARE: Final = "embedlog"
 _RECEIVE_BYTES: Final = 1 << 14

@@ -11,7 +11,9 @@ from concurrent.futures import Future
 from typing import Final, TypeVar
 
 from ...errors import EmbedlogError, MemberIdRequired, UnknownMember
+from ...files.names import TRANSACTION_STATE_TOPIC
 from ...groups.coordinator import REMOTE
+from ...groups.offsets import OFFSETS_TOPIC
 from ...model import JoinResult
 from ...validation import check_group
 from ...wire.apis.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
@@ -94,7 +96,8 @@ class GroupHandlers:
             )
             message = NO_TRANSACTIONS
         else:
-            found = self._broker.coordination.coordinator_of(key)
+            topic = TRANSACTION_STATE_TOPIC if key_type == _TRANSACTION else OFFSETS_TOPIC
+            found = self._broker.coordination.coordinator_of(key, topic)
             if found is None:
                 code, message = ErrorCode.COORDINATOR_NOT_AVAILABLE, "there is no coordinator now"
             else:
@@ -145,7 +148,7 @@ class GroupHandlers:
             return failed(error)
         self._note(context, request.group_id, request.member_id, request.group_instance_id)
         response = self._requests.run_async(
-            request.group_id, join, lambda joined: _encode_joined(context, joined), failed
+            context, request.group_id, join, lambda joined: _encode_joined(context, joined), failed
         )
         return self._waiting(context, response)
 
@@ -189,6 +192,7 @@ class GroupHandlers:
             )
 
         response = self._requests.run_async(
+            context,
             request.group_id,
             sync,
             synced,

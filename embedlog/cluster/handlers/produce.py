@@ -8,8 +8,10 @@ the connection has its thread to itself; its next request waits for it.
 A small request that differs from the one before on its connection only in its records is read and answered by
 a template (wire/request_template.py). Its records are handled like any others.
 
-A transactional batch needs its partition to be part of the producer's transaction. From v12 on (KIP-890) the
-request adds those that are not, all at once and in another thread; before, AddPartitionsToTxn has done it.
+A transactional batch needs its partition's permission, which the coordinator of its transaction gives
+(cluster/transaction_permission.py). From v12 on (KIP-890) the request adds the partitions that are not part
+of the transaction; before, AddPartitionsToTxn has done it. The coordinator may be another broker: the request
+waits for it without a thread.
 
 On the owner's socket a request may ask to wait for the fsync, and a batch may state the offset that it
 expects (wire/owner_apis.py).
@@ -77,6 +79,7 @@ from ..broker_context import (
 from ..connection import CloseConnection
 from ..down_conversion import as_batches
 from ..futures import flatten_future, map_future, when_all
+from ..transaction_permission import Refused
 
 _FIRST_WITH_ABORTABLE: Final = 11  # knows TRANSACTION_ABORTABLE
 _FIRST_THAT_ADDS: Final = 12  # partitions to transactions
@@ -86,9 +89,7 @@ _ACKS: Final = frozenset({-1, 0, 1})
 
 _PartitionResult = PartitionProduceResponse | Future[PartitionProduceResponse]
 _Result = ProduceResponse | Future[ProduceResponse | None] | None
-_Refused = Mapping[TopicPartition, EmbedlogError]
-
-_NOTHING_REFUSED: Final[_Refused] = MappingProxyType({})
+_NOTHING_REFUSED: Final[Mapping[TopicPartition, EmbedlogError]] = MappingProxyType({})
 
 
 class _Options(NamedTuple):
@@ -130,19 +131,22 @@ class ProduceHandlers:
     def produce(self, context: RequestContext, request: ProduceRequest) -> _Result:
         if sum(len(topic.partition_data) for topic in request.topic_data) > _MANY:
             _copy_records(request)
-            return flatten_future(self._broker.run_large(self._add_and_produce, context, request))
+            return flatten_future(self._broker.run_large(self._permit_and_produce, context, request))
         transactions = self._broker.transactions
         if (
             transactions is not None
             and request.transactional_id is not None
-            and (not transactions.is_loaded or any(self._not_added(context, request)))
+            and (not transactions.is_loaded or any(self._not_permitted(context, request)))
         ):
             _copy_records(request)
-            return flatten_future(self._broker.run_blocking(self._add_and_produce, context, request))
+            return flatten_future(self._broker.run_blocking(self._permit_and_produce, context, request))
         return self._produce(context, request)
 
     def _produce(
-        self, context: RequestContext, request: ProduceRequest, refused: _Refused = _NOTHING_REFUSED
+        self,
+        context: RequestContext,
+        request: ProduceRequest,
+        refused: Mapping[TopicPartition, EmbedlogError] = _NOTHING_REFUSED,
     ) -> _Result:
         results: list[list[_PartitionResult]] = []
         for topic in request.topic_data:
@@ -223,7 +227,7 @@ class ProduceHandlers:
         request: ProduceRequest,
         topic: str | None,
         data: PartitionProduceData,
-        refused: _Refused,
+        refused: Mapping[TopicPartition, EmbedlogError],
     ) -> _PartitionResult:
         records = memoryview(data.records or b"")  # type: ignore[arg-type]
         options = _options(request, data)
@@ -352,39 +356,37 @@ class ProduceHandlers:
 
     # -- transactions ----------------------------------------------------------------------------------
 
-    def _add_and_produce(self, context: RequestContext, request: ProduceRequest) -> _Result:
-        """Add the partitions that are not part of the transaction, and append."""
-        refused: dict[TopicPartition, EmbedlogError] = {}
-        missing: dict[ProducerIdAndEpoch, list[TopicPartition]] = {}
-        if self._broker.transactions is not None and request.transactional_id is not None:
+    def _permit_and_produce(self, context: RequestContext, request: ProduceRequest) -> _Result:
+        """Get the permission that partitions lack, and append."""
+        asked: list[Future[Refused]] = []
+        transactions, permissions = self._broker.transactions, self._broker.permissions
+        if transactions is not None and permissions is not None and request.transactional_id is not None:
             with contextlib.suppress(EmbedlogError):  # as if it had none
-                self._broker.transactions.load()
-            for producer, name in self._not_added(context, request):
+                transactions.load()
+            missing: dict[ProducerIdAndEpoch, list[TopicPartition]] = {}
+            for producer, name in self._not_permitted(context, request):
                 missing.setdefault(producer, []).append(name)
-        for producer, names in missing.items():
-            refused.update(self._add(request.transactional_id or "", producer, names))
-        return self._produce(context, request, refused)
+            adds = context.version >= _FIRST_THAT_ADDS
+            asked = [
+                permissions.get(request.transactional_id, producer, names, adds=adds)
+                for producer, names in missing.items()
+            ]
 
-    def _add(
-        self, transactional_id: str, producer: ProducerIdAndEpoch, names: list[TopicPartition]
-    ) -> dict[TopicPartition, EmbedlogError]:
-        """Add partitions to a transaction. Returns those that were not added, and why."""
-        assert self._broker.transactions is not None
-        try:
-            self._broker.transactions.add_partitions(transactional_id, producer, names)
-        except EmbedlogError as error:
-            return dict.fromkeys(names, error)
-        return {}
+        def produce() -> _Result:
+            return self._produce(context, request, {k: v for each in asked for k, v in each.result().items()})
 
-    def _not_added(
+        if all(each.done() for each in asked):
+            return produce()
+        run = self._broker.run_blocking
+        return flatten_future(map_future(when_all(asked), lambda _: flatten_future(run(produce))))
+
+    def _not_permitted(
         self, context: RequestContext, request: ProduceRequest
     ) -> Iterator[tuple[ProducerIdAndEpoch, TopicPartition]]:
-        """The partitions with a transactional batch that are not part of its producer's transaction.
+        """The partitions with a transactional batch that they do not permit.
 
         Without those of which the request will be told another error.
         """
-        if context.version < _FIRST_THAT_ADDS:
-            return
         for topic in request.topic_data:
             name = self._topic_name(context, topic)
             for data in topic.partition_data:

@@ -83,6 +83,7 @@ class TransactionAdminHandlers:
         if not transactional_id:
             return describe_transactions.TransactionState(error_code=ErrorCode.INVALID_REQUEST)
         try:
+            self._requests.check_coordinates_transactions(transactional_id)
             return _described(transactional_id, self._coordinator.describe(transactional_id))
         except EmbedlogError as error:
             return _failed(transactional_id, error)

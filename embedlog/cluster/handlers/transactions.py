@@ -12,8 +12,10 @@ requests, and which error codes each version of a client understands:
     a partition that was not added  INVALID_TXN_STATE; TRANSACTION_ABORTABLE from Produce v11 and
                                     TxnOffsetCommit v4 on (KIP-890)
 
-A broker of a cluster has no coordinator of transactions. It says so when a producer looks for one
-(handlers/groups.py), and does not offer the other requests.
+In a cluster an id's coordinator, the brokers of its partitions and the coordinators of its groups may be
+different brokers. The coordinator answers the producer, and brokers that ask whether their partitions are
+part of the transaction. Offsets are committed where the group is coordinated, which asks like any other
+partition's broker.
 
 Requests are executed as those of groups are (cluster/group_requests.py): outside the processors' threads, and
 once the groups have been loaded.
@@ -21,9 +23,10 @@ once the groups have been loaded.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Final
+from types import MappingProxyType
+from typing import Final, TypeAlias
 
 from ...errors import (
     Closed,
@@ -38,7 +41,8 @@ from ...errors import (
     StorageError,
     UnknownMember,
 )
-from ...files.names import INTERNAL_TOPICS
+from ...files.names import INTERNAL_TOPICS, TRANSACTION_STATE_TOPIC
+from ...groups.offsets import OFFSETS_TOPIC
 from ...groups.transaction import ProducerIdAndEpoch
 from ...groups.transaction_coordinator import TransactionCoordinator
 from ...model import NO_EPOCH, CommittedOffset, TopicPartition
@@ -47,7 +51,10 @@ from ...wire.apis.add_partitions_to_txn import (
     AddPartitionsToTxnPartitionResult,
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
+    AddPartitionsToTxnResult,
+    AddPartitionsToTxnTopic,
     AddPartitionsToTxnTopicResult,
+    AddPartitionsToTxnTransaction,
 )
 from ...wire.apis.end_txn import EndTxnRequest, EndTxnResponse
 from ...wire.apis.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
@@ -58,9 +65,13 @@ from ...wire.apis.txn_offset_commit import (
     TxnOffsetCommitResponseTopic,
 )
 from ...wire.error_codes import ErrorCode
-from ..api_errors import CodeFor, error_code_for, group_error_code_for
+from ..api_errors import ApiError, CodeFor, error_code_for, group_error_code_for
 from ..broker_context import BrokerContext, Handler, RequestContext
-from ..group_requests import GroupRequests
+from ..futures import completed, flatten_future, map_future
+from ..group_requests import GroupRequests, settle, settle_after
+from ..transaction_permission import CoordinatorUnavailable
+
+Refused: TypeAlias = Mapping[TopicPartition, ErrorCode]
 
 _ADDED_FIRST: Final = 0  # the transaction.version of a client that adds partitions itself
 _RAISES_EPOCHS: Final = 2
@@ -74,6 +85,11 @@ _COMMIT_WITH_LOADING: Final = 2  # ... that know COORDINATOR_LOAD_IN_PROGRESS
 _COMMIT_WITH_ABORTABLE: Final = 4  # ... that know TRANSACTION_ABORTABLE
 _COMMIT_THAT_ADDS: Final = 5  # ... of transaction.version 2
 _END_THAT_RAISES_EPOCHS: Final = 5
+_ADD_OF_BROKERS: Final = 4
+_VERIFY_WITH_ABORTABLE: Final = 5
+
+_NOTHING_REFUSED: Final[Refused] = MappingProxyType({})
+_MARKERS_WAIT_MS: Final = 1_000
 
 
 class TransactionHandlers:
@@ -134,11 +150,11 @@ class TransactionHandlers:
                 code = _code(error, knows_fenced=context.version >= _INIT_WITH_FENCED)
             return InitProducerIdResponse(error_code=code)
 
-        return self._requests.run(context, begin, failed)
+        return self._requests.run(context, begin, failed, transactional_id=transactional_id)
 
     def _new_producer(self) -> InitProducerIdResponse:
         try:
-            return InitProducerIdResponse(producer_id=self._broker.new_producer_id())
+            return InitProducerIdResponse(producer_id=self._broker.producer_ids.next())
         except EmbedlogError as error:
             return InitProducerIdResponse(error_code=self._code_for(error))
 
@@ -147,54 +163,83 @@ class TransactionHandlers:
     def add_partitions(
         self, context: RequestContext, request: AddPartitionsToTxnRequest
     ) -> AddPartitionsToTxnResponse | Future[AddPartitionsToTxnResponse]:
-        """All of them, or none."""
-        names = [
-            TopicPartition(topic.name, number)
-            for topic in request.v3_and_below_topics
-            for number in topic.partitions
-        ]
-        refused = {name: code for name in names if (code := self._refusal(name)) is not ErrorCode.NONE}
+        """All of a transaction's partitions, or none. Brokers ask for several transactions at once, from v4
+        on."""
+        if context.version >= _ADD_OF_BROKERS:
+            return self._requests.run(
+                context,
+                lambda: AddPartitionsToTxnResponse(
+                    results_by_transaction=[
+                        self._add_for_broker(context, each) for each in request.transactions
+                    ]
+                ),
+                lambda error: AddPartitionsToTxnResponse(error_code=_code(error, knows_fenced=True)),
+            )
+        transactional_id, topics = request.v3_and_below_transactional_id, request.v3_and_below_topics
+        producer = ProducerIdAndEpoch(request.v3_and_below_producer_id, request.v3_and_below_producer_epoch)
 
-        def answer(code: ErrorCode) -> AddPartitionsToTxnResponse:
+        def answer(code: ErrorCode, refused: Refused = _NOTHING_REFUSED) -> AddPartitionsToTxnResponse:
             return AddPartitionsToTxnResponse(
-                results_by_topic_v3_and_below=[
-                    AddPartitionsToTxnTopicResult(
-                        name=topic.name,
-                        results_by_partition=[
-                            AddPartitionsToTxnPartitionResult(
-                                partition_index=number,
-                                partition_error_code=refused.get(TopicPartition(topic.name, number), code),
-                            )
-                            for number in topic.partitions
-                        ],
-                    )
-                    for topic in request.v3_and_below_topics
-                ]
+                results_by_topic_v3_and_below=_results_by_topic(topics, code, refused)
             )
 
         def add() -> AddPartitionsToTxnResponse:
-            producer = ProducerIdAndEpoch(
-                request.v3_and_below_producer_id, request.v3_and_below_producer_epoch
-            )
-            self._coordinator.add_partitions(
-                request.v3_and_below_transactional_id, producer, names, client_version=_ADDED_FIRST
-            )
+            names = self._known(topics)
+            refused = self._refused(names, INTERNAL_TOPICS)
+            if refused:
+                return answer(ErrorCode.OPERATION_NOT_ATTEMPTED, refused)
+            self._coordinator.add_partitions(transactional_id, producer, names, client_version=_ADDED_FIRST)
             return answer(ErrorCode.NONE)
 
-        if refused:
-            return answer(ErrorCode.OPERATION_NOT_ATTEMPTED)
-        if not request.v3_and_below_transactional_id:
+        if not transactional_id:
             return answer(ErrorCode.INVALID_REQUEST)
         return self._requests.run(
             context,
             add,
             lambda error: answer(_code(error, knows_fenced=context.version >= _OTHERS_WITH_FENCED)),
+            transactional_id=transactional_id,
         )
 
-    def _refusal(self, name: TopicPartition) -> ErrorCode:
-        if name.topic in INTERNAL_TOPICS:
-            return ErrorCode.TOPIC_AUTHORIZATION_FAILED
-        return self._missing(name)
+    def _add_for_broker(
+        self, context: RequestContext, asked: AddPartitionsToTxnTransaction
+    ) -> AddPartitionsToTxnResult:
+        """Add the partitions of another broker, or verify that they were added."""
+        refused = _NOTHING_REFUSED
+        code = ErrorCode.NONE
+        producer = ProducerIdAndEpoch(asked.producer_id, asked.producer_epoch)
+        try:
+            self._requests.check_coordinates_transactions(asked.transactional_id)
+            names = self._known(asked.topics)
+            if asked.verify_only:
+                self._coordinator.check_partitions(asked.transactional_id, producer, names)
+            elif refused := self._refused(names, INTERNAL_TOPICS - {OFFSETS_TOPIC}):
+                code = ErrorCode.OPERATION_NOT_ATTEMPTED
+            else:
+                self._coordinator.add_partitions(asked.transactional_id, producer, names)
+        except InvalidTxnState:
+            with_abortable = context.version >= _VERIFY_WITH_ABORTABLE
+            code = ErrorCode.TRANSACTION_ABORTABLE if with_abortable else ErrorCode.INVALID_TXN_STATE
+        except EmbedlogError as error:
+            code = _code(error, knows_fenced=True)
+        return AddPartitionsToTxnResult(
+            transactional_id=asked.transactional_id,
+            topic_results=_results_by_topic(asked.topics, code, refused),
+        )
+
+    def _known(self, topics: Sequence[AddPartitionsToTxnTopic]) -> list[TopicPartition]:
+        """The partitions, once this broker knows the topics, which another one may just have created."""
+        if unknown := self._broker.coordination.unknown_topics({topic.name for topic in topics}):
+            self._broker.coordination.catch_up(unknown)
+        return [TopicPartition(topic.name, number) for topic in topics for number in topic.partitions]
+
+    def _refused(self, names: Sequence[TopicPartition], internal: Collection[str]) -> Refused:
+        """The partitions that cannot be added, and why."""
+        refused = {}
+        for name in names:
+            forbidden = ErrorCode.TOPIC_AUTHORIZATION_FAILED if name.topic in internal else ErrorCode.NONE
+            if code := forbidden or self._missing(name):
+                refused[name] = code
+        return refused
 
     def _missing(self, name: TopicPartition) -> ErrorCode:
         try:
@@ -209,6 +254,7 @@ class TransactionHandlers:
         producer = ProducerIdAndEpoch(request.producer_id, request.producer_epoch)
 
         def add() -> AddOffsetsToTxnResponse:
+            self._check_offsets_topic(request.group_id)
             self._coordinator.add_offsets(
                 request.transactional_id, producer, request.group_id, client_version=_ADDED_FIRST
             )
@@ -220,7 +266,13 @@ class TransactionHandlers:
 
         if not request.transactional_id:
             return AddOffsetsToTxnResponse(error_code=ErrorCode.INVALID_REQUEST)
-        return self._requests.run(context, add, failed, group=request.group_id)
+        return self._requests.run(context, add, failed, transactional_id=request.transactional_id)
+
+    def _check_offsets_topic(self, group: str) -> None:
+        """Raises ApiError if a cluster has not created the topic yet. A log of its own creates it at once."""
+        coordination = self._broker.coordination
+        if coordination.partition_of(group) is None and coordination.coordinator_of(group) is None:
+            raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{OFFSETS_TOPIC} is being created")
 
     # -- TxnOffsetCommit -------------------------------------------------------------------------------
 
@@ -243,11 +295,13 @@ class TransactionHandlers:
                 epoch = max(given.committed_leader_epoch, NO_EPOCH)
                 offsets[name] = CommittedOffset(given.committed_offset, epoch, metadata)
 
-        def commit() -> TxnOffsetCommitResponse:
-            adds = context.version >= _COMMIT_THAT_ADDS
+        producer = ProducerIdAndEpoch(request.producer_id, request.producer_epoch)
+        adds = context.version >= _COMMIT_THAT_ADDS
+
+        def commit() -> None:
             self._coordinator.commit_offsets(
                 request.transactional_id,
-                ProducerIdAndEpoch(request.producer_id, request.producer_epoch),
+                producer,
                 request.group_id,
                 offsets,
                 member_id=request.member_id,
@@ -255,16 +309,60 @@ class TransactionHandlers:
                 group_instance_id=request.group_instance_id,
                 client_version=_RAISES_EPOCHS if adds else _ADDED_FIRST,
             )
-            return _answer(request, refused, ErrorCode.NONE)
+
+        def commit_permitted() -> None:
+            self._broker.groups.commit_in_transaction(
+                request.group_id,
+                offsets,
+                *producer,
+                member_id=request.member_id,
+                generation=request.generation_id,
+                group_instance_id=request.group_instance_id,
+            )
+
+        def begin() -> Future[None]:
+            if self._broker.coordination.coordinates(request.transactional_id, TRANSACTION_STATE_TOPIC):
+                commit()
+                return completed(None)
+            return self._permitted(
+                request.transactional_id, producer, request.group_id, adds, commit_permitted
+            )
 
         if not offsets:
             return _answer(request, refused, ErrorCode.NONE)
-        return self._requests.run(
+        return self._requests.run_async(
             context,
-            commit,
+            request.group_id,
+            begin,
+            lambda _: _answer(request, refused, ErrorCode.NONE),
             lambda error: _answer(request, refused, self._commit_code(context, request, error)),
-            group=request.group_id,
             timeout_ms=self._broker.settings.offsets_commit_timeout_ms,
+        )
+
+    def _permitted(
+        self,
+        transactional_id: str,
+        producer: ProducerIdAndEpoch,
+        group: str,
+        adds: bool,
+        commit: Callable[[], None],
+    ) -> Future[None]:
+        """Commit once the partition of the group's offsets has the permission of another broker's
+        coordinator."""
+        permissions = self._broker.permissions
+        assert permissions is not None
+        name = self._broker.groups.offsets_partition(group)
+        if self._broker.store.partition(*name).allows_transaction(*producer):
+            commit()
+            return completed(None)
+
+        def go_on(refused: Mapping[TopicPartition, EmbedlogError]) -> Future[None]:
+            for error in refused.values():
+                raise error
+            return self._broker.run_blocking(commit)
+
+        return flatten_future(
+            map_future(permissions.get(transactional_id, producer, [name], adds=adds), go_on)
         )
 
     def _commit_code(
@@ -272,7 +370,9 @@ class TransactionHandlers:
     ) -> ErrorCode:
         if isinstance(error, InvalidTxnState) and context.version >= _COMMIT_WITH_ABORTABLE:
             return ErrorCode.TRANSACTION_ABORTABLE
-        if isinstance(error, ConcurrentTransactions) and context.version < _COMMIT_THAT_ADDS:
+        if isinstance(error, CoordinatorUnavailable) or (
+            isinstance(error, ConcurrentTransactions) and context.version < _COMMIT_THAT_ADDS
+        ):
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         if isinstance(error, (UnknownMember, IllegalGeneration)) and request.generation_id >= 0:
             try:
@@ -289,16 +389,24 @@ class TransactionHandlers:
     # -- EndTxn ----------------------------------------------------------------------------------------
 
     def end(self, context: RequestContext, request: EndTxnRequest) -> EndTxnResponse | Future[EndTxnResponse]:
+        """Answered once all markers are written, if that does not take long: then the next transaction may
+        begin."""
         raises_epoch = context.version >= _END_THAT_RAISES_EPOCHS
 
-        def end() -> EndTxnResponse:
+        def end() -> Future[EndTxnResponse]:
             producer = self._coordinator.end(
                 request.transactional_id,
                 ProducerIdAndEpoch(request.producer_id, request.producer_epoch),
                 commit=request.committed,
                 client_version=_RAISES_EPOCHS if raises_epoch else _ADDED_FIRST,
             )
-            return EndTxnResponse(producer_id=producer.producer_id, producer_epoch=producer.producer_epoch)
+            answer = EndTxnResponse(producer_id=producer.producer_id, producer_epoch=producer.producer_epoch)
+            ended: Future[EndTxnResponse] = Future()
+            over = self._coordinator.when_over(request.transactional_id)
+            over.add_done_callback(lambda _: settle(ended, answer))
+            if not ended.done():
+                settle_after(context, ended, _MARKERS_WAIT_MS, lambda: answer)
+            return ended
 
         def failed(error: EmbedlogError) -> EndTxnResponse:
             knows_fenced = context.version >= _OTHERS_WITH_FENCED
@@ -306,7 +414,28 @@ class TransactionHandlers:
 
         if not request.transactional_id:
             return EndTxnResponse(error_code=ErrorCode.INVALID_REQUEST)
-        return self._requests.run(context, end, failed)
+        return self._requests.run_async(
+            context, None, end, lambda answer: answer, failed, transactional_id=request.transactional_id
+        )
+
+
+def _results_by_topic(
+    topics: Sequence[AddPartitionsToTxnTopic], code: ErrorCode, refused: Refused
+) -> list[AddPartitionsToTxnTopicResult]:
+    """`code` is for all partitions without an error of their own."""
+    return [
+        AddPartitionsToTxnTopicResult(
+            name=topic.name,
+            results_by_partition=[
+                AddPartitionsToTxnPartitionResult(
+                    partition_index=number,
+                    partition_error_code=refused.get(TopicPartition(topic.name, number), code),
+                )
+                for number in topic.partitions
+            ],
+        )
+        for topic in topics
+    ]
 
 
 def _answer(
