@@ -42,6 +42,7 @@ from embedlog.errors import (
 )
 from embedlog.files.names import TRANSACTION_STATE_TOPIC
 from embedlog.model import TopicPartition
+from embedlog.store.producer_ids import producer_ids_of
 from embedlog.store.store import Store
 
 
@@ -476,6 +477,25 @@ def test_transactional_ids_are_coordinated_by_hash(members: Members) -> None:
     assert both[0].partition_of("g") is None
     assert both[0].latest_coordinator_epoch == 0
     assert len(members.stores[0].by_topic[TRANSACTION_STATE_TOPIC]) == 50
+
+
+def test_producer_ids_of_a_directory_that_joins_are_not_assigned_again(
+    members: Members, tmp_path: Path
+) -> None:
+    """By no broker: also those that nothing has been written with yet."""
+    store = Store(str(tmp_path / "0"))
+    store.create_topic("t", 1, {})
+    assert producer_ids_of(store).next(5_000) == range(5_000)
+    store.close()
+    members.join(0)
+    other = members.join(1)
+    assert other.next_producer_ids(10) == range(5_000, 5_010)
+    store = Store(str(tmp_path / "2"))
+    store.create_topic("u", 1, {})
+    producer_ids_of(store).next(100)
+    store.close()
+    members.join(2)
+    assert other.next_producer_ids(10) == range(5_010, 5_020), "they were assigned before"
 
 
 def test_where_partitions_are(members: Members) -> None:

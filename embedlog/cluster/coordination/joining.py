@@ -6,7 +6,7 @@
     3  Store the cluster in the directory (cluster.json). A new directory, or one that was served standalone
        until now, registers its topics, with all their partitions on this broker. A topic name that the
        cluster has already is an error before anything changes. So is a broker id that is in use: a mistyped
-       id must not be stored.
+       id must not be stored. Producer ids that the directory has assigned are not assigned again.
     4  Register the broker's address under its id.
 
 For a directory that has joined before, the registries decide which topics exist: it deletes those that were
@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from ...errors import BrokerIdInUse, DirectoryError, InvalidArgument, ZooKeeperError
+from ...store.producer_ids import producer_ids_of
 from ...store.store import Store
 from ..zookeeper import contents, paths
 from ..zookeeper.client import ZooKeeper
@@ -79,6 +80,8 @@ def join(zookeeper: ZooKeeper, store: Store, address: BrokerAddress, stopped: Ca
             if zookeeper.get(paths.broker(node_id)) is None:
                 break
         _register_local_topics(zookeeper, store, node_id)
+        if store.topics():
+            _reserve_producer_ids(zookeeper, producer_ids_of(store).next(1)[0], node_id)
         write_broker_metadata(store, BrokerMetadata(cluster_id, node_id))
     return cluster_id
 
@@ -103,6 +106,20 @@ def _register_local_topics(zookeeper: ZooKeeper, store: Store, node_id: int) -> 
         zookeeper.create(paths.topic(topic.name), registered.encode())
     if missing:
         logger.info("registered %d topics of %s in the cluster", len(missing), store.path)
+
+
+def _reserve_producer_ids(zookeeper: ZooKeeper, first_unused: int, node_id: int) -> None:
+    """No broker assigns a producer id below `first_unused` from now on."""
+    while True:
+        found = zookeeper.get(paths.PRODUCER_IDS)
+        last = -1 if found is None or not found.data else contents.ProducerIds.decode(found.data).last
+        if last + 1 >= first_unused:
+            return
+        data = contents.ProducerIds(node_id, last + 1, first_unused - 1).encode()
+        if found is None:
+            zookeeper.create(paths.PRODUCER_IDS, data)
+        else:
+            zookeeper.replace(paths.PRODUCER_IDS, data, found.version)
 
 
 def register(
