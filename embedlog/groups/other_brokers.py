@@ -45,3 +45,8 @@ class OtherBrokers(Protocol):
         locks. A marker of this end that is being sent to the partition already is not sent twice. Returns
         False if too many are being sent, or if it is not known where the partition is: then nothing is done.
         """
+
+
+def is_here(others: OtherBrokers | None, name: TopicPartition) -> bool:
+    """Is a partition on this broker? Without other brokers each is."""
+    return others is None or others.place(name) is Place.HERE

@@ -52,7 +52,7 @@ from ..validation import check_int
 from ..wire.transaction_state import TransactionMetadata
 from .coordinator import GroupCoordinator
 from .end_waiters import EndWaiters
-from .other_brokers import End, OtherBrokers
+from .other_brokers import End, OtherBrokers, is_here
 from .transaction import RAISES_EPOCHS, Change, ProducerIdAndEpoch, Transaction
 from .transaction_log import TransactionLog
 from .transaction_markers import TransactionMarkers
@@ -87,7 +87,7 @@ class TransactionCoordinator:
     def __init__(self, store: Store, groups: GroupCoordinator, others: OtherBrokers | None = None) -> None:
         self._store = store
         self._others = others
-        self._log = TransactionLog(store)
+        self._log = TransactionLog(store, others)
         self._groups = groups
         self._markers = TransactionMarkers(store, groups, self._log, others, self._marked)
         self._expiration_ms = store.settings.transactional_id_expiration_ms
@@ -182,7 +182,7 @@ class TransactionCoordinator:
                 self._make(transaction, change)
                 self._schedule(change.metadata.start_ms + change.metadata.timeout_ms)
             for partition in found:
-                if self._markers.is_here(partition.name):
+                if is_here(self._others, partition.name):
                     with contextlib.suppress(StorageError):  # its appends fail for the same reason
                         partition.allow_transaction(*producer, transaction_version=client_version)
 

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Sequence
 from typing import Final
 
-from ..errors import CorruptRecord
+from ..errors import CorruptRecord, InvalidArgument, shown
 from ..files.names import TRANSACTION_STATE_TOPIC
 from ..model import PartitionState, TopicPartition
 from ..partition import Partition
@@ -26,6 +26,7 @@ from ..wire.transaction_state import (
     encode_key,
     encode_value,
 )
+from .other_brokers import OtherBrokers, is_here
 from .topic_records import each_record
 from .transaction import ProducerIdAndEpoch
 
@@ -40,16 +41,23 @@ TOPIC_SETTINGS: Final = {
 
 
 class TransactionLog:
-    """The topic in a store. Safe between threads."""
+    """The topic in a store. Safe between threads.
 
-    def __init__(self, store: Store) -> None:
+    Args:
+        others: the other brokers of a cluster, which have some of the partitions; None if all are here.
+    """
+
+    def __init__(self, store: Store, others: OtherBrokers | None) -> None:
         self._store = store
+        self._others = others
         self._places: dict[str, tuple[bytes, Partition]] = {}  # id -> its key and its partition
 
     def append(self, transactional_id: str, metadata: TransactionMetadata | None) -> None:
-        """Store what an id has come to; None: it is forgotten. The first use creates the topic.
+        """Store what an id has come to; None: it is forgotten. The first use creates the topic, but for a
+        cluster's.
 
-        Raises InvalidArgument for an id above 32,767 bytes; otherwise as `Partition.append`.
+        Raises InvalidArgument for an id above 32,767 bytes, and for one that another broker coordinates;
+        otherwise as `Partition.append`.
         """
         place = self._places.get(transactional_id)
         if place is None:
@@ -77,7 +85,7 @@ class TransactionLog:
         Raises PartitionFailed: a flush has failed, so that the last records are hidden until the partition is
         reopened, and may come back then. CorruptRecord if a batch is damaged, StorageError.
         """
-        partitions = self._partitions()
+        partitions = self._partitions_here()
         for partition in partitions:
             _check_online(partition)
         found = read_transactions(partitions)
@@ -90,7 +98,7 @@ class TransactionLog:
         the older ones. Raises as `read`.
         """
         found = {}
-        for partition in self._partitions():
+        for partition in self._partitions_here():
             for record in each_record(partition):
                 try:
                     metadata = decode_value(record.value or b"")
@@ -104,11 +112,18 @@ class TransactionLog:
     def _partitions(self) -> tuple[Partition, ...]:
         return self._store.by_topic.get(TRANSACTION_STATE_TOPIC, ())
 
+    def _partitions_here(self) -> list[Partition]:
+        return [partition for partition in self._partitions() if is_here(self._others, partition.name)]
+
     def _partition_of(self, transactional_id: str) -> Partition:
-        if not self._partitions():
+        if not self._partitions() and self._others is None:
             self._store.create_topic(TRANSACTION_STATE_TOPIC, 1, TOPIC_SETTINGS, exist_ok=True)
         partitions = self._partitions()
-        return partitions[partition_for(transactional_id, len(partitions))]
+        if partitions:
+            found = partitions[partition_for(transactional_id, len(partitions))]
+            if is_here(self._others, found.name):
+                return found
+        raise InvalidArgument(f"another broker coordinates transactional id {shown(transactional_id)}")
 
 
 def read_transactions(partitions: Sequence[ReadablePartition]) -> dict[str, TransactionMetadata]:

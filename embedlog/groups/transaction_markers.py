@@ -30,7 +30,7 @@ from ..store.store import Store
 from .coordinator import GroupCoordinator
 from .marker import Marker
 from .offsets import OFFSETS_TOPIC
-from .other_brokers import End, OtherBrokers, Place
+from .other_brokers import End, OtherBrokers, Place, is_here
 from .transaction import RAISES_EPOCHS, ProducerIdAndEpoch, Transaction
 from .transaction_log import TransactionLog
 
@@ -64,12 +64,8 @@ class TransactionMarkers:
 
     def partitions(self, transaction: Transaction) -> list[Partition]:
         """The partitions of a transaction that are here, without those that were deleted."""
-        here = filter(self.is_here, transaction.metadata.partitions)
+        here = [name for name in transaction.metadata.partitions if is_here(self._others, name)]
         return [partition for partition in map(self._partition, here) if partition is not None]
-
-    def is_here(self, name: TopicPartition) -> bool:
-        """Does this broker lead the partition?"""
-        return self._others is None or self._others.place(name) is Place.HERE
 
     def write_missing(self, transaction: Transaction, end: End) -> EmbedlogError | None:
         """Write the markers of a prepared end that may be missing, or have them written. Returns an error if
