@@ -30,9 +30,8 @@ Source: Kafka's GroupMetadataManager and ConsumerGroup (KIP-848).
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import ClassVar, Final
 
 from ..errors import (
@@ -61,7 +60,6 @@ from .consumer_member import (
     ConsumerMember,
     EpochChange,
     FindTopic,
-    GroupTopic,
     HeartbeatResult,
     MatchTopics,
     MemberChange,
@@ -73,6 +71,7 @@ from .consumer_member import (
     TargetEpochChange,
     UnreleasedInstance,
     check_heartbeat,
+    hash_of,
 )
 from .events import GroupState, GroupType
 from .reconciliation import reconcile
@@ -381,7 +380,7 @@ class ConsumerGroup:
 
         matches_others: a pattern matches other topics than before.
         """
-        metadata_hash = _hash((name, find_topic(name)) for name in sorted(self._names()))
+        metadata_hash = hash_of((name, find_topic(name)) for name in sorted(self._names()))
         same = before is not None and before.subscribed == member.subscribed and not matches_others
         if not same or metadata_hash != self.epoch.metadata_hash:
             after = GroupEpoch(self.epoch.epoch + 1, metadata_hash)
@@ -483,9 +482,3 @@ class ConsumerGroup:
             self._revocations.pop(before.member_id, None)
         self._topics = +self._topics  # without topics to which no member subscribes any more
         self._patterns = +self._patterns
-
-
-def _hash(topics: Iterable[tuple[str, GroupTopic | None]]) -> int:
-    """A hash of the topics as they are: signed, of 64 bits, the same in each process."""
-    digest = hashlib.blake2b(repr(tuple(topics)).encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big", signed=True)

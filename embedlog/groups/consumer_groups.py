@@ -55,6 +55,7 @@ from .events import GroupDescription, GroupState, MemberDescription
 from .offsets import Offsets
 from .patterns import TopicPatterns
 from .registry import Group, GroupRegistry
+from .share_membership import ShareMembership
 
 logger = logging.getLogger(__name__)
 
@@ -141,10 +142,13 @@ class ConsumerGroups:
     def consumer_group(self, found: Group | None, name: str, member_epoch: int) -> ConsumerGroup:
         """The group for a heartbeat; a join makes it, or changes the type of a classic group without members.
 
-        Raises UnknownMember; InconsistentProtocol if the group is classic and has members.
+        Raises UnknownMember; InconsistentProtocol if the group is classic and has members, GroupNotFound if
+        it is a share group.
         """
         if isinstance(found, ConsumerGroup):
             return found
+        if isinstance(found, ShareMembership):
+            raise GroupNotFound(f"group {name!r} is not a consumer group")
         if member_epoch != JOIN:
             raise UnknownMember(f"group {name!r} has no such member: join again")
         if found is not None:

@@ -7,7 +7,8 @@ Source: Kafka's ConsumerGroupHeartbeat and ConsumerGroupMember (KIP-848).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 from ..errors import GroupError, InvalidArgument, shown
@@ -203,3 +204,9 @@ def check_heartbeat(beat: MemberHeartbeat) -> None:
         raise UnsupportedAssignor(
             f"there is no assignor {shown(beat.assignor)}: {', '.join(ASSIGNORS)} are supported"
         )
+
+
+def hash_of(topics: Iterable[tuple[str, GroupTopic | None]]) -> int:
+    """A hash of the topics as they are: signed, of 64 bits, the same in each process."""
+    digest = hashlib.blake2b(repr(tuple(topics)).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big", signed=True)

@@ -17,6 +17,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
+from typing import TypeVar
 
 from ..errors import Closed, EmbedlogError, GroupNotEmpty, InconsistentProtocol, UnknownMember
 from ..model import CommittedOffset, GroupMetadata, JoinResult, TopicPartition
@@ -31,12 +32,16 @@ from .consumer_group import ConsumerGroup
 from .consumer_groups import ConsumerGroupDescription, ConsumerGroups
 from .consumer_member import HeartbeatResult, MemberHeartbeat
 from .events import Effect, GroupDescription, JoinCompleted, JoinFailed
-from .expiry import expired_offsets, topics_read
+from .expiry import expire, topics_read
 from .marker import Marker
 from .offsets import Offsets, check_offsets, positions
 from .registry import Group, GroupRegistry
+from .share_membership import ShareMembership
+from .share_memberships import ShareMemberships
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 REMOTE = "/"
 """The prefix of the client_host of a broker's clients, as in Kafka. Other members are programs on this
@@ -55,6 +60,7 @@ class GroupCoordinator:
             same_metadata=same_topics,
         )
         self._consumer_groups = ConsumerGroups(store, self._offsets, self._groups)
+        self.share_groups = ShareMemberships(store, self._offsets, self._groups, self._locked)
         self._restored = False
         self._answers = Answers(self._store_metadata, self._leave_if_withdrawn)
         self._closed = False
@@ -95,6 +101,8 @@ class GroupCoordinator:
                 if isinstance(found, ConsumerGroup):
                     self._consumer_groups.check_convertible(found)
                     found = self._groups.create_classic(group)
+                elif isinstance(found, ShareMembership):
+                    raise InconsistentProtocol(f"group {group!r} is a share group")
             except (UnknownMember, InconsistentProtocol) as error:
                 return [JoinFailed(joined, error)]
             if on_rebalance is not None:
@@ -177,6 +185,9 @@ class GroupCoordinator:
             if isinstance(found, ConsumerGroup):
                 self._consumer_groups.remove(found, member_id, group_instance_id)
                 return []
+            if isinstance(found, ShareMembership):
+                self.share_groups.remove(found, member_id)
+                return []
             return found.leave(member_id, now_ms=self._store.clock_ms(), group_instance_id=group_instance_id)
 
         self._change(group, leave)
@@ -222,9 +233,7 @@ class GroupCoordinator:
 
     def describe_consumer_group(self, group: str) -> ConsumerGroupDescription:
         """Raises GroupNotFound, also for a classic group."""
-        with self._lock:
-            self._check_open()
-            return self._consumer_groups.describe(self._known(group))
+        return self._locked(lambda: self._consumer_groups.describe(self._groups.get(group)))
 
     # -- offsets ---------------------------------------------------------------------------------------
 
@@ -282,9 +291,7 @@ class GroupCoordinator:
     def offsets_partition(self, group: str) -> TopicPartition:
         """The partition of `__consumer_offsets` with a group's offsets. The first use creates the topic."""
         check_group(group)
-        with self._lock:
-            self._check_open()
-            return self._offsets.partition_of(group).name
+        return self._locked(lambda: self._offsets.partition_of(group).name)
 
     def end_transaction(self, number: int, marker: Marker) -> None:
         """End a transaction in a partition of `__consumer_offsets`: its offsets are the groups', or dropped.
@@ -297,9 +304,7 @@ class GroupCoordinator:
 
     def pending_offsets(self, group: str) -> set[TopicPartition]:
         """The partitions for which an open transaction may change a group's offset."""
-        with self._lock:
-            self._check_open()
-            return self._offsets.pending(group)
+        return self._locked(lambda: self._offsets.pending(group))
 
     def committed_offsets(
         self, group: str, partitions: Iterable[TopicPartition] | None = None, *, require_stable: bool = False
@@ -341,21 +346,10 @@ class GroupCoordinator:
         with self._lock:
             self._check_open()
             self._restore()
-            now = self._store.clock_ms()
+            before_ms = self._store.clock_ms() - retention_ms
             for group in self._groups:
-                classic = group if isinstance(group, ClassicGroup) else None
-                if classic and classic.is_unused and self._offsets.has_stored_members(group.name):
-                    # Members of an earlier open: they left now, not when they joined.
-                    self._offsets.save_metadata(group.name, classic.metadata())
-                offsets = self._offsets.of(group.name, None)
-                since = self._offsets.state_timestamp_ms(group.name)
-                expired = expired_offsets(
-                    offsets, topics_read(self._describe(group)), since, now - retention_ms
-                )
-                if group.is_unused and len(expired) == len(offsets) and not self._offsets.pending(group.name):
-                    self._forget(group.name)
-                else:
-                    self._offsets.delete(group.name, expired)
+                if not isinstance(group, ShareMembership):
+                    expire(group, self._describe(group), self._offsets, before_ms, self._forget)
 
     def forget_topic(self, topic: str) -> None:
         """Delete a deleted topic's offsets: a later topic of that name is another one."""
@@ -369,24 +363,17 @@ class GroupCoordinator:
     # -- groups ----------------------------------------------------------------------------------------
 
     def list_groups(self) -> list[str]:
-        """The groups with members or offsets, sorted."""
-        with self._lock:
-            self._check_open()
-            self._restore()
-            return sorted(group.name for group in self._groups)
+        """The groups with members or offsets, sorted; without share groups."""
+        groups = self._locked(lambda: list(self._groups))
+        return sorted(group.name for group in groups if not isinstance(group, ShareMembership))
 
     def describe_group(self, group: str) -> GroupDescription:
         """Raises GroupNotFound."""
-        with self._lock:
-            self._check_open()
-            return self._describe(self._known(group))
+        return self._locked(lambda: self._describe(self._groups.get(group)))
 
     def delete_group(self, group: str) -> None:
         """Delete a group without members, and its offsets. Raises GroupNotFound, GroupNotEmpty."""
-        with self._lock:
-            self._check_open()
-            self._known(group)
-            self._forget(group)
+        self._locked(lambda: self._forget(group))
 
     def adopt_group(self, group: str, metadata: GroupMetadata) -> None:
         """Take over the generation of a group without members from another coordinator.
@@ -439,9 +426,20 @@ class GroupCoordinator:
         if self._closed:
             raise Closed("the log is closed")
 
+    def _locked(self, work: Callable[[], T]) -> T:
+        """Do something with the groups loaded. The timer wakes when a member may have expired."""
+        with self._lock:
+            self._check_open()
+            self._restore()
+            result = work()
+            self._wake_when_due()
+            return result
+
     def _describe(self, group: Group) -> GroupDescription:
         if isinstance(group, ConsumerGroup):
             return self._consumer_groups.describe_like_classic(group)
+        if isinstance(group, ShareMembership):
+            return self.share_groups.describe_like_classic(group)
         return group.describe()
 
     def _restore(self, clients: bool = False, session_timeout_ms: int | None = None) -> None:
@@ -460,6 +458,9 @@ class GroupCoordinator:
                 stay = clients and all(each.client_host.startswith(REMOTE) for each in metadata.members)
                 members = metadata.members if stay else ()
                 group.restore(metadata._replace(members=members), self._store.clock_ms())
+        for name in loaded.share_groups:
+            if name not in self._groups:
+                self.share_groups.restore(name, session_timeout_ms)
         self._restored = True
 
     def _group(self, name: str, member_id: str, max_groups: int | None) -> Group:
@@ -519,8 +520,10 @@ class GroupCoordinator:
             for group in self._groups:
                 if isinstance(group, ClassicGroup):
                     completions += self._answers.carry_out(group.tick(now), group.name)
-                else:
+                elif isinstance(group, ConsumerGroup):
                     self._consumer_groups.tick(group, now)
+                else:
+                    self.share_groups.tick(group, now)
             due = self._groups.next_deadline_ms()
         for complete in completions:
             complete()

@@ -2,12 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from ..errors import CorruptRecord
 from ..model import NO_TIMESTAMP, CommittedOffset, TopicPartition
 from ..wire.consumer_protocol import PROTOCOL_TYPE, decode_subscription
+from .classic import ClassicGroup
+from .consumer_group import ConsumerGroup
 from .events import GroupDescription
+from .offsets import Offsets
+
+
+def expire(
+    group: ClassicGroup | ConsumerGroup,
+    described: GroupDescription,
+    offsets: Offsets,
+    before_ms: int,
+    forget: Callable[[str], None],
+) -> None:
+    """Delete the offsets of a group that have expired; the group, if it has no members and no others."""
+    if isinstance(group, ClassicGroup) and group.is_unused and offsets.has_stored_members(group.name):
+        # Members of an earlier open: they left now, not when they joined.
+        offsets.save_metadata(group.name, group.metadata())
+    committed, since = offsets.of(group.name, None), offsets.state_timestamp_ms(group.name)
+    expired = expired_offsets(committed, topics_read(described), since, before_ms)
+    if group.is_unused and len(expired) == len(committed) and not offsets.pending(group.name):
+        forget(group.name)
+    else:
+        offsets.delete(group.name, expired)
 
 
 def expired_offsets(

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+from typing import Any, Final, TypeAlias
 
 from ..codec import COMMIT, control_type, encode_batch
 from ..errors import CorruptRecord, UnstableOffsetCommit
@@ -24,10 +24,8 @@ from ..partition import Partition
 from ..storage.reader import ReadablePartition
 from ..store.store import Store
 from ..validation import as_topic_partition, check_committed
-from ..wire.consumer_group_state import StateKey, Value
-from ..wire.consumer_group_state import decode_value as decode_state_value
-from ..wire.consumer_group_state import encode_key as encode_state_key
-from ..wire.consumer_group_state import encode_value as encode_state_value
+from ..wire import consumer_group_state, share_group_state
+from ..wire.consumer_group_state import StateKey
 from ..wire.offsets_topic import (
     GroupKey,
     OffsetKey,
@@ -44,6 +42,9 @@ from .marker import Marker
 from .topic_records import each_batch
 
 logger = logging.getLogger(__name__)
+
+StateValue: TypeAlias = consumer_group_state.Value | share_group_state.Value
+"""What a record holds of a group of KIP-848, or of a share group."""
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 
@@ -64,8 +65,10 @@ class LoadedGroups:
     def __init__(self) -> None:
         self.offsets: dict[str, GroupOffsets] = {}
         self.metadata: dict[str, GroupMetadata] = {}
-        self.consumer_groups: dict[str, dict[StateKey, Value]] = {}
+        self.consumer_groups: dict[str, dict[StateKey, Any]] = {}
         """What there is of groups of KIP-848, by its keys."""
+        self.share_groups: dict[str, dict[StateKey, Any]] = {}
+        """What there is of the members of share groups, by its keys."""
         self._pending: dict[_Place, dict[tuple[str, TopicPartition], CommittedOffset]] = {}
 
     def apply(self, key: bytes | None, value: bytes | None) -> None:
@@ -84,17 +87,18 @@ class LoadedGroups:
             else:
                 self.offsets.setdefault(decoded.group, {})[name] = decode_offset_value(value)
         else:
-            decoded_value = None if value is None else decode_state_value(decoded.version, value)
-            self.apply_state(decoded, decoded_value)
+            decode_value = _of(decoded).decode_value
+            self.apply_state(decoded, None if value is None else decode_value(decoded.version, value))
 
-    def apply_state(self, key: StateKey, value: Value | None) -> None:
-        """Apply a record of a group of KIP-848."""
+    def apply_state(self, key: StateKey, value: StateValue | None) -> None:
+        """Apply a record of a group of KIP-848, or of a share group."""
+        groups = self.share_groups if _of(key) is share_group_state else self.consumer_groups
         if value is not None:
-            self.consumer_groups.setdefault(key.group, {})[key] = value
-        elif key.group in self.consumer_groups:
-            self.consumer_groups[key.group].pop(key, None)
-            if not self.consumer_groups[key.group]:
-                del self.consumer_groups[key.group]
+            groups.setdefault(key.group, {})[key] = value
+        elif key.group in groups:
+            groups[key.group].pop(key, None)
+            if not groups[key.group]:
+                del groups[key.group]
 
     # -- offsets of open transactions ------------------------------------------------------------------
 
@@ -133,8 +137,14 @@ class LoadedGroups:
             self.offsets.pop(group, None)
 
     def names(self) -> list[str]:
+        """The groups besides share groups."""
         pending = {group for group, _ in self.pending()}
         return sorted(self.offsets.keys() | self.metadata.keys() | self.consumer_groups.keys() | pending)
+
+
+def _of(key: StateKey) -> Any:
+    """The module that encodes and decodes records with such a key."""
+    return share_group_state if key.version in share_group_state.KEY_VERSIONS else consumer_group_state
 
 
 def check_offsets(offsets: Mapping[TopicPartition, CommittedOffset], *, negative: bool) -> None:
@@ -289,13 +299,16 @@ class Offsets:
             self._append(group, [(encode_group_key(group), encode_group_value(metadata))], now)
             loaded.metadata[group] = metadata
 
-    def save_state(self, group: str, records: Mapping[StateKey, Value | None]) -> None:
-        """Store what has changed of a group of KIP-848, all of it or nothing. Raises StorageError."""
+    def save_state(self, group: str, records: Mapping[StateKey, StateValue | None]) -> None:
+        """Store what has changed of a group of KIP-848 or a share group, all of it or nothing.
+
+        Raises StorageError.
+        """
         if not records:
             return
         loaded = self.load()
         pairs = [
-            (encode_state_key(key), None if value is None else encode_state_value(value))
+            (_of(key).encode_key(key), None if value is None else _of(key).encode_value(value))
             for key, value in records.items()
         ]
         self._append(group, pairs, self._store.clock_ms())
@@ -303,8 +316,10 @@ class Offsets:
             loaded.apply_state(key, value)
 
     def forget_state(self, group: str) -> None:
-        """Delete what there is of a group of KIP-848 besides its offsets."""
-        self.save_state(group, dict.fromkeys(self.load().consumer_groups.get(group, ())))
+        """Delete what there is of a group of KIP-848 or a share group besides its offsets."""
+        loaded = self.load()
+        keys = [*loaded.consumer_groups.get(group, ()), *loaded.share_groups.get(group, ())]
+        self.save_state(group, dict.fromkeys(keys))
 
     def partition_of(self, group: str) -> Partition:
         """The group's partition of the topic, which the first call creates."""

@@ -10,6 +10,8 @@
     reconciliation.py   how a member gets from what it has to what it is to have
     assignors.py        who is to have what
     consumer_groups.py  what the coordinator does with such groups
+    share_membership.py   the state machine of a share group's members
+    share_memberships.py  what the coordinator does with such groups
 
 A group id names one group, whatever its type. A further type is a state machine of its own that joins the
 union `Group`, with a member of GroupType as its tag.
@@ -31,8 +33,9 @@ from .classic import ClassicGroup
 from .consumer_group import ConsumerGroup
 from .events import Effect, GroupState
 from .member import new_member_id
+from .share_membership import ShareMembership
 
-Group: TypeAlias = ClassicGroup | ConsumerGroup
+Group: TypeAlias = ClassicGroup | ConsumerGroup | ShareMembership
 
 
 class GroupRegistry:
@@ -81,7 +84,7 @@ class GroupRegistry:
     def classic(self, name: str, member_id: str) -> ClassicGroup:
         """The group of a member of the classic protocol. Raises GroupNotFound, UnknownMember."""
         group = self.get(name)
-        if isinstance(group, ConsumerGroup):
+        if not isinstance(group, ClassicGroup):
             raise UnknownMember(f"group {name!r} has no member {member_id!r} of the classic protocol")
         return group
 
@@ -111,6 +114,12 @@ class GroupRegistry:
         group = self._groups[name] = ConsumerGroup(name)
         return group
 
+    def create_share(self, name: str) -> ShareMembership:
+        """A new share group. Raises InvalidGroup."""
+        check_group(name)
+        group = self._groups[name] = ShareMembership(name)
+        return group
+
     def delete(self, name: str) -> None:
         """Delete an Empty group. Raises GroupNotFound, GroupNotEmpty."""
         group = self.get(name)
@@ -125,10 +134,10 @@ class GroupRegistry:
         """
         group = self.get(name)
         del self._groups[name]
-        if isinstance(group, ConsumerGroup):
-            group.close()
-            return []
-        return group.close(error)
+        if isinstance(group, ClassicGroup):
+            return group.close(error)
+        group.close()
+        return []
 
     def close(self, error: EmbedlogError) -> list[Effect]:
         """Drop all groups: outstanding requests fail with `error`."""
