@@ -75,6 +75,13 @@ APIS: Final = {
     "ConsumerGroupDescribe": (0, 1),
     "ListConfigResources": (0, 1),
     "DescribeTopicPartitions": (0, 0),
+    "ShareGroupHeartbeat": (1, 1),
+    "ShareGroupDescribe": (1, 1),
+    "ShareFetch": (1, 2),
+    "ShareAcknowledge": (1, 2),
+    "DescribeShareGroupOffsets": (0, 1),
+    "AlterShareGroupOffsets": (0, 0),
+    "DeleteShareGroupOffsets": (0, 0),
 }
 """The first and the last version of each API that embedlog knows, in the order of the API keys."""
 

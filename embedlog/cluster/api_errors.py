@@ -13,6 +13,7 @@ from ..groups.consumer_member import (
     UnreleasedInstance,
     UnsupportedAssignor,
 )
+from ..groups.share_clients import InvalidRecordState
 from ..wire.error_codes import ErrorCode
 from ..wire.owner_apis import STORAGE_ERRORS
 
@@ -65,6 +66,7 @@ _CODES: Final[tuple[tuple[type[Exception], ErrorCode], ...]] = (  # subclasses b
     (UnreleasedInstance, ErrorCode.UNRELEASED_INSTANCE_ID),
     (UnsupportedAssignor, ErrorCode.UNSUPPORTED_ASSIGNOR),
     (InvalidRegularExpression, ErrorCode.INVALID_REGULAR_EXPRESSION),
+    (InvalidRecordState, ErrorCode.INVALID_RECORD_STATE),
     (errors.RebalanceInProgress, ErrorCode.REBALANCE_IN_PROGRESS),
     (errors.FencedInstance, ErrorCode.FENCED_INSTANCE_ID),
     (errors.MemberIdRequired, ErrorCode.MEMBER_ID_REQUIRED),

@@ -22,13 +22,14 @@ import tempfile
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from ..backends.local import WriterBackend
 from ..config import LogSettings, TopicSettings, sorted_settings
 from ..errors import Closed, InvalidArgument, ReadOnly, counted
 from ..files.filesystem import default_open_files
+from ..groups.share_coordinator import ShareGroupCoordinator
 from ..log import Log
 from ..open import open_directory
 from ..runtime.closing import Closing
@@ -176,6 +177,7 @@ class Broker(Closing):
                 converter,
                 self.log.backend.transactions if zookeeper is None else None,
                 meter,
+                None if zookeeper is not None else _shares_of(self.log.backend),
             )
             self.address = address
             self._dispatcher = Dispatcher(self.context)
@@ -236,6 +238,11 @@ class Broker(Closing):
         self._dispatcher.stop()
         self._server.stop(self._stop_timeout_s)
         self._undo.close()
+
+
+def _shares_of(backend: WriterBackend) -> Callable[[], ShareGroupCoordinator]:
+    """The coordinator of share groups is created when it is first used."""
+    return lambda: backend.share_coordinator
 
 
 def _claim(store: Store) -> None:

@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple, ParamSpec, TypeAlias, TypeVar
 
 from ..errors import TopicNotFound
 from ..groups.coordinator import GroupCoordinator
+from ..groups.share_coordinator import ShareGroupCoordinator
 from ..groups.transaction_coordinator import TransactionCoordinator
 from ..partition import Partition
 from ..store.store import Store
@@ -16,6 +17,7 @@ from ..wire.error_codes import ErrorCode
 from .api_errors import ApiError
 from .connection import Connection
 from .coordination import Coordination
+from .group_settings import GroupConfigs
 from .meter import Meter
 from .principal import Principal
 from .producer_id_block import ProducerIdBlock
@@ -51,6 +53,7 @@ class BrokerContext:
         converter: has one thread, which converts responses for old clients: no other request waits for it,
             and only one conversion is in memory at a time.
         transactions: the coordinator; None in a cluster, whose brokers have none yet.
+        shares: gives the coordinator of share groups; None in a cluster, likewise.
         meter: counts requests and records; None to count nothing.
     """
 
@@ -65,6 +68,7 @@ class BrokerContext:
         converter: Executor,
         transactions: TransactionCoordinator | None,
         meter: Meter | None = None,
+        shares: Callable[[], ShareGroupCoordinator] | None = None,
     ) -> None:
         self.store = store
         self.groups = groups
@@ -75,6 +79,8 @@ class BrokerContext:
         self.coordination = coordination
         self.settings = settings
         self.meter = meter
+        self.shares = shares
+        self.group_configs = GroupConfigs(store, lambda: self.settings)
         self.dynamic_settings: dict[str, Any] = {}  # changed since the start
         self.topics_lock = threading.RLock()  # held by requests that change topics
         self._initial_settings = settings
@@ -126,6 +132,10 @@ class BrokerContext:
             raise ApiError(
                 ErrorCode.UNKNOWN_LEADER_EPOCH, f"the leader epoch is {current}, not {leader_epoch} yet"
             )
+
+    def queue_groups(self) -> set[str]:
+        """The share groups that have begun to read a topic, those of the library's queues included."""
+        return set() if self.shares is None else {group for group, _ in self.shares().list_share_groups()}
 
     def topic_id(self, topic: str) -> bytes:
         """The topic's id, 16 bytes. Raises TopicNotFound."""

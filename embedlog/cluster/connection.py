@@ -85,6 +85,9 @@ class Application(Protocol):
     def on_gone(self, host: str) -> None:
         """The last connection from this host, or of this process of the machine, has closed."""
 
+    def on_close(self, connection: Connection) -> None:
+        """A connection has closed. In the loop's thread."""
+
 
 class Cancellable(Protocol):
     """A call that is due later."""

@@ -56,6 +56,8 @@ from .handlers.metadata import MetadataHandlers
 from .handlers.offsets import OffsetHandlers
 from .handlers.produce import LastProduce, ProduceHandlers, remember
 from .handlers.replicas import ReplicaHandlers
+from .handlers.share_fetch import ShareFetchHandlers
+from .handlers.share_groups import ShareGroupHandlers
 from .handlers.topic_partitions import TopicPartitionHandlers
 from .handlers.topics import TopicHandlers
 from .handlers.transaction_admin import TransactionAdminHandlers
@@ -119,6 +121,11 @@ class Dispatcher:
             **TransactionAdminHandlers(broker, self._groups).handlers(),
             **ConsumerGroupHandlers(broker, self._groups).handlers(),
         }
+        self._share_fetch: ShareFetchHandlers | None = None
+        if broker.shares is not None:
+            self._share_fetch = ShareFetchHandlers(broker, broker.shares)
+            handlers.update(self._share_fetch.handlers())
+            handlers.update(ShareGroupHandlers(broker, self._groups).handlers())
         self._log: LogHandlers | None = None
         exchanges = dict(APIS)
         if requests is not None:
@@ -150,6 +157,8 @@ class Dispatcher:
             self._members.stop()
         self._groups.stop()
         self._fetch.stop()
+        if self._share_fetch is not None:
+            self._share_fetch.stop()
         if self._log is not None:
             self._log.stop()
 
@@ -220,10 +229,17 @@ class Dispatcher:
     def on_half_close(self, connection: Connection) -> None:
         """See `connection.Application`."""
         self._fetch.on_half_close(connection)
+        if self._share_fetch is not None:
+            self._share_fetch.on_half_close(connection)
         if self._members is not None:
             self._members.on_half_close(connection)
         if self._log is not None:
             self._log.on_half_close(connection)
+
+    def on_close(self, connection: Connection) -> None:
+        """See `connection.Application`."""
+        if self._share_fetch is not None:
+            self._share_fetch.on_close(connection)
 
     def on_gone(self, host: str) -> None:
         """See `connection.Application`."""

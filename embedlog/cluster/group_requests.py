@@ -190,7 +190,10 @@ class GroupRequests:
 
     def _load(self) -> None:
         try:
-            session_ms = self._broker.settings.group_consumer_session_timeout_ms
+            settings = self._broker.settings
+            session_ms = max(
+                settings.group_consumer_session_timeout_ms, settings.group_share_session_timeout_ms
+            )
             self._broker.groups.load(clients=True, session_timeout_ms=session_ms)
             if self._on_loaded is not None:
                 self._on_loaded()

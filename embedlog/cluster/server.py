@@ -212,6 +212,7 @@ class Server:
             gone = not self._per_address[connection.host]
             if gone:
                 del self._per_address[connection.host]
+        connection.loop.application.on_close(connection)
         if gone:
             connection.loop.application.on_gone(connection.host)
 

@@ -12,6 +12,8 @@ from typing import Any, ClassVar
 from ..config import DAY_MS, MAX_INT32, MIB, Settings
 from ..synonyms import BROKER, Synonyms
 
+MAX_INT16 = (1 << 15) - 1
+
 
 class BrokerSettings(Settings, frozen=True):
     """A broker's limits and behaviour. Times are in milliseconds unless the name says minutes."""
@@ -25,6 +27,13 @@ class BrokerSettings(Settings, frozen=True):
         "group_consumer_session_timeout_ms": {"low": 1, "high": MAX_INT32},
         "group_max_size": {"low": 1, "high": MAX_INT32},
         "group_min_session_timeout_ms": {"low": 1, "high": MAX_INT32},
+        "group_share_delivery_count_limit": {"low": 1, "high": MAX_INT16},
+        "group_share_heartbeat_interval_ms": {"low": 1, "high": MAX_INT32},
+        "group_share_max_share_sessions": {"low": 1, "high": MAX_INT32},
+        "group_share_max_size": {"low": 1, "high": MAX_INT32},
+        "group_share_partition_max_record_locks": {"low": 1, "high": 1_000_000},
+        "group_share_record_lock_duration_ms": {"low": 1, "high": MAX_INT32},
+        "group_share_session_timeout_ms": {"low": 1, "high": MAX_INT32},
         "max_connections": {"low": 1, "high": MAX_INT32},
         "max_connections_per_ip": {"low": 1, "high": MAX_INT32},
         # At most what readers decompress (codec.DEFAULT_MAX_BYTES).
@@ -64,6 +73,13 @@ class BrokerSettings(Settings, frozen=True):
     group_consumer_session_timeout_ms: int = 45_000
     group_max_size: int = 1_000
     group_min_session_timeout_ms: int = 6_000
+    group_share_delivery_count_limit: int = 5
+    group_share_heartbeat_interval_ms: int = 5_000
+    group_share_max_share_sessions: int = 2_000
+    group_share_max_size: int = 200
+    group_share_partition_max_record_locks: int = 2_000
+    group_share_record_lock_duration_ms: int = 30_000
+    group_share_session_timeout_ms: int = 45_000
     max_connections: int = 4_000
     max_connections_per_ip: int = 2_000
     max_decompressed_message_bytes: int = 32 * MIB

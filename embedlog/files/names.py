@@ -35,6 +35,7 @@ INTENT_FILE: Final = "publish-intent"
 TRANSACTIONS_FILE: Final = "published-transactions.json"
 PRODUCER_IDS_FILE: Final = "producer-ids.json"
 CLUSTER_FILE: Final = "cluster.json"
+GROUP_SETTINGS_FILE: Final = "group-settings.json"
 SOCKET_FILE: Final = "embedlog.sock"
 STAGING_DIRECTORY: Final = "staging"
 ROOT_FILES: Final = (
@@ -50,6 +51,7 @@ ROOT_FILES: Final = (
     TRANSACTIONS_FILE,
     PRODUCER_IDS_FILE,
     CLUSTER_FILE,
+    GROUP_SETTINGS_FILE,
 )
 
 LEADER_EPOCH_FILE: Final = "leader-epoch-checkpoint"

@@ -142,13 +142,13 @@ class ConsumerGroups:
     def consumer_group(self, found: Group | None, name: str, member_epoch: int) -> ConsumerGroup:
         """The group for a heartbeat; a join makes it, or changes the type of a classic group without members.
 
-        Raises UnknownMember; InconsistentProtocol if the group is classic and has members, GroupNotFound if
-        it is a share group.
+        Raises UnknownMember; InconsistentProtocol if the group is classic and has members, or is a share
+        group.
         """
         if isinstance(found, ConsumerGroup):
             return found
         if isinstance(found, ShareMembership):
-            raise GroupNotFound(f"group {name!r} is not a consumer group")
+            raise InconsistentProtocol(f"group {name!r} is a share group")
         if member_epoch != JOIN:
             raise UnknownMember(f"group {name!r} has no such member: join again")
         if found is not None:

@@ -9,7 +9,8 @@ lock is held meanwhile, and a million delayed records may come before the next r
 handed out again, or was not kept, is looked up.
 
 A record's header `embedlog.due_ms` has the wall-clock time in milliseconds (decimal) before which it is not
-delivered. Records of aborted transactions are not delivered, and none past a transaction that is open.
+delivered. Records of aborted transactions are not delivered, and none past a transaction that is open; a
+group of Kafka's clients may read uncommitted ones (share.isolation.level).
 
 Not thread-safe: the coordinator's lock guards it.
 """
@@ -32,8 +33,9 @@ _KEPT_BYTES: Final = 4 << 20
 class ReadAhead:
     """One partition of a topic, as a share group reads it."""
 
-    def __init__(self, partition: Partition) -> None:
+    def __init__(self, partition: Partition, *, read_committed: bool = True) -> None:
         self.partition = partition
+        self.read_committed = read_committed
         self.epoch = partition.log.leader_epoch
         self._kept: dict[int, Record] = {}
         self._kept_bytes = 0
@@ -77,12 +79,12 @@ class ReadAhead:
     def _read(self, share: SharePartition, wall_ms: int) -> bool:
         """Read one chunk. False if there is nothing to read yet."""
         offset = share.next_fetch_offset
-        fetched = self.partition.fetch(offset, _FETCH_BYTES, read_committed=True)
+        fetched = self.partition.fetch(offset, _FETCH_BYTES, read_committed=self.read_committed)
         if not fetched.data:
             return False
         sink = Records(*self.partition.name)
         next_offset = decode_chunk(
-            fetched, *self.partition.name, offset, sink, read_committed=True
+            fetched, *self.partition.name, offset, sink, read_committed=self.read_committed
         ).next_offset
         found = sink.taken
         is_plain = not share.ordered_by_key and not any(record.headers for record in found)

@@ -43,16 +43,19 @@ class ReadyRecords:
             fresh.append((first, last))
         self._fresh_count += last + 1 - first
 
-    def take(self, most: int) -> list[int]:
-        """Remove and return the lowest ones, ascending."""
+    def take(self, most: int, last_offset: int = _NO_OFFSET) -> list[int]:
+        """Remove and return the lowest ones, ascending; none past last_offset."""
         taken: list[int] = []
         returned, fresh = self._returned, self._fresh
         while len(taken) < most:
             if returned and (not fresh or returned[0] < fresh[0][0]):
+                if returned[0] > last_offset:
+                    break
                 taken.append(heapq.heappop(returned))
-            elif fresh:
+            elif fresh and fresh[0][0] <= last_offset:
                 first, last = fresh[0]
                 end = min(last + 1, first + most - len(taken), returned[0] if returned else _NO_OFFSET)
+                end = min(end, last_offset + 1)
                 taken.extend(range(first, end))
                 self._fresh_count -= end - first
                 if end > last:

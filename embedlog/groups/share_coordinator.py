@@ -44,8 +44,18 @@ from ..runtime.scheduler import Scheduler
 from ..store.store import Store
 from ..validation import check_group, check_int
 from .dead_letters import append_dead_letters, dead_letter_partition, find_dead_letters
+from .share_clients import ShareClients
 from .share_events import ShareChange
-from .share_group import MOST_RECORDS, Completion, Part, ShareGroup, Surroundings, Waiter, topic_id_of
+from .share_group import (
+    MOST_RECORDS,
+    Completion,
+    Part,
+    ShareGroup,
+    ShareSettings,
+    Surroundings,
+    Waiter,
+    topic_id_of,
+)
 from .share_state import ShareState
 
 _TICK: Final = "share groups"
@@ -84,6 +94,9 @@ class ShareGroupCoordinator:
         self._scheduler = scheduler = Scheduler("embedlog-shares", store.background.failures)
         wake, bury = partial(scheduler.wake, _TICK), partial(scheduler.wake, _BURY)
         self._surroundings = Surroundings(store, state, monotonic_ms, self._reload, wake, bury)
+        self.clients = ShareClients(
+            self._surroundings, self._groups, self._locked, self._begun, self._known, self._schedule_deadlines
+        )
         scheduler.add(_TICK, self._tick)
         scheduler.add(_BURY, self._bury)
         scheduler.start()
@@ -132,6 +145,7 @@ class ShareGroupCoordinator:
             if options != found.options:
                 _check_options(topic, options)
                 found.set_options(options)
+            found.follow(None)
         except EmbedlogError as error:
             completions.append(partial(waiter.future.set_exception, error))
             return
@@ -176,7 +190,7 @@ class ShareGroupCoordinator:
                 given = [acknowledgements[index] for index in indexes]
                 for index, error in zip(indexes, found.acknowledge(number, given), strict=True):
                     results[index] = error
-        if found.waiters:
+        if found.waiters or found.watches:
             found.serve(completions)
             self._schedule_deadlines(found)
         return results
@@ -280,12 +294,16 @@ class ShareGroupCoordinator:
             self._store.check_open()
             raise Closed("the log is closed")
 
-    def _begun(self, group: str, topic: str) -> ShareGroup:
-        """The group, loaded; it begins by that if there is none. Raises TopicNotFound, InvalidGroup."""
+    def _begun(self, group: str, topic: str, settings: ShareSettings | None = None) -> ShareGroup:
+        """The group, loaded; it begins by that if there is none. Raises TopicNotFound, InvalidGroup.
+
+        settings: those of Kafka's clients, if it is for them, for a group that is not loaded yet.
+        """
         found = self._groups.get((group, topic))
         if found is None:
             check_group(group)
             found = ShareGroup(group, topic, self._surroundings)
+            found.settings = settings
             found.load()
             self._groups[group, topic] = found
         elif not found.parts:
@@ -304,6 +322,8 @@ class ShareGroupCoordinator:
         del self._groups[found.group, found.topic]
         found.drop()
         found.fail_waits(error, completions)
+        completions += [watch.call for watch in found.watches]
+        found.watches.clear()
 
     def _reload(self) -> None:
         """Forget what is in memory: after an error, something else may be stored."""
@@ -325,7 +345,7 @@ class ShareGroupCoordinator:
             expiry_ms, due_ms = part.share.next_expiry_ms, part.share.next_due_ms
             if expiry_ms is not None:
                 self._schedule(expiry_ms)
-            if due_ms is not None and found.waiters:
+            if due_ms is not None and (found.waiters or found.watches):
                 delay_ms = min(max(due_ms - self._store.clock_ms(), 0), _LONGEST_SLEEP_MS)
                 self._schedule(self._monotonic_ms() + delay_ms)
 

@@ -94,14 +94,38 @@ class Waiter:
         return self._is_claimed and not self.future.done()
 
 
+class ShareSettings(NamedTuple):
+    """How a group reads that only Kafka's clients use; the group's settings in Kafka's sense.
+
+    begins_at: the first offset of a partition that is new to the group. max_locks: how many records of a
+    partition may be locked.
+    """
+
+    options: ShareGroupOptions
+    begins_at: Callable[[Partition], int]
+    read_committed: bool
+    max_locks: int
+
+
+class ShareWatch:
+    """Who is called, once, when records of some partitions can be locked."""
+
+    def __init__(self, numbers: Sequence[int], max_locks: int, call: Callable[[], None]) -> None:
+        self.numbers = numbers
+        self.max_locks = max_locks
+        self.call = call
+
+
 class Part:
     """One partition of a share group. damaged: records that were rejected, and cannot be read."""
 
-    def __init__(self, key: ShareKey, partition: Partition, share: SharePartition) -> None:
+    def __init__(
+        self, key: ShareKey, partition: Partition, share: SharePartition, read_committed: bool
+    ) -> None:
         self.key = key
         self.number = key.partition
         self.partition = partition
-        self.reading = ReadAhead(partition)
+        self.reading = ReadAhead(partition, read_committed=read_committed)
         self.delays = DelaysAhead(partition)
         self.share = share
         self.damaged: set[int] = set()
@@ -142,6 +166,8 @@ class ShareGroup:
         self.waiters: deque[Waiter] = deque()
         self.is_woken = False  # since a partition has new records
         self.is_reading = False  # there may be more ready records: `serve` goes on soon
+        self.watches: set[ShareWatch] = set()
+        self.settings: ShareSettings | None = None  # of Kafka's clients; None once a queue has given its own
         self._around = surroundings
         self._state = surroundings.state
         self._monotonic_ms, self._clock_ms = surroundings.monotonic_ms, surroundings.store.clock_ms
@@ -166,11 +192,12 @@ class ShareGroup:
             stored = state.load(key)
             if stored is None:
                 # Not 1: jobs of a topic or group of that name, which was deleted, may still be in hand.
-                state.begin(key, partition.offsets().log_start_offset, 1 + secrets.randbits(_ID_BITS))
+                begins_at = _log_start if self.settings is None else self.settings.begins_at
+                state.begin(key, begins_at(partition), 1 + secrets.randbits(_ID_BITS))
                 stored = state.load(key)
                 assert stored is not None
             share = SharePartition(stored, ordered_by_key=self.options.ordered_by_key)
-            part = Part(key, partition, share)
+            part = Part(key, partition, share, self.settings is None or self.settings.read_committed)
             if self.is_known:
                 self.make(part, share.exhausted(self.options.max_deliveries))
             self.parts.append(part)
@@ -194,6 +221,18 @@ class ShareGroup:
                 part.share = SharePartition(part.share.stored(), ordered_by_key=options.ordered_by_key)
             self.make(part, part.share.exhausted(options.max_deliveries))
         self._around.bury()
+
+    def follow(self, settings: ShareSettings | None) -> None:
+        """Kafka's clients come with the group's settings, which hold unless the library's queue has given
+        its own options (None) since the log was opened. Raises StorageError."""
+        if settings is None:
+            self.settings = None
+        elif self.settings is not None or not self.is_known:
+            self.settings = settings
+            self.set_options(settings.options)
+        read_committed = self.settings is None or self.settings.read_committed
+        for part in self.parts:
+            part.reading.read_committed = read_committed
 
     def make(self, part: Part, change: ShareChange) -> None:
         """Store a change and apply it. Raises StorageError: nothing has changed, or all is loaded again."""
@@ -264,7 +303,7 @@ class ShareGroup:
 
     def _arrived(self) -> None:
         """Listens to the partitions."""
-        if self.waiters and not self.is_woken:
+        if (self.waiters or self.watches) and not self.is_woken:
             self.is_woken = True
             self._around.wake(0)
 
@@ -283,6 +322,44 @@ class ShareGroup:
         self._asked_at.pop(member_id, None)
 
     def serve(self, completions: list[Completion]) -> None:
+        """Hand out what is ready to those who wait, then call those who watch."""
+        self._serve_waiters(completions)
+        if not self.waiters:
+            for watch in list(self.watches):
+                if self._is_due(watch):
+                    self.watches.remove(watch)
+                    completions.append(watch.call)
+
+    def _is_due(self, watch: ShareWatch) -> bool:
+        """Also if its partitions cannot be read, or not at once: it learns that."""
+        try:
+            for number in watch.numbers:
+                if self.fill_part(number, 1) is None or self.is_reading:
+                    return True
+                share = self.parts[number].share
+                if share.ready_count and share.lock_count < watch.max_locks:
+                    return True
+        except EmbedlogError:
+            return True
+        return False
+
+    def fill_part(self, number: int, wanted: int) -> Part | None:
+        """Read one partition ahead, as `fill`; None if there is none of that number. Raises StorageError,
+        CorruptRecord."""
+        if not all(part.reading.is_current for part in self.parts):
+            self._around.reload()
+        self.load()
+        if not 0 <= number < len(self.parts):
+            return None
+        part, wall_ms = self.parts[number], self._clock_ms()
+        self.expire(part)
+        part.share.due(wall_ms, MOST_RECORDS)
+        self.is_reading = self._read(part, wanted, wall_ms, _CHUNKS_AT_ONCE) == _CHUNKS_AT_ONCE
+        if part.share.ready_count >= wanted:
+            self.is_reading = False
+        return part
+
+    def _serve_waiters(self, completions: list[Completion]) -> None:
         """Hand out what is ready to those who wait, in turn: an even share of it to each of those who have
         asked recently, so that those who are about to ask again find something."""
         waiters = self.waiters
@@ -417,6 +494,10 @@ class ShareGroup:
             gone = [offset for offset, record in zip(offsets, found, strict=True) if record is None]
             self.make(part, part.share.lose(gone))
         return records
+
+
+def _log_start(partition: Partition) -> int:
+    return partition.offsets().log_start_offset
 
 
 def topic_id_of(store: Store, topic: str) -> str:

@@ -37,6 +37,7 @@ import itertools
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
+from ..config import MAX_INT64
 from ..errors import EmbedlogError
 from ..model import (
     Acknowledgement,
@@ -137,9 +138,10 @@ class SharePartition:
             self._ready.add_fresh(first, last)
         self._scanned(max(first, last + 1), last + 1)
 
-    def take(self, max_records: int) -> list[int]:
-        """Offsets of records that are ready, ascending. They are to be locked, or put back."""
-        return self._ready.take(max_records)
+    def take(self, max_records: int, last_offset: int = MAX_INT64) -> list[int]:
+        """Offsets of records that are ready, ascending, none past last_offset. They are to be locked, or put
+        back."""
+        return self._ready.take(max_records, last_offset)
 
     def put_back(self, offsets: Iterable[int]) -> None:
         """Records that were taken are ready again."""
@@ -194,9 +196,14 @@ class SharePartition:
         held = self._locks.by_member(member_id)
         return [(offset, *lock[:2]) for offset, lock in held if lock.until_ms > now_ms]
 
-    def release_member(self, member_id: str) -> ShareChange:
-        """Release all that a member has locked, uncounted: by its name, or by its name and "/..."."""
-        held = self._locks.by_member(member_id, below=True)
+    def lock_of(self, offset: int, member_id: str, now_ms: int) -> Held | None:
+        """The lock that a member has on a record; None if it has none."""
+        held = self._held.get(offset)
+        return held if held is not None and held.member_id == member_id and held.until_ms > now_ms else None
+
+    def release_member(self, member_id: str, *, below: bool = True) -> ShareChange:
+        """Release all that a member has locked, uncounted: by its name, or (below) its name and "/..."."""
+        held = self._locks.by_member(member_id, below=below)
         delays = [ShareDelay(offset, lock.delivery_id, lock.delivery_count - 1, 0) for offset, lock in held]
         states = [StateBatch(each.offset, each.offset, _AVAILABLE, each.delivery_count) for each in delays]
         return self._change(states, delays=delays)
@@ -267,6 +274,11 @@ class SharePartition:
     def next_due_ms(self) -> int | None:
         """When `due` has to be called next, by the clock of wall_ms; None if nothing is delayed."""
         return self._delayed.next_due_ms
+
+    @property
+    def lock_count(self) -> int:
+        """How many records are locked."""
+        return len(self._held)
 
     def counts(self) -> tuple[int, int, int]:
         """How many records from start_offset on are done, locked or being rejected, and delayed; of those

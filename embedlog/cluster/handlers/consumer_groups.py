@@ -59,19 +59,18 @@ class ConsumerGroupHandlers:
     def heartbeat(
         self, context: RequestContext, request: ConsumerGroupHeartbeatRequest
     ) -> ConsumerGroupHeartbeatResponse | Future[ConsumerGroupHeartbeatResponse]:
-        settings = self._broker.settings
-
         def heartbeat() -> ConsumerGroupHeartbeatResponse:
             _check(request)
+            settings, own = self._broker.settings, self._broker.group_configs.of(request.group_id)
             beat = _beat(context, request)
             result = self._broker.groups.consumer_heartbeat(
                 request.group_id,
                 beat,
-                session_timeout_ms=settings.group_consumer_session_timeout_ms,
+                session_timeout_ms=own.consumer_session_timeout_ms,
                 max_members=settings.group_consumer_max_size,
                 max_groups=settings.max_groups,
             )
-            return _answer(beat.member_id, result, settings.group_consumer_heartbeat_interval_ms)
+            return _answer(beat.member_id, result, own.consumer_heartbeat_interval_ms)
 
         return self._requests.run(context, heartbeat, _failed, group=request.group_id)
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
+from collections.abc import Iterator
 from concurrent.futures import Future
 from typing import Final
 
 from ...errors import EmbedlogError, GroupNotFound
-from ...groups.events import GroupDescription, GroupState
+from ...groups.events import GroupDescription, GroupState, GroupType
+from ...groups.share_memberships import SHARE_PROTOCOL_TYPE
 from ...wire.apis.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
 from ...wire.apis.describe_groups import (
     DescribedGroup,
@@ -48,24 +49,43 @@ class GroupAdminHandlers:
 
         def list_all() -> ListGroupsResponse:
             response = ListGroupsResponse()
-            for name in self._broker.groups.list_groups():
-                with contextlib.suppress(GroupNotFound):  # deleted meanwhile
-                    group = self._broker.groups.describe_group(name)
-                    wanted = not types or group.type.value in types
-                    if wanted and (not states or group.state.value.casefold() in states):
-                        response.groups.append(
-                            ListedGroup(
-                                group_id=name,
-                                protocol_type=group.protocol_type,
-                                group_state=group.state.value,
-                                group_type=group.type.value,
-                            )
+            for name, type, state, protocol_type in self._groups():
+                if (not types or type.value in types) and (not states or state.value.casefold() in states):
+                    response.groups.append(
+                        ListedGroup(
+                            group_id=name,
+                            protocol_type=protocol_type,
+                            group_state=state.value,
+                            group_type=type.value,
                         )
+                    )
             return response
 
         return self._requests.run(
             context, list_all, lambda error: ListGroupsResponse(error_code=group_error_code_for(error))
         )
+
+    def _groups(self) -> Iterator[tuple[str, GroupType, GroupState, str]]:
+        """All groups, with their types, states and protocol types; share groups last.
+
+        A queue's group of the library may have the name of a group of another type: that one is listed.
+        """
+        groups = self._broker.groups
+        names = set(groups.list_groups())
+        shared = self._shared()
+        for name in sorted(names) + sorted(shared - names):
+            try:
+                group = groups.describe_group(name)
+            except GroupNotFound:  # a queue's group; or it was deleted meanwhile
+                if name in shared:
+                    yield name, GroupType.SHARE, GroupState.EMPTY, SHARE_PROTOCOL_TYPE
+            else:
+                yield name, group.type, group.state, group.protocol_type
+
+    def _shared(self) -> set[str]:
+        if self._broker.shares is None:
+            return set()
+        return self._broker.queue_groups().union(self._broker.groups.share_groups.list())
 
     def describe_groups(
         self, context: RequestContext, request: DescribeGroupsRequest
@@ -92,7 +112,10 @@ class GroupAdminHandlers:
     def _describe(self, context: RequestContext, name: str) -> DescribedGroup:
         try:
             self._requests.check_coordinates(name)
-            return _encode_group(self._broker.groups.describe_group(name))
+            group = self._broker.groups.describe_group(name)
+            if group.type is GroupType.SHARE:
+                raise GroupNotFound(f"group {name!r} is a share group: describe it as that")
+            return _encode_group(group)
         except EmbedlogError as error:
             return _encode_error(context, name, error)
 
@@ -116,10 +139,27 @@ class GroupAdminHandlers:
         code = ErrorCode.NONE
         try:
             self._requests.check_coordinates(name)
-            self._broker.groups.delete_group(name)
+            self._delete_group(name)
         except EmbedlogError as error:
             code = group_error_code_for(error)
         return DeletableGroupResult(group_id=name, error_code=code)
+
+    def _delete_group(self, name: str) -> None:
+        """Raises GroupNotFound, GroupNotEmpty, StorageError."""
+        groups = self._broker.groups
+        try:
+            type = groups.describe_group(name).type
+        except GroupNotFound:
+            if name not in self._shared():
+                raise
+            type = GroupType.SHARE
+        else:
+            groups.delete_group(name)
+        if type is GroupType.SHARE and self._broker.shares is not None:
+            shares = self._broker.shares()
+            for group, topic in shares.list_share_groups():
+                if group == name:
+                    shares.delete_share_group(group, topic)
 
 
 def _encode_group(group: GroupDescription) -> DescribedGroup:

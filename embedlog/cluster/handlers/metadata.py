@@ -38,6 +38,8 @@ _GROUP_VERSION = "group.version"  # 1: the consumer protocol of KIP-848
 _NEWEST_GROUPS = 1
 _TRANSACTION_VERSION = "transaction.version"
 _NEWEST_TRANSACTIONS = 2
+_SHARE_VERSION = "share.version"  # 1: share groups (KIP-932)
+_NEWEST_SHARES = 1
 _FIRST_WITH_LEVEL_0 = 4  # of ApiVersions: clients of v3 refuse a feature that may have level 0
 _BROKERS = 1  # an endpoint type
 _FIRST_WITH_NULL_FOR_ALL = 1
@@ -69,6 +71,8 @@ class MetadataHandlers:
         features = {_GROUP_VERSION: _NEWEST_GROUPS}
         if self._broker.transactions is not None:
             features[_TRANSACTION_VERSION] = _NEWEST_TRANSACTIONS
+        if self._broker.shares is not None:
+            features[_SHARE_VERSION] = _NEWEST_SHARES
         response = ApiVersionsResponse(
             api_keys=self._offered,
             finalized_features_epoch=0,

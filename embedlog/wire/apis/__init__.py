@@ -14,6 +14,7 @@ from .alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
 )
+from .alter_share_group_offsets import AlterShareGroupOffsetsRequest, AlterShareGroupOffsetsResponse
 from .api_versions import ApiVersionsRequest, ApiVersionsResponse
 from .consumer_group_describe import ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse
 from .consumer_group_heartbeat import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
@@ -23,6 +24,7 @@ from .create_topics import CreateTopicsRequest, CreateTopicsResponse
 from .delete_acls import DeleteAclsRequest, DeleteAclsResponse
 from .delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
 from .delete_records import DeleteRecordsRequest, DeleteRecordsResponse
+from .delete_share_group_offsets import DeleteShareGroupOffsetsRequest, DeleteShareGroupOffsetsResponse
 from .delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
 from .describe_acls import DescribeAclsRequest, DescribeAclsResponse
 from .describe_cluster import DescribeClusterRequest, DescribeClusterResponse
@@ -31,6 +33,7 @@ from .describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
 from .describe_log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
 from .describe_producers import DescribeProducersRequest, DescribeProducersResponse
 from .describe_quorum import DescribeQuorumRequest, DescribeQuorumResponse
+from .describe_share_group_offsets import DescribeShareGroupOffsetsRequest, DescribeShareGroupOffsetsResponse
 from .describe_topic_partitions import DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse
 from .describe_transactions import DescribeTransactionsRequest, DescribeTransactionsResponse
 from .elect_leaders import ElectLeadersRequest, ElectLeadersResponse
@@ -56,6 +59,10 @@ from .offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
 from .offset_fetch import OffsetFetchRequest, OffsetFetchResponse
 from .offset_for_leader_epoch import OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse
 from .produce import ProduceRequest, ProduceResponse
+from .share_acknowledge import ShareAcknowledgeRequest, ShareAcknowledgeResponse
+from .share_fetch import ShareFetchRequest, ShareFetchResponse
+from .share_group_describe import ShareGroupDescribeRequest, ShareGroupDescribeResponse
+from .share_group_heartbeat import ShareGroupHeartbeatRequest, ShareGroupHeartbeatResponse
 from .sync_group import SyncGroupRequest, SyncGroupResponse
 from .txn_offset_commit import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 from .write_txn_markers import WriteTxnMarkersRequest, WriteTxnMarkersResponse
@@ -120,6 +127,21 @@ _ALL: Final = (
     Exchange(ListConfigResourcesRequest.api, ListConfigResourcesRequest, ListConfigResourcesResponse),
     Exchange(
         DescribeTopicPartitionsRequest.api, DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse
+    ),
+    Exchange(ShareGroupHeartbeatRequest.api, ShareGroupHeartbeatRequest, ShareGroupHeartbeatResponse),
+    Exchange(ShareGroupDescribeRequest.api, ShareGroupDescribeRequest, ShareGroupDescribeResponse),
+    Exchange(ShareFetchRequest.api, ShareFetchRequest, ShareFetchResponse),
+    Exchange(ShareAcknowledgeRequest.api, ShareAcknowledgeRequest, ShareAcknowledgeResponse),
+    Exchange(
+        DescribeShareGroupOffsetsRequest.api,
+        DescribeShareGroupOffsetsRequest,
+        DescribeShareGroupOffsetsResponse,
+    ),
+    Exchange(
+        AlterShareGroupOffsetsRequest.api, AlterShareGroupOffsetsRequest, AlterShareGroupOffsetsResponse
+    ),
+    Exchange(
+        DeleteShareGroupOffsetsRequest.api, DeleteShareGroupOffsetsRequest, DeleteShareGroupOffsetsResponse
     ),
 )
 

@@ -1,0 +1,353 @@
+"""What Kafka's share consumers ask of share groups: records of one partition, by their offsets (KIP-932).
+
+    acquire       ready records -> locks -> the record batches that hold them, as they are in the log
+    acknowledge   ranges of offsets, each with a type or one for each record
+    watch         call me when there may be something to acquire
+
+The library's queues ask for any record of a topic, and name a delivery by its id. A share consumer asks for a
+partition, and names a record by its offset: the lock of that member on that offset is the delivery. Both act
+on the same state machines (share_partition.py), so what one has locked the other does not get.
+
+A group's settings hold as long as no queue of the library has given its options to the group since the log
+was opened: what those say of dead letters and of the order by key is not to be undone by another client.
+
+Thread-safe: all is done under the coordinator's lock.
+
+Invariant: a lock is stored before `acquire` returns; an acknowledgement of several records is stored whole or
+not at all.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final, NamedTuple, TypeVar
+
+from ..codec.record_batch import HEADER_SIZE, LENGTH_OVERHEAD, MAGIC, MAGIC_POS
+from ..errors import (
+    CorruptRecord,
+    EmbedlogError,
+    GroupError,
+    InvalidArgument,
+    LockLost,
+    OffsetOutOfRange,
+    PartitionNotFound,
+    StorageError,
+)
+from ..model import Acknowledgement, AcknowledgeType
+from .share_events import ShareChange
+from .share_group import Completion, Part, ShareGroup, ShareSettings, ShareWatch, Surroundings
+from .share_locks import Held
+from .share_partition import SharePartition
+
+GAP: Final = 0
+"""An acknowledgement's type for an offset at which the client has found no record."""
+
+_TYPES: Final = frozenset((GAP, *AcknowledgeType))
+_BASE_AND_LENGTH: Final = struct.Struct(">qi")
+_LAST_DELTA: Final = struct.Struct(">i")
+_LAST_DELTA_POS: Final = 23
+_MOST_BYTES: Final = 1 << 20
+
+T = TypeVar("T")
+
+
+class InvalidRecordState(GroupError):
+    """A record is not locked by the member that acknowledges it."""
+
+
+class AcquiredRange(NamedTuple):
+    """Records that were locked by one acquire and have been delivered equally often."""
+
+    first_offset: int
+    last_offset: int
+    delivery_count: int
+
+
+class Acquired(NamedTuple):
+    """What an acquire gives: the batches that contain the ranges, whole; perhaps other records beside."""
+
+    data: bytes = b""
+    ranges: Sequence[AcquiredRange] = ()
+
+
+class AcknowledgedRange(NamedTuple):
+    """What a member says of a range: one type (GAP or an AcknowledgeType), or one for each offset."""
+
+    first_offset: int
+    last_offset: int
+    types: Sequence[int]
+
+
+class _Batch(NamedTuple):
+    """A whole record batch in what was read: its offsets, and where it ends."""
+
+    first_offset: int
+    last_offset: int
+    end: int
+
+
+class ShareClients:
+    """The share groups of a coordinator, as Kafka's share consumers use them."""
+
+    def __init__(
+        self,
+        surroundings: Surroundings,
+        groups: dict[tuple[str, str], ShareGroup],
+        locked: Callable[..., Any],
+        begun: Callable[[str, str, ShareSettings | None], ShareGroup],
+        known: Callable[[str, str], ShareGroup],
+        schedule: Callable[[ShareGroup], None],
+    ) -> None:
+        self._around = surroundings
+        self._groups = groups
+        self._locked = locked
+        self._begun = begun
+        self._known = known
+        self._schedule = schedule
+
+    def acquire(
+        self,
+        group: str,
+        topic: str,
+        partition: int,
+        member_id: str,
+        *,
+        max_records: int,
+        max_bytes: int,
+        settings: ShareSettings,
+        whole_batches: bool = True,
+        batch_size: int = 0,
+    ) -> Acquired:
+        """Lock ready records of a partition for a member, lowest offsets first. Nothing if none is ready.
+
+        Args:
+            max_bytes: of record batches, but at least one.
+            whole_batches: the other ready records of the last batch, too, though they exceed max_records.
+            batch_size: a range ends with a record batch as soon as it has so many records; 0: it does not.
+
+        Raises TopicNotFound, PartitionNotFound, InvalidGroup, CorruptRecord, StorageError.
+        """
+
+        def acquire(_: list[Completion]) -> Acquired:
+            found = self._begun(group, topic, settings)
+            found.follow(settings)
+            part = _part(found, partition, max_records)
+            share = part.share
+            most = min(max_records, settings.max_locks - share.lock_count)
+            offsets = share.take(most) if most > 0 else []
+            if not offsets:
+                return Acquired()
+            taken = list(offsets)
+            try:
+                data, batches = _read(part, offsets[0], max_bytes)
+                if whole_batches:
+                    last = _last_of(batches, offsets[-1])
+                    more = share.take(settings.max_locks - share.lock_count - len(offsets), last)
+                    offsets += more
+                    taken += more
+                end = batches[-1].last_offset + 1
+                offsets = [offset for offset in offsets if offset < end]
+                share.put_back(offset for offset in taken if offset >= end)
+                taken = list(offsets)
+                until_ms = self._around.monotonic_ms() + found.options.lock_ms
+                change = share.lock(offsets, member_id, until_ms)
+                found.make(part, change)
+            except OffsetOutOfRange:  # deleted just now
+                share.put_back(taken)
+                found.make(part, share.log_start(part.partition.log.log_start_offset))
+                return Acquired()
+            except EmbedlogError:
+                share.put_back(taken)
+                raise
+            self._schedule(found)
+            used = [batch for batch in batches if batch.first_offset <= offsets[-1]]
+            return Acquired(data[: used[-1].end], list(_ranges(change, used, batch_size)))
+
+        acquired: Acquired = self._locked(acquire)
+        return acquired
+
+    def acknowledge(
+        self,
+        group: str,
+        topic: str,
+        partition: int,
+        member_id: str,
+        given: Sequence[AcknowledgedRange],
+        settings: ShareSettings,
+        *,
+        may_renew: bool = False,
+    ) -> None:
+        """Apply what a member says of records that it has locked: all of it or nothing.
+
+        Raises InvalidArgument for what no client says, InvalidRecordState; GroupNotFound, TopicNotFound,
+        PartitionNotFound, StorageError.
+        """
+        _check(given, may_renew=may_renew)
+
+        def acknowledge(completions: list[Completion]) -> None:
+            found = self._known(group, topic)
+            found.follow(settings)
+            part = _part(found, partition, 0)
+            now_ms = self._around.monotonic_ms()
+            said = list(_acknowledgements(part.share, partition, member_id, given, now_ms))
+            results = found.acknowledge(partition, said) if said else []
+            if found.waiters or found.watches:
+                found.serve(completions)
+            self._schedule(found)
+            for error in results:
+                if isinstance(error, LockLost):
+                    raise InvalidRecordState(str(error))
+                if error is not None:
+                    raise error
+
+        self._locked(acknowledge)
+
+    def release(self, group: str, topic: str, member_id: str) -> None:
+        """Release all that a member has locked of a topic, uncounted. Raises as `acknowledge`."""
+
+        def release(completions: list[Completion]) -> None:
+            found = self._known(group, topic)
+            for part in list(found.parts):
+                found.make(part, part.share.release_member(member_id, below=False))
+            found.serve(completions)
+            self._schedule(found)
+
+        self._locked(release)
+
+    def watch(
+        self, group: str, topic: str, numbers: Sequence[int], call: Callable[[], None], max_locks: int
+    ) -> Callable[[], None]:
+        """Call it once, from any thread, when records of some partitions can be locked, or cannot be read.
+
+        Returns what ends that. Raises TopicNotFound, GroupNotFound.
+        """
+        watch = ShareWatch(numbers, max_locks, call)
+
+        def begin(completions: list[Completion]) -> ShareGroup:
+            found = self._known(group, topic)
+            found.watches.add(watch)
+            found.serve(completions)
+            self._schedule(found)
+            return found
+
+        found: ShareGroup = self._locked(begin)
+
+        def end() -> None:
+            with self._around.state.lock:
+                found.watches.discard(watch)
+
+        return end
+
+    def lock_ms(self, group: str, topic: str) -> int | None:
+        """How long a delivery locks a record; None if the group has not begun with the topic."""
+        with self._around.state.lock:
+            found = self._groups.get((group, topic))
+            return found.options.lock_ms if found is not None and found.is_known else None
+
+
+def _part(found: ShareGroup, number: int, wanted: int) -> Part:
+    part = found.fill_part(number, wanted)
+    if part is None:
+        raise PartitionNotFound(f"topic {found.topic!r} has no partition {number}")
+    return part
+
+
+def _read(part: Part, offset: int, max_bytes: int) -> tuple[bytes, list[_Batch]]:
+    """Whole batches from the one that contains an offset on, at least one. Raises as `acquire`."""
+    limit = min(max(max_bytes, 0), _MOST_BYTES)
+    found = part.partition.reader.file_range(offset, limit, read_committed=part.reading.read_committed)
+    if found.segment is None:
+        raise OffsetOutOfRange(
+            f"{part.partition.name} has no records at offset {offset:,}",
+            log_start_offset=found.log_start_offset,
+            log_end_offset=found.log_end_offset,
+        )
+    try:
+        data = found.segment.pread(found.size, found.pos)
+    except OSError as error:
+        raise StorageError(f"{part.partition.name}: reading offset {offset:,} failed: {error}") from error
+    batches = list(_batches(data))
+    if not batches:
+        raise CorruptRecord("no record batch here", path=found.segment.path, pos=found.pos)
+    return data, batches
+
+
+def _batches(data: bytes) -> Iterator[_Batch]:
+    """The whole batches in a range of a segment."""
+    pos = 0
+    while pos + HEADER_SIZE <= len(data) and data[pos + MAGIC_POS] == MAGIC:
+        base_offset, length = _BASE_AND_LENGTH.unpack_from(data, pos)
+        (delta,) = _LAST_DELTA.unpack_from(data, pos + _LAST_DELTA_POS)
+        end = pos + length + LENGTH_OVERHEAD
+        if length < HEADER_SIZE - LENGTH_OVERHEAD or end > len(data):
+            return
+        yield _Batch(base_offset, base_offset + delta, end)
+        pos = end
+
+
+def _last_of(batches: Sequence[_Batch], offset: int) -> int:
+    """The last offset of the batch that contains an offset; of all, if it lies past them."""
+    return next((each.last_offset for each in batches if each.last_offset >= offset), batches[-1].last_offset)
+
+
+def _ranges(change: ShareChange, batches: Sequence[_Batch], batch_size: int) -> Iterator[AcquiredRange]:
+    """The locks of a change, divided where batches end."""
+    ends = iter(batches)
+    batch = next(ends)
+    for first, last, _, count, _, _ in change.locks:
+        at = first
+        while batch_size > 0 and last - at + 1 > batch_size:
+            while batch.last_offset < at + batch_size - 1 and batch.last_offset < last:
+                batch = next(ends)
+            if batch.last_offset >= last:
+                break
+            yield AcquiredRange(at, batch.last_offset, count)
+            at = batch.last_offset + 1
+        yield AcquiredRange(at, last, count)
+
+
+def _check(given: Sequence[AcknowledgedRange], *, may_renew: bool) -> None:
+    """Raises InvalidArgument for ranges that no client sends."""
+    following = 0
+    for first, last, types in given:
+        if not following <= first <= last:
+            raise InvalidArgument(f"the acknowledged offsets {first:,} to {last:,} are not in order")
+        following = last + 1
+        if len(types) not in (1, last - first + 1):
+            raise InvalidArgument(
+                f"{len(types):,} acknowledgements of {last - first + 1:,} records: one for all, or one each"
+            )
+        for kind in types:
+            if kind not in _TYPES or (kind == AcknowledgeType.RENEW and not may_renew):
+                raise InvalidArgument(f"an acknowledgement of type {kind} has no meaning here")
+
+
+def _acknowledgements(
+    share: SharePartition,
+    partition: int,
+    member_id: str,
+    given: Sequence[AcknowledgedRange],
+    now_ms: int,
+) -> Iterator[Acknowledgement]:
+    """In the terms of deliveries. A gap of which the member has a lock is done. Raises InvalidRecordState."""
+    for first, last, types in given:
+        if len(types) == 1 and types[0] == GAP:
+            held = [each for each in share.held_by(member_id, now_ms) if first <= each[0] <= last]
+            for offset, delivery_id, _ in held:
+                yield Acknowledgement(partition, offset, delivery_id, AcknowledgeType.ACCEPT)
+            continue
+        if len(types) == 1 and last - first + 1 > share.lock_count:
+            raise InvalidRecordState(f"the offsets {first:,} to {last:,} are not all locked")
+        for offset in range(first, last + 1):
+            kind = types[0] if len(types) == 1 else types[offset - first]
+            lock = share.lock_of(offset, member_id, now_ms)
+            if lock is not None:
+                yield _acknowledgement(partition, offset, lock, kind)
+            elif kind != GAP:
+                raise InvalidRecordState(f"offset {offset:,} is not locked by member {member_id!r}")
+
+
+def _acknowledgement(partition: int, offset: int, lock: Held, kind: int) -> Acknowledgement:
+    said = AcknowledgeType.ACCEPT if kind == GAP else AcknowledgeType(kind)
+    return Acknowledgement(partition, offset, lock.delivery_id, said)
