@@ -12,6 +12,7 @@ from embedlog import synonyms
 from embedlog.backends.remote.settings import RemoteSettings
 from embedlog.cluster import BrokerSettings
 from embedlog.cluster.classic.connector_settings import ConnectorSettings
+from embedlog.cluster.group_settings import GroupSettings
 from embedlog.cluster.topic_configs import FIXED
 from embedlog.config import LogSettings, Settings, TopicSettings
 from embedlog.errors import InvalidSetting
@@ -23,6 +24,7 @@ SECTIONS = [
     ("Of a topic", TopicSettings),
     ("Of a log", LogSettings),
     ("Of a broker", BrokerSettings),
+    ("Of a group", GroupSettings),
     ("Of a client over the wire", RemoteSettings),
     ("Of a ConsumerConnector", ConnectorSettings),
 ]

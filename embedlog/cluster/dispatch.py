@@ -58,6 +58,7 @@ from .handlers.produce import LastProduce, ProduceHandlers, remember
 from .handlers.replicas import ReplicaHandlers
 from .handlers.share_fetch import ShareFetchHandlers
 from .handlers.share_groups import ShareGroupHandlers
+from .handlers.share_offsets import ShareOffsetHandlers
 from .handlers.topic_partitions import TopicPartitionHandlers
 from .handlers.topics import TopicHandlers
 from .handlers.transaction_admin import TransactionAdminHandlers
@@ -126,6 +127,7 @@ class Dispatcher:
             self._share_fetch = ShareFetchHandlers(broker, broker.shares)
             handlers.update(self._share_fetch.handlers())
             handlers.update(ShareGroupHandlers(broker, self._groups).handlers())
+            handlers.update(ShareOffsetHandlers(broker, self._groups, broker.shares).handlers())
         self._log: LogHandlers | None = None
         exchanges = dict(APIS)
         if requests is not None:

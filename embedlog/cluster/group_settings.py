@@ -133,6 +133,19 @@ class GroupConfigs:
         """What holds for the deliveries of a share group. Raises as `names`."""
         return self.of(group).shares(self._store.clock_ms)
 
+    def check(self, own: Mapping[str, Any]) -> None:
+        """Raises InvalidSetting if these, over the broker's, would expire members between two heartbeats."""
+        settings = self.of_broker().replaced(**own)
+        for kind, session_ms, interval_ms in (
+            ("consumer", settings.consumer_session_timeout_ms, settings.consumer_heartbeat_interval_ms),
+            ("share", settings.share_session_timeout_ms, settings.share_heartbeat_interval_ms),
+        ):
+            if any(name.startswith(kind) for name in own) and session_ms <= interval_ms:
+                raise InvalidSetting(
+                    f"{kind}.session.timeout.ms ({session_ms:,}) must exceed {kind}.heartbeat.interval.ms "
+                    f"({interval_ms:,})"
+                )
+
     def alter(self, group: str, own: Mapping[str, Any], max_groups: int) -> None:
         """Replace what is set for a group, durably. The values are those of `GroupSettings.parse`.
 

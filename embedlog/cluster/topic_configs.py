@@ -21,7 +21,7 @@ from ..retention import POLICIES
 from ..synonyms import BROKER_NAMES
 
 BOOLEAN, STRING, INT, LONG, DOUBLE, LIST = 1, 2, 3, 5, 6, 7  # Kafka's numbers for the types of settings
-TOPIC, DYNAMIC, STATIC, DEFAULT = 1, 2, 4, 5  # and for where a value comes from: the topic, ...
+TOPIC, DYNAMIC, STATIC, DEFAULT, GROUP = 1, 2, 4, 5, 8  # and for where a value comes from: the topic, ...
 _LISTS: Final = frozenset({"cleanup_policy", "delete_policy"})
 
 
@@ -80,6 +80,13 @@ _BROKER_NAMES: Final[dict[str, str]] = {
     "message.timestamp.difference.max.ms": "log.message.timestamp.difference.max.ms",
     "segment.index.bytes": "log.index.size.max.bytes",
     "segment.jitter.ms": "log.roll.jitter.ms",
+    "consumer.heartbeat.interval.ms": "group.consumer.heartbeat.interval.ms",
+    "consumer.session.timeout.ms": "group.consumer.session.timeout.ms",
+    "share.delivery.count.limit": "group.share.delivery.count.limit",
+    "share.heartbeat.interval.ms": "group.share.heartbeat.interval.ms",
+    "share.partition.max.record.locks": "group.share.partition.max.record.locks",
+    "share.record.lock.duration.ms": "group.share.record.lock.duration.ms",
+    "share.session.timeout.ms": "group.share.session.timeout.ms",
     **{own.replace("_", "."): theirs.replace("_", ".") for own, theirs in BROKER_NAMES.items()},
 }
 

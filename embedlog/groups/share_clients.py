@@ -20,7 +20,7 @@ not at all.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
 from ..codec.record_batch import HEADER_SIZE, LENGTH_OVERHEAD, MAGIC, MAGIC_POS
@@ -28,6 +28,7 @@ from ..errors import (
     CorruptRecord,
     EmbedlogError,
     GroupError,
+    GroupNotEmpty,
     InvalidArgument,
     LockLost,
     OffsetOutOfRange,
@@ -77,6 +78,14 @@ class AcknowledgedRange(NamedTuple):
     first_offset: int
     last_offset: int
     types: Sequence[int]
+
+
+class ShareOffsets(NamedTuple):
+    """Where a group is in a partition. lag: how many records it has not finished."""
+
+    start_offset: int
+    leader_epoch: int
+    lag: int
 
 
 class _Batch(NamedTuple):
@@ -215,6 +224,51 @@ class ShareClients:
 
         self._locked(release)
 
+    def offsets(self, group: str, topic: str) -> dict[int, ShareOffsets]:
+        """Where a group is in each partition of a topic. Raises GroupNotFound, TopicNotFound."""
+
+        def look(_: list[Completion]) -> dict[int, ShareOffsets]:
+            found = self._known(group, topic)
+            return {part.number: _offsets_of(part) for part in found.parts}
+
+        looked: dict[int, ShareOffsets] = self._locked(look)
+        return looked
+
+    def alter_offsets(
+        self, group: str, topic: str, starts: Mapping[int, int], settings: ShareSettings
+    ) -> None:
+        """Let a group begin anew at these offsets of partitions, or as near as the log has records.
+
+        Raises GroupNotEmpty: somebody waits for records or has locked some; PartitionNotFound, TopicNotFound,
+        InvalidGroup, StorageError.
+        """
+
+        def alter(completions: list[Completion]) -> None:
+            found = self._begun(group, topic, settings)
+            _check_idle(found)
+            for number in starts:
+                if not 0 <= number < len(found.parts):
+                    raise PartitionNotFound(f"topic {topic!r} has no partition {number}")
+            try:
+                for number, start in starts.items():
+                    part = found.parts[number]
+                    offsets = part.partition.offsets()
+                    start = min(max(start, offsets.log_start_offset), offsets.log_end_offset)
+                    self._around.state.restart(part.key, start, part.share.next_delivery_id)
+            except EmbedlogError:
+                self._around.reload()
+                raise
+            found.drop()
+            found.load()
+            found.serve(completions)
+
+        self._locked(alter)
+
+    def check_idle(self, group: str, topic: str) -> None:
+        """Raises GroupNotEmpty if somebody waits for records of a topic or has locked some; GroupNotFound,
+        TopicNotFound."""
+        self._locked(lambda _: _check_idle(self._known(group, topic)))
+
     def watch(
         self, group: str, topic: str, numbers: Sequence[int], call: Callable[[], None], max_locks: int
     ) -> Callable[[], None]:
@@ -244,6 +298,18 @@ class ShareClients:
         with self._around.state.lock:
             found = self._groups.get((group, topic))
             return found.options.lock_ms if found is not None and found.is_known else None
+
+
+def _offsets_of(part: Part) -> ShareOffsets:
+    start = max(part.share.start_offset, part.partition.log.log_start_offset)
+    finished, _, _ = part.share.counts()
+    lag = part.partition.offsets().log_end_offset - part.share.start_offset - finished
+    return ShareOffsets(start, part.partition.log.leader_epoch, max(lag, 0))
+
+
+def _check_idle(found: ShareGroup) -> None:
+    if found.waiters or any(part.share.lock_count for part in found.parts):
+        raise GroupNotEmpty(f"records of {found.topic!r} are locked in group {found.group!r}, or waited for")
 
 
 def _part(found: ShareGroup, number: int, wanted: int) -> Part:

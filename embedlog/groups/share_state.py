@@ -260,6 +260,27 @@ class ShareState:
             self._append_snapshot(share, share.share)
             loaded.add(share)
 
+    def restart(self, key: ShareKey, start_offset: int, delivery_id: int) -> None:
+        """A group that has begun with a partition begins again: nothing is locked, delayed or counted.
+
+        Raises GroupNotFound, StorageError: `reload`, and the next use tells what was stored.
+        """
+        with self.lock:
+            loaded = self._load()
+            before = loaded.shares.get(key)
+            if before is None:
+                raise GroupNotFound(f"the share group {key.group!r} has not begun with this topic")
+            found = LoadedShare()
+            found.start_offset = start_offset
+            found.next_delivery_id = delivery_id
+            found.snapshot_epoch = before.snapshot_epoch
+            found.create_timestamp_ms = before.create_timestamp_ms
+            share = self._restored(loaded, key, before.jobs, found)
+            self._append_snapshot(share, share.queue)
+            self._append_snapshot(share, share.share)
+            loaded.remove(before)
+            loaded.add(share)
+
     def write(self, key: ShareKey, change: ShareChange, snapshot: Snapshot) -> None:
         """Store what a step changes, before it takes effect. The caller holds `lock`.
 

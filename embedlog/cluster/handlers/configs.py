@@ -1,8 +1,8 @@
-"""DescribeConfigs, AlterConfigs, IncrementalAlterConfigs, ListConfigResources: topics' and brokers' settings.
+"""DescribeConfigs, AlterConfigs, IncrementalAlterConfigs, ListConfigResources: settings.
 
-Changes to a topic's settings are durable. A broker's settings are given at its start: clients may change two
-of them until the broker stops, and can only read the others and the log's. As there are no ACLs, the settings
-that protect the broker (its limits, delete.topic.enable) can be set only at its start.
+Changes to the settings of a topic or a group are durable. A broker's settings are given at its start: clients
+may change two of them until the broker stops, and can only read the others and the log's. As there are no
+ACLs, the settings that protect the broker (its limits, delete.topic.enable) can be set only at its start.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 from ...config import LogSettings, unknown_setting
 from ...errors import EmbedlogError, UnknownSetting
 from ...files.names import check_not_internal
+from ...validation import check_group
 from ...wire.apis import alter_configs, incremental_alter_configs
 from ...wire.apis.alter_configs import AlterConfigsRequest, AlterConfigsResponse
 from ...wire.apis.describe_configs import (
@@ -37,10 +38,12 @@ from ...wire.apis.list_config_resources import (
 from ...wire.error_codes import ErrorCode
 from ..api_errors import ApiError, CodeFor, error_code_for
 from ..broker_context import BrokerContext, Handler, RequestContext
+from ..group_settings import GroupSettings
 from ..settings import BrokerSettings
 from ..topic_configs import (
     DEFAULT,
     DYNAMIC,
+    GROUP,
     INT,
     LIST,
     STATIC,
@@ -95,7 +98,7 @@ class ConfigHandlers:
     def list_config_resources(
         self, context: RequestContext, request: ListConfigResourcesRequest
     ) -> ListConfigResourcesResponse:
-        """The brokers and topics; none of the other resources has settings here."""
+        """The brokers, the topics, and the groups that have settings of their own."""
         kinds = frozenset(request.resource_types) or _RESOURCES
         if context.version < _FIRST_WITH_RESOURCE_TYPES:
             kinds = frozenset({_CLIENT_METRICS})
@@ -103,6 +106,11 @@ class ConfigHandlers:
             return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
         brokers = [str(broker.node_id) for broker in self._broker.coordination.brokers()]
         names = {_BROKER: brokers, _TOPIC: self._broker.store.topics()}
+        if _GROUP in kinds:
+            try:
+                names[_GROUP] = self._broker.group_configs.names()
+            except EmbedlogError as error:
+                return ListConfigResourcesResponse(error_code=error_code_for(error))
         return ListConfigResourcesResponse(
             config_resources=[
                 ConfigResource(resource_name=name, resource_type=kind)
@@ -144,6 +152,8 @@ class ConfigHandlers:
         store = self._broker.store
         if kind == _TOPIC:
             return topic_entries(store.defaults, store.topic(name).settings)
+        if kind == _GROUP:
+            return self._group_entries(name)
         self._check_broker(kind, name)
         altered = [
             config_entry(BrokerSettings, each, ((value, DYNAMIC), self._at_start(each)))
@@ -164,6 +174,18 @@ class ConfigHandlers:
         ]
         return sorted([*altered, *fixed, *of_log, *topic_default_entries(store.defaults), *self._facts()])
 
+    def _group_entries(self, group: str) -> list[ConfigEntry]:
+        if not group:
+            raise ApiError(ErrorCode.INVALID_REQUEST, "settings of all groups are the broker's")
+        configs = self._broker.group_configs
+        own, of_broker, shipped = configs.own(group), configs.of_broker(), GroupSettings()
+        entries = []
+        for name, default in shipped.as_dict().items():
+            values = [(own[name], GROUP)] if name in own else []
+            values.append(_with_source(getattr(of_broker, name), default))
+            entries.append(config_entry(GroupSettings, name, values))
+        return sorted(entries)
+
     def _facts(self) -> list[ConfigEntry]:
         """Settings of Kafka's brokers that are read-only facts here."""
         coordination = self._broker.coordination
@@ -183,7 +205,7 @@ class ConfigHandlers:
         if kind != _BROKER:
             raise ApiError(
                 ErrorCode.INVALID_REQUEST,
-                f"resource type {kind} has no settings: topics (2) and brokers (4) have",
+                f"resource type {kind} has no settings: topics (2), brokers (4) and groups (32) have",
             )
         own = self._broker.coordination.node_id
         if name not in ("", str(own)):
@@ -230,6 +252,8 @@ class ConfigHandlers:
                     raise ApiError(ErrorCode.INVALID_REQUEST, "the request names a setting more than once")
                 if kind == _TOPIC:
                     self._alter_topic(name, resource.configs, change, request.validate_only)
+                elif kind == _GROUP:
+                    self._alter_group(name, resource.configs, change, request.validate_only)
                 else:
                     self._check_broker(kind, name)
                     self._alter_broker(resource.configs, change, request.validate_only)
@@ -251,6 +275,17 @@ class ConfigHandlers:
             changes |= dict.fromkeys(set(own) - set(wanted))
             if changes and not validate_only:
                 self._broker.coordination.alter_topic(name, changes)
+
+    def _alter_group(self, name: str, configs: Sequence[Any], change: _Change, validate_only: bool) -> None:
+        broker = self._broker
+        with broker.topics_lock:
+            shown = {value.name: value for value in self._group_entries(name)}
+            check_group(name)
+            own = {value.name: value.value for value in shown.values() if value.source == GROUP}
+            wanted = parse_settings(GroupSettings, change(configs, own, shown))
+            broker.group_configs.check(wanted)
+            if not validate_only:
+                broker.group_configs.alter(name, wanted, broker.settings.max_groups)
 
     def _alter_broker(self, configs: Sequence[Any], change: _Change, validate_only: bool) -> None:
         broker = self._broker
@@ -336,7 +371,9 @@ def _encode_entry(value: ConfigEntry, synonyms: bool) -> DescribeConfigsResource
         config_source=value.source,
         synonyms=[
             DescribeConfigsSynonym(
-                name=value.name if source == TOPIC else broker_name(value.name), value=text, source=source
+                name=value.name if source in (TOPIC, GROUP) else broker_name(value.name),
+                value=text,
+                source=source,
             )
             for text, source in value.synonyms
             if synonyms
