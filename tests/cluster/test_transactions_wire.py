@@ -658,7 +658,7 @@ def test_the_features(wire: Wire, version: int) -> None:
     response = wire.ask(ApiVersionsRequest(), version)
     finalized = [(f.name, f.min_version_level, f.max_version_level) for f in response.finalized_features]
     supported = [(f.name, f.min_version, f.max_version) for f in response.supported_features]
-    levels = {"group.version": 1, "transaction.version": 2}
+    levels = {"group.version": 1, "transaction.version": 2, "share.version": 1}
     assert finalized == ([(name, level, level) for name, level in levels.items()] if version >= 3 else [])
     assert supported == ([(name, 0, level) for name, level in levels.items()] if version >= 4 else [])
 

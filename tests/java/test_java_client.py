@@ -11,7 +11,16 @@ from pathlib import Path
 HERE = Path(__file__).parent
 
 
-def test_the_java_client(bootstrap: str) -> None:
-    command = ["mvn", "--batch-mode", "--quiet", f"-Dbootstrap={bootstrap}", "test"]
+def run_tests(bootstrap: str, *options: str) -> None:
+    command = ["mvn", "--batch-mode", "--quiet", f"-Dbootstrap={bootstrap}", *options, "test"]
     ran = subprocess.run(command, cwd=HERE, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+def test_the_java_client(bootstrap: str) -> None:
+    run_tests(bootstrap)
+
+
+def test_the_share_consumer_of_a_newer_client(bootstrap: str) -> None:
+    """It fetches with a later version of the protocol, and renews locks."""
+    run_tests(bootstrap, "-Dkafka.version=4.3.1", "-Dtest=ShareConsumerTest")
