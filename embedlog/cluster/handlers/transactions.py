@@ -271,7 +271,11 @@ class TransactionHandlers:
     def _check_offsets_topic(self, group: str) -> None:
         """Raises ApiError if a cluster has not created the topic yet. A log of its own creates it at once."""
         coordination = self._broker.coordination
-        if coordination.partition_of(group) is None and coordination.coordinator_of(group) is None:
+        if coordination.partition_of(group) is None:
+            is_coming = coordination.coordinator_of(group) is None
+        else:  # registered, but perhaps not here yet
+            is_coming = OFFSETS_TOPIC not in self._broker.store.by_topic
+        if is_coming:
             raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{OFFSETS_TOPIC} is being created")
 
     # -- TxnOffsetCommit -------------------------------------------------------------------------------
