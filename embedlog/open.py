@@ -102,6 +102,7 @@ def open_directory(
     layout: str | None = None,
     *,
     shared: bool = False,
+    in_cluster: bool = False,
     progress: Progress | None = None,
     fs: FileSystem | None = None,
     **settings: Any,
@@ -109,6 +110,7 @@ def open_directory(
     """`open` for writing, also of the directory of a cluster's broker: for the broker itself.
 
     shared: let other processes of this machine use the log through its socket.
+    in_cluster: it is that of a cluster's broker.
     """
     from .backends.local import WriterBackend
     from .config import LogSettings, TopicSettings, sorted_settings
@@ -124,7 +126,7 @@ def open_directory(
         fs=fs,
         progress=progress,
     )
-    return Log(WriterBackend(store, shared=shared))
+    return Log(WriterBackend(store, shared=shared, in_cluster=in_cluster))
 
 
 def _open_shared(

@@ -39,6 +39,7 @@ from .port import Interrupt
 
 if TYPE_CHECKING:
     from ..groups.coordinator import GroupCoordinator
+    from ..groups.other_brokers import OtherBrokers
     from ..groups.share_coordinator import ShareGroupCoordinator
     from ..groups.share_state import ShareState
     from ..groups.transaction_coordinator import TransactionCoordinator
@@ -227,7 +228,9 @@ class WriterBackend(EngineBackend):
 
     mode = "rw"
 
-    def __init__(self, store: Store, *, shared: bool = False) -> None:
+    def __init__(self, store: Store, *, shared: bool = False, in_cluster: bool = False) -> None:
+        """in_cluster: other brokers have some of the partitions. Then there are no transactions until
+        `join_cluster`."""
         super().__init__(store)
         self.store = store
         self.appenders = store.partitions_of
@@ -246,7 +249,8 @@ class WriterBackend(EngineBackend):
         self._transactions: TransactionCoordinator | None = None
         store.deletions.listen(self._forget_topic)
         store.holds.ask(lambda name: self.share_state.hold_offset(name))
-        if TRANSACTION_STATE_TOPIC in store.by_topic:
+        self._in_cluster = in_cluster
+        if TRANSACTION_STATE_TOPIC in store.by_topic and not in_cluster:
             store.background.add_timer("opening transactions", self._open_transactions)
         self._shared = shared
         self._socket = OwnerSocket(self.path, self._tidy, self._serve)
@@ -324,12 +328,25 @@ class WriterBackend(EngineBackend):
         groups = self.coordinator
         with self._lock:
             if self._transactions is None:
-                from ..groups.transaction_coordinator import TransactionCoordinator
-
-                self._transactions = TransactionCoordinator(self.store, groups)
-                if self._closed:
-                    self._transactions.close()
+                if self._in_cluster:
+                    raise Closed("the broker has not joined its cluster yet: it has no transactions")
+                self._transactions = self._coordinate(groups, None)
             return self._transactions
+
+    def join_cluster(self, others: OtherBrokers) -> TransactionCoordinator:
+        """Begin to coordinate transactions with the other brokers of a cluster."""
+        groups = self.coordinator
+        with self._lock:
+            self._transactions = self._coordinate(groups, others)
+            return self._transactions
+
+    def _coordinate(self, groups: GroupCoordinator, others: OtherBrokers | None) -> TransactionCoordinator:
+        from ..groups.transaction_coordinator import TransactionCoordinator
+
+        transactions = TransactionCoordinator(self.store, groups, others)
+        if self._closed:
+            transactions.close()
+        return transactions
 
     def stored_transactions(self) -> dict[str, TransactionMetadata]:
         if TRANSACTION_STATE_TOPIC not in self.store.by_topic:

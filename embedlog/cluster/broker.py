@@ -40,6 +40,7 @@ from ..validation import also_named, as_path, check_flag, check_int, check_text
 from .broker_context import BrokerContext
 from .coordination import BrokerAddress, Coordination, SingleBroker, check_standalone
 from .dispatch import Dispatcher
+from .marker_sender import MarkerSender
 from .meter import Meter
 from .metrics import MetricsServer
 from .server import Server, bind, room_for_connections
@@ -139,7 +140,8 @@ class Broker(Closing):
                     undo.callback(shutil.rmtree, path, ignore_errors=True)
                 # Half of it: the other half is for connections.
                 of_log.setdefault("max_open_files", default_open_files() // 2)
-                self.log = open_directory(as_path(path), shared=zookeeper is None, **of_log)
+                alone = zookeeper is None
+                self.log = open_directory(as_path(path), shared=alone, in_cluster=not alone, **of_log)
                 undo.callback(self.log.close)
             if not isinstance(self.log.backend, WriterBackend):
                 raise ReadOnly("a broker is the writer of its directory: open the log with mode='rw'")
@@ -163,10 +165,14 @@ class Broker(Closing):
             if zookeeper is None:
                 check_standalone(store)
                 coordination = SingleBroker(store, address)
+                transactions = self.log.backend.transactions
             else:
                 coordination = undo.enter_context(
                     _registered(store, address, self.settings, zookeeper, zookeeper_auth)
                 )
+                sender = MarkerSender(coordination)
+                undo.callback(sender.close)
+                transactions = self.log.backend.join_cluster(sender)
             self.context = BrokerContext(
                 store,
                 self.log.backend.coordinator,
@@ -175,10 +181,11 @@ class Broker(Closing):
                 self._executor,
                 run_large,
                 converter,
-                self.log.backend.transactions if zookeeper is None else None,
+                transactions,
                 meter,
                 None if zookeeper is not None else _shares_of(self.log.backend),
             )
+            undo.callback(self.context.close)
             self.address = address
             self._dispatcher = Dispatcher(self.context)
             self._dispatcher.start()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, Future
-from typing import Any, Final, NamedTuple, ParamSpec, TypeAlias, TypeVar
+from typing import Any, NamedTuple, ParamSpec, TypeAlias, TypeVar
 
 from ..errors import TopicNotFound
 from ..groups.coordinator import GroupCoordinator
@@ -23,8 +23,6 @@ from .principal import Principal
 from .producer_id_block import ProducerIdBlock
 from .settings import BrokerSettings
 from .transaction_permission import TransactionPermissions
-
-NO_TRANSACTIONS: Final = "brokers of a cluster have no transactions yet: use a broker on its own"
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -52,8 +50,8 @@ class BrokerContext:
             connections. Several at a time would do the same by holding the GIL.
         converter: has one thread, which converts responses for old clients: no other request waits for it,
             and only one conversion is in memory at a time.
-        transactions: the coordinator; None in a cluster, whose brokers have none yet.
-        shares: gives the coordinator of share groups; None in a cluster, likewise.
+        transactions: the coordinator; None for a log whose owner serves its tools alone.
+        shares: gives the coordinator of share groups; None in a cluster.
         meter: counts requests and records; None to count nothing.
     """
 

@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,7 @@ import pytest
 from brokers import Brokers, cluster
 from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions, NewTopic
-from transactional_clients import CLIENTS
-from wire import Wire, batch_of, fetch, produce
+from wire import Wire, batch_of, fetch
 from zookeepers import WAIT_S, Znodes, eventually
 
 import embedlog
@@ -36,7 +35,6 @@ from embedlog.wire.apis.describe_topic_partitions import (
 from embedlog.wire.apis.elect_leaders import ElectLeadersRequest, TopicPartitions
 from embedlog.wire.apis.find_coordinator import FindCoordinatorRequest
 from embedlog.wire.apis.heartbeat import HeartbeatRequest
-from embedlog.wire.apis.init_producer_id import InitProducerIdRequest
 from embedlog.wire.apis.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from embedlog.wire.apis.metadata import MetadataRequest, MetadataRequestTopic
 from embedlog.wire.error_codes import ErrorCode
@@ -457,38 +455,6 @@ def test_a_partition_stays_with_its_broker(zookeeper: Znodes, tmp_path: Path) ->
         assert elected(0, None) == [("t", number, ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE)]
         assert elected(1, this) == [("t", number, ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE)]
         assert moved_to([0]) == ErrorCode.INVALID_REPLICA_ASSIGNMENT
-
-
-@pytest.mark.parametrize("client", CLIENTS)
-def test_transactions_are_refused_at_once(brokers: Brokers, client: str) -> None:
-    """Not after the client's time-out, which is an hour here."""
-    with closing(CLIENTS[client](brokers[0].address, "tx", 3_600_000)) as producer:
-        with pytest.raises(Exception) as refused:
-            producer.init()
-        if client == "confluent-kafka":
-            assert "have no transactions" in str(refused.value)
-
-
-@pytest.mark.parametrize("version", range(1, 7))
-def test_why_there_are_no_transactions(brokers: Brokers, version: int) -> None:
-    with Wire(brokers[0], host=brokers[0].host) as wire:
-        request = FindCoordinatorRequest(key="tx", key_type=1, coordinator_keys=["tx"])
-        answer = wire.ask(request, version)
-        (found,) = answer.coordinators if version >= 4 else [answer]
-        code = (
-            ErrorCode.UNSUPPORTED_VERSION if version >= 4 else ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-        )
-        assert (found.error_code, found.node_id) == (code, -1)
-        assert "use a broker on its own" in found.error_message
-        offered = wire.ask(ApiVersionsRequest(), 4)
-        assert [feature.name for feature in offered.finalized_features] == ["group.version"]
-        assert {24, 25, 26, 27, 28, 65, 66}.isdisjoint(each.api_key for each in offered.api_keys)
-        asked = InitProducerIdRequest(transactional_id="tx", transaction_timeout_ms=1_000)
-        assert wire.ask(asked, 4).error_code == ErrorCode.UNSUPPORTED_VERSION
-        producing = produce("t", batch_of(b"v"))
-        producing.transactional_id = "tx"
-        (part,) = wire.ask(producing, 9).responses[0].partition_responses
-        assert part.error_code == ErrorCode.INVALID_TXN_STATE
 
 
 def test_describe_cluster(zookeeper: Znodes, tmp_path: Path) -> None:

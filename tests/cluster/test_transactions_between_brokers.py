@@ -5,11 +5,15 @@ Anybody may ask it, so that whatever comes must cost little and break nothing.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from brokers import Brokers, cluster
 from test_transactions_wire import TX, Id, Producer
 from wire import Wire
+from zookeepers import Znodes, eventually
 
 from embedlog.cluster import Broker
 from embedlog.wire.apis.add_partitions_to_txn import (
@@ -17,6 +21,8 @@ from embedlog.wire.apis.add_partitions_to_txn import (
     AddPartitionsToTxnTopic,
     AddPartitionsToTxnTransaction,
 )
+from embedlog.wire.apis.describe_transactions import DescribeTransactionsRequest
+from embedlog.wire.apis.find_coordinator import FindCoordinatorRequest
 from embedlog.wire.apis.write_txn_markers import (
     WritableTxnMarker,
     WritableTxnMarkerTopic,
@@ -134,3 +140,92 @@ def test_many_transactions_in_one_request(broker: Broker, wire: Wire, producer: 
     assert broker.context.transactions is not None
     assert broker.context.transactions.transactional_ids() == [TX]
     assert wire.ask(AddPartitionsToTxnRequest(), 5).results_by_transaction == []
+
+
+# -- in a cluster --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def own(zookeeper: Znodes, tmp_path: Path) -> Iterator[Brokers]:
+    with cluster(tmp_path, zookeeper.connect, 2, "--set", "zookeeper.session.timeout.ms=2000") as brokers:
+        brokers.create(T, 2)
+        yield brokers
+
+
+def coordinator_of(brokers: Brokers) -> int:
+    with Wire(brokers[0], host=brokers[0].host) as wire:
+
+        def node() -> str:
+            found = wire.ask(FindCoordinatorRequest(key_type=1, coordinator_keys=[TX]), 4).coordinators[0]
+            return str(found.node_id) if not found.error_code else ""
+
+        return int(eventually(node, "there is a coordinator"))
+
+
+def test_brokers_that_are_not_asked_in_the_right_place(own: Brokers) -> None:
+    coordinator = coordinator_of(own)
+    other = 1 - coordinator
+    led = {leader: number for number, leader in own.leaders(T).items()}
+    with Wire(own[coordinator], host=own[coordinator].host) as there:
+        producer = Producer(there)
+        eventually(lambda: producer.init() is ErrorCode.NONE)
+        with Wire(own[other], host=own[other].host) as wire:
+            lost = ErrorCode.NOT_COORDINATOR
+            stray = Producer(wire)
+            assert stray.init() is lost
+            stray.id = producer.id
+            assert stray.add(0) == [lost]
+            assert stray.add_offsets() is lost
+            assert stray.end(commit=True) is lost
+            for verify in (True, False):
+                assert asked(wire, 5, producer.id, 0, verify=verify) == [lost]
+            described = wire.ask(DescribeTransactionsRequest(transactional_ids=[TX]), 0)
+            assert described.transaction_states[0].error_code == lost
+            assert marked(wire, producer.id, led[coordinator]) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+            assert marked(wire, producer.id, 9) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            assert marked(wire, producer.id, topic="__transaction_state") in {
+                ErrorCode.INVALID_TOPIC_EXCEPTION,
+                ErrorCode.NOT_LEADER_OR_FOLLOWER,
+            }
+            stray.sequences.clear()
+            assert stray.send(b"v", partition=led[other]) is ErrorCode.NONE, "its coordinator is asked"
+            assert stray.send(b"v", partition=led[coordinator]) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert producer.end(commit=True) is ErrorCode.NONE
+
+
+def test_an_earlier_coordinator_is_fenced(own: Brokers) -> None:
+    """Each start of a coordinator's broker gives it a later epoch, which its markers have."""
+    coordinator = coordinator_of(own)
+    other = 1 - coordinator
+    away = {leader: number for number, leader in own.leaders(T).items()}[other]
+    with Wire(own[coordinator], host=own[coordinator].host) as there:
+        eventually(lambda: Producer(there).init() is ErrorCode.NONE)
+    own[coordinator].kill()
+    own[coordinator].start()
+    assert coordinator_of(own) == coordinator
+    with (
+        Wire(own[coordinator], host=own[coordinator].host) as there,
+        Wire(own[other], host=own[other].host) as wire,
+    ):
+        producer = Producer(there)
+        eventually(lambda: producer.init() is ErrorCode.NONE)
+        for number in range(2):
+            stray = Producer(wire)
+            stray.id = producer.id
+            assert stray.send(b"%d" % number, partition=away) is ErrorCode.NONE
+            assert producer.end(commit=True) is ErrorCode.NONE
+        code = marked(wire, producer.id, away, coordinator_epoch=0, transaction_version=1)
+        assert code is ErrorCode.TRANSACTION_COORDINATOR_FENCED
+        # Somebody says that there is a later coordinator: the real one's markers are taken all the same.
+        code = marked(wire, producer.id, away, coordinator_epoch=LARGEST, transaction_version=1)
+        assert code is ErrorCode.NONE
+        stray = Producer(wire)
+        stray.id, stray.sequences = producer.id, {(T, away): 0}
+        assert stray.send(b"w", partition=away) is ErrorCode.NONE
+        assert producer.end(commit=True) is ErrorCode.NONE
+
+        def is_over() -> bool:
+            found = there.ask(DescribeTransactionsRequest(transactional_ids=[TX]), 0).transaction_states[0]
+            return bool(found.transaction_state == "CompleteCommit")
+
+        eventually(is_over, "the marker is taken")

@@ -23,7 +23,7 @@ from ...wire.apis.leave_group import LeaveGroupRequest, LeaveGroupResponse, Memb
 from ...wire.apis.sync_group import SyncGroupRequest, SyncGroupResponse
 from ...wire.error_codes import ErrorCode
 from ..api_errors import ApiError, group_error_code_for
-from ..broker_context import NO_TRANSACTIONS, BrokerContext, Handler, RequestContext
+from ..broker_context import BrokerContext, Handler, RequestContext
 from ..coordination import BrokerAddress
 from ..group_requests import GroupRequests
 from ..local_members import LocalMembers
@@ -87,14 +87,6 @@ class GroupHandlers:
             code, message = ErrorCode.INVALID_REQUEST, f"unknown coordinator type {key_type}"
         elif not key and key_type == _GROUP:
             code, message = ErrorCode.INVALID_GROUP_ID, "a group has a name of at least one character"
-        elif key_type == _TRANSACTION and self._broker.transactions is None:
-            # librdkafka, which sends older versions, retries after any other error until its timeout. Clients
-            # that send later ones show the message of an error which they do not know.
-            is_old = context.version < _FIRST_WITH_SEVERAL_KEYS
-            code = (
-                ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED if is_old else ErrorCode.UNSUPPORTED_VERSION
-            )
-            message = NO_TRANSACTIONS
         else:
             topic = TRANSACTION_STATE_TOPIC if key_type == _TRANSACTION else OFFSETS_TOPIC
             found = self._broker.coordination.coordinator_of(key, topic)

@@ -69,7 +69,6 @@ from ..batch_validation import (
     validate_quickly,
 )
 from ..broker_context import (
-    NO_TRANSACTIONS,
     BrokerContext,
     Handler,
     RequestContext,
@@ -237,8 +236,6 @@ class ProduceHandlers:
                     ErrorCode.INVALID_REQUIRED_ACKS, f"acks must be -1, 0 or 1, not {request.acks}"
                 )
             transactional = request.transactional_id is not None
-            if transactional and self._broker.transactions is None:
-                raise ApiError(ErrorCode.INVALID_TXN_STATE, NO_TRANSACTIONS)
             partition = self._partition(topic, data.index)
             if partition.name in refused:
                 raise refused[partition.name]
