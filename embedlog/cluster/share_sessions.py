@@ -38,6 +38,7 @@ class ShareSession:
         self.epoch = 1
         self.partitions: dict[TopicIdPartition, None] = {}
         self.topics: set[str] = set()  # of which the member may have acquired records
+        self.is_over = False
 
 
 class ShareSessions:
@@ -107,6 +108,7 @@ class ShareSessions:
     def _remove(self, key: _Key) -> ShareSession | None:
         session = self._sessions.pop(key, None)
         if session is not None:
+            session.is_over = True
             keys = self._by_connection.get(session.connection, set())
             keys.discard(key)
             if not keys:

@@ -21,6 +21,7 @@ from embedlog.wire.apis.alter_share_group_offsets import (
     AlterShareGroupOffsetsRequest,
     AlterShareGroupOffsetsResponse,
 )
+from embedlog.wire.apis.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from embedlog.wire.apis.delete_share_group_offsets import (
     DeleteShareGroupOffsetsRequest,
     DeleteShareGroupOffsetsRequestTopic,
@@ -121,7 +122,7 @@ def test_describing_altering_and_deleting_offsets(broker: Broker) -> None:
     broker.log.append_many("t", [b"0", b"1", b"2", b"3"], partition=0)
     with ShareMember(broker) as member:
         assert described(member).error_code == ErrorCode.GROUP_ID_NOT_FOUND
-        assert alter(member, {0: 0}).error_code == ErrorCode.GROUP_ID_NOT_FOUND
+        assert delete(member, "t").error_code == ErrorCode.GROUP_ID_NOT_FOUND
         member.join()
         assert places(described(member)) == []
         assert places(described(member, topics={"t": [0]})) == [("t", 0, -1, -1, 0)]
@@ -152,6 +153,32 @@ def test_describing_altering_and_deleting_offsets(broker: Broker) -> None:
         assert [each.error_code for each in response.responses] == [0, unknown]
         assert [each.error_code for each in delete(member, "t").responses] == [unknown]
         assert places(described(member)) == []
+
+
+def test_altering_begins_a_group(broker: Broker) -> None:
+    broker.log.append_many("t", [b"0", b"1", b"2"], partition=0)
+    with ShareMember(broker) as member:
+        assert altered(alter(member, {0: 0}, topic="nothing")) == {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+        assert described(member).error_code == ErrorCode.GROUP_ID_NOT_FOUND
+        assert altered(alter(member, {0: 1})) == {0}
+        assert places(described(member)) == [("t", 0, 1, 2, 0), ("t", 1, 0, 0, 0)]
+        assert [each.offset for each in member.join().fetch(0)] == [1, 2]
+    beat = ConsumerGroupHeartbeatRequest(
+        group_id="c",
+        member_id="m",
+        member_epoch=0,
+        rebalance_timeout_ms=1_000,
+        subscribed_topic_names=["t"],
+        topic_partitions=[],
+    )
+    with ShareMember(broker) as member:
+        assert member.ask(beat, 1).error_code == 0
+        assert alter(member, {0: 0}, group="c").error_code == ErrorCode.GROUP_ID_NOT_FOUND
+    with Broker(max_groups=1) as small:
+        loaded(small).log.create_topic("t")
+        with ShareMember(small) as member:
+            assert altered(alter(member, {0: 0})) == {0}
+            assert alter(member, {0: 0}, group="h").error_code == ErrorCode.POLICY_VIOLATION
 
 
 def test_altered_offsets_outlive_the_broker(tmp_path: Path) -> None:

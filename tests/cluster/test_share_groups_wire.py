@@ -402,13 +402,33 @@ def test_the_end_of_a_connection_releases(broker: Broker) -> None:
         ]
 
 
+def test_a_new_session_ends_a_fetch_that_waits(broker: Broker) -> None:
+    """The member is back over another connection: the old one gets nothing more."""
+    with ShareMember(broker).join() as one, ShareMember(broker, member_id=one.member_id) as again:
+        one.fetch(0)
+        request = one.fetch_request(max_wait_ms=600_000)
+        number = one.send(request, 2)
+        handlers = broker._dispatcher._share_fetch
+        assert handlers is not None
+        while not handlers._waiting:
+            time.sleep(0.001)
+        assert again.fetch(0, epoch=0) == []
+        send(broker, 1)
+        assert got(one.receive(request, 2, number)) == []
+        assert again.fetch(max_wait_ms=60_000) == [Got(0, 0, b"0", 1)]
+        assert again.said([(0, 0, ACCEPT)]) == 0
+
+
 def test_hostile_fetches(broker: Broker) -> None:
     send(broker, 3)
     with ShareMember(broker).join() as member:
-        for epoch, partitions in ((0, [7, 1 << 30, -1]), (1, list(range(5_000, 9_000)))):
+        for epoch, partitions in ((0, [7, 1 << 30, -1]), (1, list(range(5_000, 5_500)))):
             response = member.ask_fetch(*partitions, epoch=epoch)
             codes = {each.error_code for topic in response.responses for each in topic.partitions}
             assert codes == {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+        response = member.ask_fetch(*range(100_000), epoch=2)
+        assert response.error_code == ErrorCode.INVALID_REQUEST
+        assert member.ask_fetch(0, epoch=0, mode=7).error_code == ErrorCode.INVALID_REQUEST
         assert member.fetch(0, epoch=0, max_records=-1) == []
         assert member.fetch(max_records=5, max_bytes=-1, max_wait_ms=-1, batch_size=-1) == []
         assert len(member.fetch(max_records=(1 << 31) - 1, max_bytes=(1 << 31) - 1)) == 3

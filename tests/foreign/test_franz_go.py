@@ -19,15 +19,9 @@ HERE = Path(__file__).parent
 HANGS_S = 1_200
 RECORDS = 20_000  # that each of the larger tests produces; franz-go's own number is 500,000
 
-NO_SHARE_GROUPS = "share groups are not supported"
 NO_SASL = "SASL is not supported"
 
 SKIPPED = {
-    "TestConsumeRegexShareSkipsInternal": NO_SHARE_GROUPS,
-    "TestShareGroup": NO_SHARE_GROUPS,
-    "TestShareGroupAckOnClose": NO_SHARE_GROUPS,
-    "TestShareGroupETL": NO_SHARE_GROUPS,
-    "TestShareGroupOffsetsAdmin": NO_SHARE_GROUPS,
     "TestSCRAMAuth": NO_SASL,
     "TestSCRAMAuthBadCredentials": NO_SASL,
     "TestIssueProduceBrokerTooOldFailsRecords": "it wants a broker that refuses Produce before version 3",
@@ -54,6 +48,11 @@ PASS = {
     "TestConsumeRegex",
     "TestAddRemovePartitions",
     "TestPauseIssueOct2023",
+    "TestConsumeRegexShareSkipsInternal",
+    "TestShareGroup",
+    "TestShareGroupAckOnClose",
+    "TestShareGroupETL",
+    "TestShareGroupOffsetsAdmin",
     "TestIssue434",
     "TestIssue523/roundrobin",
     "TestIssue523/sticky",

@@ -50,7 +50,8 @@ from ..share_sessions import FIRST, LAST, ShareSession, ShareSessions, TopicIdPa
 
 _FIRST_WITH_RENEWALS: Final = 2
 _FIRST_WITH_MODES: Final = 2
-_WHOLE_BATCHES: Final = 0  # a share acquire mode; 1: no more than max_records
+_WHOLE_BATCHES, _NO_MORE_RECORDS = 0, 1  # share acquire modes
+_UNKNOWN_PARTITIONS: Final = 1_000  # that a session may name
 _NAME_CHARS: Final = 255
 
 _Acknowledged: TypeAlias = dict[TopicIdPartition, EmbedlogError | None]
@@ -170,6 +171,8 @@ class ShareFetchHandlers:
         renews = context.version >= _FIRST_WITH_RENEWALS and request.is_renew_ack
         if renews and any((request.max_records, request.max_bytes, request.min_bytes, request.max_wait_ms)):
             raise ApiError(ErrorCode.INVALID_REQUEST, "a fetch that renews locks fetches no records")
+        if request.share_acquire_mode not in (_WHOLE_BATCHES, _NO_MORE_RECORDS):
+            raise ApiError(ErrorCode.INVALID_REQUEST, f"unknown acquire mode {request.share_acquire_mode}")
         said = [
             ((topic.topic_id, each.partition_index), each.acknowledgement_batches)
             for topic in request.topics
@@ -188,10 +191,7 @@ class ShareFetchHandlers:
         else:
             session = self._sessions.find(group, member_id, epoch)
         if epoch != LAST:
-            session.partitions.update(dict.fromkeys(key for key, _ in said))
-            for topic in request.forgotten_topics_data:
-                for number in topic.partitions:
-                    session.partitions.pop((topic.topic_id, number), None)
+            self._choose(session, request)
         settings = self._broker.group_configs.shares_of(group)
         acknowledged = self._acknowledge_all(session, said, settings, may_renew=renews)
         if epoch == LAST:
@@ -206,6 +206,23 @@ class ShareFetchHandlers:
             whole_batches=context.version < _FIRST_WITH_MODES or request.share_acquire_mode == _WHOLE_BATCHES,
             is_first=epoch == FIRST,
         )
+
+    def _choose(self, session: ShareSession, request: ShareFetchRequest) -> None:
+        """The partitions of a session, from now on. Raises ApiError."""
+        chosen = dict(session.partitions)
+        chosen.update(
+            {
+                (topic.topic_id, each.partition_index): None
+                for topic in request.topics
+                for each in topic.partitions
+            }
+        )
+        for topic in request.forgotten_topics_data:
+            for number in topic.partitions:
+                chosen.pop((topic.topic_id, number), None)
+        if len(chosen) > len(self._broker.store.partitions()) + _UNKNOWN_PARTITIONS:
+            raise ApiError(ErrorCode.INVALID_REQUEST, f"there are no {len(chosen):,} partitions")
+        session.partitions = chosen
 
     def _check_exists(self, group: str) -> None:
         """A fetch makes no group: members join before. Raises GroupNotFound."""
@@ -230,11 +247,11 @@ class ShareFetchHandlers:
             for end in waiting.watches:
                 end()
             waiting.watches = []
-            fetches = waiting.request.share_session_epoch != LAST and not waiting.response.cancelled()
             try:
-                found = self._acquire_all(waiting) if fetches else {}
+                may_fetch = not waiting.session.is_over and not waiting.response.cancelled()
+                found = self._acquire_all(waiting) if may_fetch else {}
                 has_news = any(isinstance(each, EmbedlogError) or each.ranges for each in found.values())
-                if not has_news and not is_last and not self._stopped and not waiting.response.cancelled():
+                if may_fetch and not has_news and not is_last and not self._stopped:
                     self._watch(waiting)
                     return
             except BaseException as error:  # a defect: the connection logs it and closes
@@ -247,8 +264,9 @@ class ShareFetchHandlers:
             self._waiting.discard(waiting)
         if waiting.timer is not None:
             waiting.connection.loop.post(waiting.timer.cancel)
-        if not _settle(waiting.response, self._response(waiting, found)):
-            self._release(waiting.session)  # nobody gets them
+        is_answered = _settle(waiting.response, self._response(waiting, found))
+        if not is_answered or waiting.session.is_over:  # then nobody may have them any more
+            self._release(waiting.session)
 
     def _acquire_all(self, waiting: _Waiting) -> dict[TopicIdPartition, Acquired | EmbedlogError]:
         """What each partition of the session has, another one first each time."""
@@ -286,7 +304,7 @@ class ShareFetchHandlers:
     def _watch(self, waiting: _Waiting) -> None:
         """Try again when records come."""
         by_topic: dict[bytes, list[int]] = {}
-        for topic_id, number in waiting.session.partitions:
+        for topic_id, number in list(waiting.session.partitions):
             by_topic.setdefault(topic_id, []).append(number)
         for topic_id, numbers in by_topic.items():
             try:

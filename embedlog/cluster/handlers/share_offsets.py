@@ -2,7 +2,7 @@
 
 A share group has a start offset in each partition: it has finished all records before it. To change or delete
 it needs a group without members (as in Kafka), of whose records none is locked: the library's queues use a
-group without being its members.
+group without being its members. Altering the offsets of a group that there is not begins it.
 
 Source: KIP-932.
 """
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import Future
 
-from ...errors import EmbedlogError, GroupNotEmpty, GroupNotFound, TopicNotFound
+from ...errors import EmbedlogError, GroupNotEmpty, GroupNotFound, TooManyGroups, TopicNotFound
 from ...groups.events import GroupState
 from ...groups.share_coordinator import ShareGroupCoordinator
 from ...validation import check_group
@@ -147,7 +147,10 @@ class ShareOffsetHandlers:
 
         def alter() -> AlterShareGroupOffsetsResponse:
             check_group(request.group_id)
-            self._check_unused(request.group_id)
+            try:
+                self._check_unused(request.group_id)
+            except GroupNotFound:
+                self._check_may_begin(request.group_id)
             if len({topic.topic_name for topic in request.topics}) < len(request.topics):
                 raise ApiError(ErrorCode.INVALID_REQUEST, "the request names a topic more than once")
             return AlterShareGroupOffsetsResponse(
@@ -223,6 +226,17 @@ class ShareOffsetHandlers:
             if group in self._broker.queue_groups():
                 return GroupState.EMPTY
             raise
+
+    def _check_may_begin(self, group: str) -> None:
+        """Raises GroupNotFound if the group is of another type, TooManyGroups."""
+        try:
+            type = self._broker.groups.describe_group(group).type
+        except GroupNotFound:
+            most = self._broker.settings.max_groups
+            if len(self._broker.queue_groups()) >= most:
+                raise TooManyGroups(f"there are {most:,} share groups: delete some") from None
+        else:
+            raise GroupNotFound(f"group {group!r} is a {type.value} group")
 
     def _check_unused(self, group: str) -> None:
         """Raises GroupNotEmpty, ApiError, GroupNotFound."""
