@@ -17,6 +17,8 @@ from embedlog.wire.consumer_group_state import (
     SUBSCRIPTION,
     TARGET,
     TARGET_EPOCH,
+    ClassicMember,
+    ClassicProtocol,
     GroupEpoch,
     MemberAssignment,
     MemberState,
@@ -65,6 +67,24 @@ VALUES: list[tuple[int, Value, bytes]] = [
         SUBSCRIPTION,
         MemberSubscription(),
         hexed("0000", "00", "00", "01", "01", "01", "00", "ffffffff", "00", "00"),
+    ),
+    (
+        SUBSCRIPTION,
+        MemberSubscription(
+            topics=("t",),
+            rebalance_timeout_ms=300_000,
+            classic=ClassicMember(
+                45_000, (ClassicProtocol("range", b"\0\1"), ClassicProtocol("sticky", b""))
+            ),
+        ),
+        hexed(
+            *("0000", "00", "00", "01", "01", "02", "02", b"t".hex(), "00", "000493e0", "00"),
+            *("01", "00", "1a", "01"),  # one tagged field, of 26 bytes, that is not null
+            *("0000afc8", "03"),
+            *("06", b"range".hex(), "03", "0001", "00"),
+            *("07", b"sticky".hex(), "01", "00"),
+            "00",
+        ),
     ),
     (TARGET_EPOCH, 7, hexed("0000", "00000007", "00")),
     (TARGET, frozenset(), hexed("0000", "01", "00")),
@@ -145,6 +165,11 @@ def test_damaged_keys_and_states() -> None:
 
 INT32 = st.integers(-(2**31), 2**31 - 1)
 NAMES = st.text(max_size=9)
+CLASSIC = st.builds(
+    ClassicMember,
+    INT32,
+    st.lists(st.builds(ClassicProtocol, NAMES, st.binary(max_size=9)), max_size=3).map(tuple),
+)
 ASSIGNMENTS = st.frozensets(st.tuples(st.binary(min_size=16, max_size=16), INT32))
 
 
@@ -163,6 +188,7 @@ ASSIGNMENTS = st.frozensets(st.tuples(st.binary(min_size=16, max_size=16), INT32
                 st.none() | NAMES,
                 INT32,
                 st.none() | NAMES,
+                st.none() | CLASSIC,
             ),
         ),
         st.tuples(st.just(TARGET_EPOCH), INT32),

@@ -11,7 +11,9 @@
       3          int32 epoch, tag 0: int64 metadata_hash
       5          nullable string group_instance_id, nullable string rack_id, string client_id,
                  string client_host, array of string topic, nullable string pattern,
-                 int32 rebalance_timeout, nullable string assignor
+                 int32 rebalance_timeout, nullable string assignor,
+                 tag 0, of members of the classic protocol: int8 1, int32 session_timeout,
+                 array of { string protocol, bytes subscription }
       6          int32 target_epoch
       7          array of topics: uuid topic_id, array of int32 partition
       8          int32 epoch, int32 previous_epoch, int8 state, array of topics: assigned,
@@ -39,7 +41,7 @@ from typing import ClassVar, Final, NamedTuple, TypeAlias
 from ..errors import CorruptRecord
 from . import versioned
 from .messages import Message
-from .schema import Api, array, int8, int32, int64, message, string, uuid
+from .schema import Api, array, byte_string, int8, int32, int64, message, string, struct, uuid
 
 GROUP_EPOCH: Final = 3
 SUBSCRIPTION: Final = 5
@@ -74,8 +76,25 @@ class GroupEpoch(NamedTuple):
     metadata_hash: int = 0
 
 
+class ClassicProtocol(NamedTuple):
+    """A protocol that a member of the classic protocol supports, and its subscription by it."""
+
+    name: str
+    metadata: bytes
+
+
+class ClassicMember(NamedTuple):
+    """What only members of the classic protocol say. protocols: in their order of preference."""
+
+    session_timeout_ms: int
+    protocols: tuple[ClassicProtocol, ...]
+
+
 class MemberSubscription(NamedTuple):
-    """What a member says of itself. topics is sorted; assignor None leaves the choice to the others."""
+    """What a member says of itself. topics is sorted; assignor None leaves the choice to the others.
+
+    classic: None for a member of the consumer protocol.
+    """
 
     group_instance_id: str | None = None
     rack_id: str | None = None
@@ -85,6 +104,7 @@ class MemberSubscription(NamedTuple):
     pattern: str | None = None
     rebalance_timeout_ms: int = -1
     assignor: str | None = None
+    classic: ClassicMember | None = None
 
 
 class MemberAssignment(NamedTuple):
@@ -149,6 +169,18 @@ class _TopicPartitions:
 
 
 @message
+class _ClassicProtocol:
+    name: str = string()
+    metadata: bytes = byte_string()
+
+
+@message
+class _ClassicMemberMetadata:
+    session_timeout_ms: int = int32()
+    protocols: list[_ClassicProtocol] = array(_ClassicProtocol)
+
+
+@message
 class ConsumerGroupMetadataValue(Message):
     api: ClassVar[Api] = Api("ConsumerGroupMetadataValue", -1, _VALUE_VERSION, flexible_since=0)
     epoch: int = int32()
@@ -166,6 +198,7 @@ class ConsumerGroupMemberMetadataValue(Message):
     pattern: str | None = string(nullable=0)
     rebalance_timeout_ms: int = int32(default=-1)
     assignor: str | None = string(nullable=0)
+    classic: _ClassicMemberMetadata | None = struct(_ClassicMemberMetadata, tagged=0, nullable=0)
 
 
 @message
@@ -268,6 +301,12 @@ def decode_value(key_version: int, value: bytes) -> Value:
             said.pattern,
             said.rebalance_timeout_ms,
             said.assignor,
+            None
+            if said.classic is None
+            else ClassicMember(
+                said.classic.session_timeout_ms,
+                tuple(ClassicProtocol(each.name, each.metadata) for each in said.classic.protocols),
+            ),
         )
     if key_version == TARGET_EPOCH:
         return int(versioned.decode(ConsumerGroupTargetAssignmentMetadataValue, value)[1].target_epoch)

@@ -33,6 +33,7 @@ from .schema import Api, array, byte_string, int32, message, string
 PROTOCOL_TYPE: Final = "consumer"
 SUBSCRIPTION_VERSION: Final = 3
 ASSIGNMENT_VERSION: Final = 1
+_NEWEST_ASSIGNMENT: Final = 3  # versions 0 to 3 have the same fields
 
 
 @message
@@ -53,7 +54,7 @@ class ConsumerProtocolSubscription(Message):
 
 @message
 class ConsumerProtocolAssignment(Message):
-    api: ClassVar[Api] = Api("ConsumerProtocolAssignment", -1, ASSIGNMENT_VERSION, None)
+    api: ClassVar[Api] = Api("ConsumerProtocolAssignment", -1, _NEWEST_ASSIGNMENT, None)
     partitions: list[_TopicPartitions] = array(_TopicPartitions)
     user_data: bytes | None = byte_string(nullable=0)
 
@@ -127,7 +128,7 @@ def same_topics(one: bytes, other: bytes) -> bool:
 
 
 def encode_assignment(assignment: Assignment, *, version: int = ASSIGNMENT_VERSION) -> bytes:
-    """An assignment's bytes in version 0 or 1, which differ only in the version number.
+    """An assignment's bytes in version 0 to 3, which differ only in the version number.
 
     Raises InvalidArgument for another version, or for a name above 32,767 bytes.
     """
@@ -135,6 +136,11 @@ def encode_assignment(assignment: Assignment, *, version: int = ASSIGNMENT_VERSI
         partitions=_by_topic(assignment.partitions), user_data=assignment.user_data
     )
     return versioned.encode(ConsumerProtocolAssignment, encoded, version)
+
+
+def assignment_version(subscription: bytes) -> int:
+    """The version in which a member that sent these bytes gets its assignment: the same, if there is one."""
+    return min(max(versioned.version_of(subscription, "a subscription"), 0), _NEWEST_ASSIGNMENT)
 
 
 def decode_assignment(data: bytes) -> Assignment:

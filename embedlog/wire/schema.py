@@ -232,7 +232,9 @@ def struct(element: type[_T], *, since: int = 0, until: int | None = None) -> _T
 @overload
 def struct(element: type[_T], *, nullable: int, since: int = 0, until: int | None = None) -> _T | None: ...
 @overload
-def struct(element: type[_T], *, tagged: int, since: int = 0, until: int | None = None) -> _T | None: ...
+def struct(
+    element: type[_T], *, tagged: int, nullable: int | None = None, since: int = 0, until: int | None = None
+) -> _T | None: ...
 def struct(
     element: type[Any],
     *,
