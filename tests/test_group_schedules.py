@@ -32,6 +32,7 @@ from embedlog.groups.events import (
     SyncCompleted,
     SyncFailed,
 )
+from embedlog.groups.member import Offer
 from embedlog.model import GroupMetadata, JoinResult, TopicPartition
 from embedlog.wire.consumer_protocol import (
     Assignment,
@@ -150,14 +151,16 @@ class Simulation:
         before = self.group.generation
         effects = self.group.join(
             client.member_id,
+            Offer(
+                session_timeout_ms=SESSION_MS,
+                rebalance_timeout_ms=REBALANCE_MS,
+                protocol_type="consumer",
+                protocols=((self.assignor.name, encode_subscription(subscription)),),
+                client_id=client.name,
+                client_host="here",
+                group_instance_id=client.instance,
+            ),
             request=self.ask(client),
-            session_timeout_ms=SESSION_MS,
-            rebalance_timeout_ms=REBALANCE_MS,
-            protocol_type="consumer",
-            protocols=[(self.assignor.name, encode_subscription(subscription))],
-            client_id=client.name,
-            client_host="here",
-            group_instance_id=client.instance,
             require_known_member=self.known_ids_first,
             now_ms=self.now_ms,
         )

@@ -30,7 +30,7 @@ from embedlog.groups.events import (
     SyncCompleted,
     SyncFailed,
 )
-from embedlog.groups.member import NEW_MEMBER_JOIN_TIMEOUT_MS, new_member_id
+from embedlog.groups.member import NEW_MEMBER_JOIN_TIMEOUT_MS, Offer, new_member_id
 from embedlog.groups.registry import GroupRegistry
 from embedlog.model import GroupMemberMetadata, GroupMetadata, JoinedMember, JoinResult
 
@@ -49,15 +49,17 @@ def make_group(**options: Any) -> ClassicGroup:
 def join(
     group: ClassicGroup, request: object, member_id: str = "", *, now_ms: int = 0, **changes: Any
 ) -> list[Effect]:
-    options: dict[str, Any] = {
+    offered: dict[str, Any] = {
         "session_timeout_ms": SESSION_MS,
         "rebalance_timeout_ms": REBALANCE_MS,
         "protocol_type": "consumer",
         "protocols": [("range", b"sub")],
         "client_id": "c",
         "client_host": "/host",
-    } | changes
-    return group.join(member_id, request=request, now_ms=now_ms, **options)
+        "group_instance_id": None,
+    }
+    offered |= {name: changes.pop(name) for name in list(changes) if name in offered}
+    return group.join(member_id, Offer(**offered), request=request, now_ms=now_ms, **changes)
 
 
 def sync(

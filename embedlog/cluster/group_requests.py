@@ -21,6 +21,7 @@ from typing import Any, Final, TypeVar
 
 from ..errors import Closed, EmbedlogError
 from ..files.names import TRANSACTION_STATE_TOPIC
+from ..groups.migration import Migration, MigrationPolicy
 from ..wire.error_codes import ErrorCode
 from .api_errors import ApiError
 from .broker_context import BrokerContext, RequestContext
@@ -194,7 +195,15 @@ class GroupRequests:
             session_ms = max(
                 settings.group_consumer_session_timeout_ms, settings.group_share_session_timeout_ms
             )
-            self._broker.groups.load(clients=True, session_timeout_ms=session_ms)
+            self._broker.groups.load(
+                clients=True,
+                session_timeout_ms=session_ms,
+                migration=Migration(
+                    MigrationPolicy(settings.group_consumer_migration_policy),
+                    max_classic=settings.group_max_size,
+                    max_consumer=settings.group_consumer_max_size,
+                ),
+            )
             if self._on_loaded is not None:
                 self._on_loaded()
         except Closed:

@@ -24,6 +24,7 @@ class BrokerSettings(Settings, frozen=True):
         "fetch_max_bytes": {"low": 1024, "high": MAX_INT32},
         "group_consumer_heartbeat_interval_ms": {"low": 1, "high": MAX_INT32},
         "group_consumer_max_size": {"low": 1, "high": MAX_INT32},
+        "group_consumer_migration_policy": {"allowed": ("bidirectional", "upgrade", "downgrade", "disabled")},
         "group_consumer_session_timeout_ms": {"low": 1, "high": MAX_INT32},
         "group_max_size": {"low": 1, "high": MAX_INT32},
         "group_min_session_timeout_ms": {"low": 1, "high": MAX_INT32},
@@ -70,6 +71,7 @@ class BrokerSettings(Settings, frozen=True):
     fetch_max_bytes: int = 55 * MIB
     group_consumer_heartbeat_interval_ms: int = 5_000
     group_consumer_max_size: int = 1_000
+    group_consumer_migration_policy: str = "bidirectional"
     group_consumer_session_timeout_ms: int = 45_000
     group_max_size: int = 1_000
     group_min_session_timeout_ms: int = 6_000

@@ -20,6 +20,7 @@ from .events import (
     JoinCompleted,
     MetadataChanged,
     RebalanceStarted,
+    RejoinNeeded,
 )
 
 
@@ -69,6 +70,9 @@ class Answers:
             elif isinstance(effect, RebalanceStarted):
                 wakers = self._wakers.pop(effect.group, {})
                 completions += [calling(wakers[m]) for m in effect.member_ids if m in wakers]
+            elif isinstance(effect, RejoinNeeded):
+                wakers = self._wakers.get(effect.group, {})
+                completions += [calling(wakers.pop(m)) for m in effect.member_ids if m in wakers]
             else:
                 wake = self._wakers_of_joins.pop(effect.request, None)
                 if wake is not None and isinstance(effect, JoinCompleted) and failed is None:

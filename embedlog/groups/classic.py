@@ -32,7 +32,7 @@ Source: Kafka's GroupCoordinator (2.7 design, section on the coordinator; KIP-62
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import ClassVar
 
 from ..errors import (
@@ -47,6 +47,7 @@ from ..errors import (
     UnknownMember,
 )
 from ..model import GroupMetadata, JoinResult
+from ..wire.consumer_protocol import PROTOCOL_TYPE
 from .events import (
     Effect,
     GroupDescription,
@@ -100,41 +101,26 @@ class ClassicGroup:
     def join(
         self,
         member_id: str,
+        offer: Offer,
         *,
         request: object,
-        session_timeout_ms: int,
-        rebalance_timeout_ms: int,
-        protocol_type: str,
-        protocols: Sequence[tuple[str, bytes]],
-        client_id: str,
-        client_host: str,
         now_ms: int,
-        group_instance_id: str | None = None,
         require_known_member: bool = False,
         max_members: int | None = None,
     ) -> list[Effect]:
         """A member joins (member_id "") or joins again; the answer is JoinCompleted or JoinFailed.
 
-        protocols: (name, subscription bytes) in order of preference. require_known_member: a new dynamic
-        member only gets its id, by MemberIdRequired (KIP-394). max_members: the most members, pending ids
-        included. Fails with UnknownMember, FencedInstance, InconsistentProtocol, RebalanceInProgress (a
-        newer join of the same member), GroupFull, InvalidArgument, GroupNotFound (the group is Dead).
+        require_known_member: a new dynamic member only gets its id, by MemberIdRequired (KIP-394).
+        max_members: the most members, pending ids included. Fails with UnknownMember, FencedInstance,
+        InconsistentProtocol, RebalanceInProgress (a newer join of the same member), GroupFull,
+        InvalidArgument, GroupNotFound (the group is Dead).
         """
-        offer = Offer(
-            session_timeout_ms=session_timeout_ms,
-            rebalance_timeout_ms=rebalance_timeout_ms,
-            protocol_type=protocol_type,
-            protocols=tuple((name, bytes(metadata)) for name, metadata in protocols),
-            client_id=client_id,
-            client_host=client_host,
-            group_instance_id=group_instance_id,
-        )
         try:
             self._check_alive()
             self._members.check_offer(offer, self.protocol_type)
             if member_id:
                 self._join_again(member_id, offer, request, now_ms)
-            elif (static_id := self._members.static_id(group_instance_id)) is not None:
+            elif (static_id := self._members.static_id(offer.group_instance_id)) is not None:
                 self._replace_static(static_id, offer, request, now_ms)
             else:
                 self._members.check_room(max_members)
@@ -305,6 +291,44 @@ class ClassicGroup:
             self.state = GroupState.STABLE
             self.protocol = metadata.protocol
             self.leader_id = metadata.leader_id
+            if self.leader_id is None:  # converted (migration.py), and not rebalanced since
+                self.leader_id = metadata.members[0].member_id
+                self._prepare(now_ms)
+                self._drain()
+
+    # -- from and to groups of KIP-848 (migration.py)
+    @property
+    def members(self) -> Sequence[Member]:
+        """The members, in the order in which they joined."""
+        return tuple(self._members)
+
+    def has_instance(self, group_instance_id: str | None) -> bool:
+        """Whether a static member has that group_instance_id."""
+        return self._members.static_id(group_instance_id) is not None
+
+    def take_over(self, members: Iterable[Member], generation: int) -> GroupMetadata:
+        """Begin, in a new group, with the members of a group of KIP-848; `rebalance` comes next.
+
+        Returns what to store: without a leader, so that a restart rebalances the group, too.
+        """
+        self.generation, self.protocol_type = generation, PROTOCOL_TYPE
+        for member in members:
+            self._members.add(member)
+        if self._members:
+            self.state = GroupState.STABLE
+            self.protocol = self._members.elected_protocol(None)
+        stored = self.metadata()
+        self.leader_id = next((member.member_id for member in self._members), None)
+        return stored
+
+    def hand_over(self) -> list[Effect]:
+        """The group is Dead, since it is one of KIP-848 now, which answers the outstanding joins."""
+        for member in self._members:
+            self._effects += member.fail_sync(self._rebalancing())
+        self._members.clear()
+        self._unsynced.clear()
+        self.state, self.protocol, self.leader_id = GroupState.DEAD, None, None
+        return self._drain()
 
     def metadata(self) -> GroupMetadata:
         """The group's value in `__consumer_offsets`; state_timestamp_ms is -1, for the caller to set."""
@@ -467,6 +491,7 @@ class ClassicGroup:
         self._effects.append(JoinCompleted(member.join_request, result))
         member.join_request = None
         member.is_new = False
+        member.generation = None
         member.renew(now_ms)
 
     def _answer_sync(self, member: Member, now_ms: int) -> None:
@@ -485,7 +510,7 @@ class ClassicGroup:
         if self.state is GroupState.DEAD:
             self._check_alive()
         member = self._members.current(member_id, group_instance_id)
-        if member.is_new or generation != self.generation:
+        if member.is_new or generation not in (self.generation, member.generation):
             raise IllegalGeneration(
                 f"group {self.name!r} is in generation {self.generation}, not {generation}: join again"
             )

@@ -16,6 +16,9 @@ A member whose session expires, or that does not revoke within its rebalance tim
 member that leaves with epoch -2 keeps its place until its session expires: one with the same
 group_instance_id takes it over, with its partitions and without a rebalance.
 
+Members of the classic protocol may be among them (classic_requests.py): a join is their heartbeat, and what
+they have they learn by their sync.
+
 Every operation returns the changes that it has made, in order, for the caller to store (each says which
 records, in consumer_group_state.py). If they cannot be stored, `undo` takes them back.
 
@@ -38,6 +41,7 @@ from ..errors import (
     FencedInstance,
     GroupFull,
     GroupNotFound,
+    IllegalGeneration,
     InvalidArgument,
     UnknownMember,
     shown,
@@ -60,6 +64,7 @@ from .consumer_member import (
     ConsumerMember,
     EpochChange,
     FindTopic,
+    GroupTopic,
     HeartbeatResult,
     MatchTopics,
     MemberChange,
@@ -74,7 +79,9 @@ from .consumer_member import (
     hash_of,
 )
 from .events import GroupState, GroupType
+from .member_timers import MemberTimers, Timer
 from .reconciliation import reconcile
+from .subscriptions import Subscriptions
 
 _NOTHING: Final[Assignment] = frozenset()
 
@@ -94,11 +101,8 @@ class ConsumerGroup:
         self._static: dict[str, str] = {}  # group_instance_id -> member id
         self._targets: dict[str, Assignment] = {}
         self._holders: dict[TopicIdPartition, str] = {}  # of assigned partitions and those to be revoked
-        self._topics: Counter[str] = Counter()  # the members' topics -> how many subscribe to it
-        self._patterns: Counter[str] = Counter()  # the members' patterns, likewise
-        self._resolved: dict[str, ResolvedPattern] = {}  # pattern -> the topics that match
-        self._sessions: dict[str, int] = {}  # member id -> when its session expires
-        self._revocations: dict[str, int] = {}  # member id -> until when it must have revoked
+        self._subscriptions = Subscriptions()
+        self.timers = MemberTimers()
 
     # -- operations
     def heartbeat(
@@ -108,12 +112,13 @@ class ConsumerGroup:
         matching: MatchTopics,
         *,
         now_ms: int,
-        session_timeout_ms: int,
+        session_timeout_ms: int | None,
         max_members: int | None = None,
     ) -> tuple[HeartbeatResult, list[Change]]:
         """A member joins, is alive, or leaves.
 
-        session_timeout_ms: how long the member may be silent from now on.
+        session_timeout_ms: how long members of the consumer protocol may be silent from now on; None if this
+        is not known.
         Raises InvalidArgument, UnsupportedAssignor; GroupFull; UnknownMember, FencedMemberEpoch (join again
         with epoch 0 and no partitions), FencedInstance, UnreleasedInstance; GroupNotFound. Then nothing has
         changed.
@@ -121,7 +126,8 @@ class ConsumerGroup:
         if self._dead:
             raise GroupNotFound(f"group {self.name!r} was deleted")
         check_heartbeat(beat)
-        self._session_timeout_ms = session_timeout_ms
+        if session_timeout_ms is not None:
+            self._session_timeout_ms = session_timeout_ms
         if beat.member_epoch < 0:
             return self._leave(beat, now_ms)
         before = self._find(beat, max_members)
@@ -135,12 +141,12 @@ class ConsumerGroup:
             member.current,
             self._targets.get(member.member_id, _NOTHING),
             self.target_epoch,
-            _NOTHING if beat.member_epoch == JOIN else beat.owned,
+            _NOTHING if beat.member_epoch == JOIN and beat.classic is None else beat.owned,
             lambda partition: partition not in self._holders,
         )
         if current != member.current:
             self._do(MemberChange(member.member_id, member, member._replace(current=current)), changes)
-        self._restart_timers(member, current, now_ms)
+        self._restart_timers(member, current, now_ms, joined=beat.classic is not None)
         changed = beat.is_full or current.assigned != member.current.assigned
         return HeartbeatResult(current.epoch, current.assigned if changed else None), changes
 
@@ -166,57 +172,60 @@ class ConsumerGroup:
             self.check_commit(member_id, member_epoch)
 
     def check_epoch(self, member_id: str, member_epoch: int) -> None:
-        """Raises UnknownMember, or StaleMemberEpoch unless the member is in that epoch."""
+        """Raises UnknownMember; StaleMemberEpoch, or of a member of the classic protocol IllegalGeneration,
+        unless the member is in that epoch."""
         member = self._member(member_id)
         if member.current.epoch != member_epoch:
-            raise StaleMemberEpoch(
+            raise (IllegalGeneration if member.is_classic else StaleMemberEpoch)(
                 f"member {member_id!r} of group {self.name!r} is in epoch {member.current.epoch}, "
                 f"not {member_epoch}"
             )
 
     def remove(self, member_id: str, group_instance_id: str | None) -> list[Change]:
         """Remove a member; with member_id "" the static member. Raises UnknownMember, FencedInstance."""
-        holder_id = self._static.get(group_instance_id or "")
-        if member_id and group_instance_id is not None and holder_id not in (None, member_id):
+        holder = self.static_member(group_instance_id)
+        if member_id and holder is not None and holder.member_id != member_id:
             raise FencedInstance(f"another consumer took over group_instance_id {group_instance_id!r}")
         changes: list[Change] = []
-        self._remove(self._member(member_id or holder_id or ""), changes)
+        self._remove(holder if holder is not None else self._member(member_id), changes)
         return changes
 
     def tick(self, now_ms: int) -> list[Change]:
-        """Remove the members whose time is over: a session, or that for revoking."""
+        """Remove the members whose time is over (member_timers.py)."""
         changes: list[Change] = []
-        for times in (self._sessions, self._revocations):
-            for member_id in [each for each, due in times.items() if due <= now_ms]:
-                self._remove(self._members[member_id], changes)
+        for member_id in self.timers.expired(now_ms):
+            self._remove(self._members[member_id], changes)
         return changes
 
     def next_deadline_ms(self) -> int | None:
         """When `tick` is due next, by the clock of now_ms; None if time alone changes nothing."""
-        return min((*self._sessions.values(), *self._revocations.values()), default=None)
+        return self.timers.next_ms()
 
     def undo(self, changes: Sequence[Change], now_ms: int) -> None:
         """Take back the changes of the last operation, which could not be stored."""
         for change in reversed(changes):
             self._apply(change._replace(before=change.after, after=change.before))  # type: ignore[arg-type]
-        for member_id in self._members:
-            self._sessions.setdefault(member_id, now_ms + self._session_timeout_ms)
+        for member in self:
+            due = now_ms + member.session_ms(self._session_timeout_ms)
+            self.timers.start_if_absent(Timer.SESSION, member.member_id, due)
 
     def close(self) -> None:
         """The group is deleted or served elsewhere: later operations raise GroupNotFound."""
         self._dead = True
-        self._sessions.clear()
-        self._revocations.clear()
+        self.timers.clear()
 
     def restore(self, stored: StoredConsumerGroup, now_ms: int, session_timeout_ms: int) -> None:
-        """Resume from what was stored, in a new group. Sessions and times for revoking begin again."""
+        """Resume from what was stored, in a new group. Sessions and times for revoking begin again.
+
+        session_timeout_ms: of members of the consumer protocol.
+        """
         self._session_timeout_ms = session_timeout_ms
         self.epoch, self.target_epoch = stored.epoch, stored.target_epoch
         self._targets = dict(stored.targets)
-        self._resolved = dict(stored.patterns)
+        self._subscriptions.restore(stored.patterns)
         for member in stored.members.values():
             self._apply(MemberChange(member.member_id, None, member))
-            self._restart_timers(member, member.current, now_ms)
+            self._restart_timers(member, member.current, now_ms, joined=False)
 
     # -- as others see it
     def __len__(self) -> int:
@@ -224,6 +233,37 @@ class ConsumerGroup:
 
     def __iter__(self) -> Iterator[ConsumerMember]:
         return iter(self._members.values())
+
+    def static_member(self, group_instance_id: str | None) -> ConsumerMember | None:
+        """The static member of that group_instance_id, if there is one."""
+        member_id = None if group_instance_id is None else self._static.get(group_instance_id)
+        return None if member_id is None else self._members[member_id]
+
+    def member(self, member_id: str, group_instance_id: str | None = None) -> ConsumerMember:
+        """Raises UnknownMember, FencedInstance, GroupNotFound."""
+        if self._dead:
+            raise GroupNotFound(f"group {self.name!r} was deleted")
+        if group_instance_id is None:
+            return self._member(member_id)
+        member = self.static_member(group_instance_id)
+        if member is None:
+            raise UnknownMember(f"group {self.name!r} has no group_instance_id {group_instance_id!r}")
+        if member.member_id != member_id:
+            raise FencedInstance(f"another consumer took over group_instance_id {group_instance_id!r}")
+        return member
+
+    def waits_for_others(self, member: ConsumerMember) -> bool:
+        """Whether others still have a partition that the member is to have."""
+        current = member.current
+        return current.state is MemberState.UNRELEASED_PARTITIONS and any(
+            each in self._holders for each in self.target(member.member_id) - current.assigned
+        )
+
+    def topics(self, find_topic: FindTopic) -> dict[str, GroupTopic]:
+        """Those topics that members subscribe to and that exist, by name."""
+        return {
+            name: topic for name in self._subscriptions.names() if (topic := find_topic(name)) is not None
+        }
 
     def target(self, member_id: str) -> Assignment:
         """What a member is to have."""
@@ -261,20 +301,11 @@ class ConsumerGroup:
     @property
     def has_patterns(self) -> bool:
         """Whether a member subscribes by a pattern."""
-        return bool(self._patterns)
+        return bool(self._subscriptions.patterns)
 
     def subscribes_to(self, topic: str) -> bool:
         """Whether a member subscribes to the topic."""
-        return topic in self._names()
-
-    def _names(self) -> set[str]:
-        """The topics that the members subscribe to, by name or by a pattern."""
-        return set(self._topics).union(*(found.topics for found in self._resolved.values()))
-
-    def _names_of(self, member: ConsumerMember) -> set[str]:
-        said = member.subscription
-        found = self._resolved.get(said.pattern) if said.pattern is not None else None
-        return {*said.topics, *(found.topics if found is not None else ())}
+        return topic in self._subscriptions.names()
 
     # -- which member
     def _find(self, beat: MemberHeartbeat, max_members: int | None) -> ConsumerMember | None:
@@ -293,7 +324,9 @@ class ConsumerGroup:
         elif member.member_id != beat.member_id:
             if not joins:
                 raise FencedInstance(f"another consumer took over group_instance_id {instance!r}")
-            if member.current.epoch != LEAVE_STATIC:
+            # One that changes the protocol takes the place of the other: it has been restarted.
+            both_consumer = beat.classic is None and not member.is_classic
+            if both_consumer and member.current.epoch != LEAVE_STATIC:
                 raise UnreleasedInstance(
                     f"member {member.member_id!r} with group_instance_id {instance!r} has not left"
                 )
@@ -332,6 +365,7 @@ class ConsumerGroup:
                 if beat.rebalance_timeout_ms == -1
                 else beat.rebalance_timeout_ms,
                 assignor=said.assignor if beat.assignor is None else beat.assignor,
+                classic=beat.classic,
             )
         )
         known = self._members.get(beat.member_id)
@@ -355,8 +389,8 @@ class ConsumerGroup:
         """Look which topics the members' patterns match now; says whether any matches others than before."""
         self._forget_patterns(changes)
         changed = False
-        for pattern in self._patterns:
-            before, topics = self._resolved.get(pattern), matching(pattern)
+        for pattern in self._subscriptions.patterns:
+            before, topics = self._subscriptions.resolved.get(pattern), matching(pattern)
             if topics is not None and (before is None or topics != before.topics):
                 self._do(PatternChange(pattern, before, ResolvedPattern(topics, now_ms)), changes)
                 changed = True
@@ -364,8 +398,8 @@ class ConsumerGroup:
 
     def _forget_patterns(self, changes: list[Change]) -> None:
         """Those by which no member subscribes any more."""
-        for pattern in self._resolved.keys() - self._patterns.keys():
-            self._do(PatternChange(pattern, self._resolved[pattern], None), changes)
+        for pattern in self._subscriptions.resolved.keys() - self._subscriptions.patterns.keys():
+            self._do(PatternChange(pattern, self._subscriptions.resolved[pattern], None), changes)
 
     def _update_epoch(
         self,
@@ -380,19 +414,21 @@ class ConsumerGroup:
 
         matches_others: a pattern matches other topics than before.
         """
-        metadata_hash = hash_of((name, find_topic(name)) for name in sorted(self._names()))
+        hash_now = hash_of((name, find_topic(name)) for name in sorted(self._subscriptions.names()))
         same = before is not None and before.subscribed == member.subscribed and not matches_others
-        if not same or metadata_hash != self.epoch.metadata_hash:
-            after = GroupEpoch(self.epoch.epoch + 1, metadata_hash)
+        if not same or hash_now != self.epoch.metadata_hash:
+            after = GroupEpoch(self.epoch.epoch + 1, hash_now)
             self._do(EpochChange(self.epoch, after), changes)
 
     def _update_targets(self, find_topic: FindTopic, changes: list[Change]) -> None:
         """The target assignment for the group epoch."""
-        topics = {name: topic for name in self._names() if (topic := find_topic(name)) is not None}
+        topics = self.topics(find_topic)
         members = {
             each.member_id: MemberSpec(
                 each.subscription.group_instance_id,
-                frozenset(topics[name].topic_id for name in self._names_of(each) if name in topics),
+                frozenset(
+                    topics[name].topic_id for name in self._subscriptions.names_of(each) if name in topics
+                ),
                 self._targets.get(each.member_id, _NOTHING),
             )
             for each in self
@@ -404,13 +440,23 @@ class ConsumerGroup:
                 self._do(TargetChange(member_id, known, target), changes)
         self._do(TargetEpochChange(self.target_epoch, self.epoch.epoch), changes)
 
-    def _restart_timers(self, member: ConsumerMember, current: MemberAssignment, now_ms: int) -> None:
-        self._sessions[member.member_id] = now_ms + self._session_timeout_ms
-        if current != member.current:
-            self._revocations.pop(member.member_id, None)
-        if current.state is MemberState.UNREVOKED_PARTITIONS:
-            due = now_ms + member.subscription.rebalance_timeout_ms
-            self._revocations.setdefault(member.member_id, due)
+    def _restart_timers(
+        self, member: ConsumerMember, current: MemberAssignment, now_ms: int, *, joined: bool
+    ) -> None:
+        """joined: it has sent a join of the classic protocol."""
+        timers, member_id = self.timers, member.member_id
+        due = now_ms + member.subscription.rebalance_timeout_ms
+        timers.start(Timer.SESSION, member_id, now_ms + member.session_ms(self._session_timeout_ms))
+        if current != member.current or member.is_classic:
+            timers.stop(Timer.REVOCATION, member_id)
+        if joined:
+            timers.stop(Timer.JOIN, member_id)
+            timers.start(Timer.SYNC, member_id, due)
+        elif not member.is_classic:
+            timers.stop(Timer.JOIN, member_id)
+            timers.stop(Timer.SYNC, member_id)
+            if current.state is MemberState.UNREVOKED_PARTITIONS:
+                timers.start_if_absent(Timer.REVOCATION, member_id, due)
 
     # -- leaving
     def _leave(self, beat: MemberHeartbeat, now_ms: int) -> tuple[HeartbeatResult, list[Change]]:
@@ -425,8 +471,8 @@ class ConsumerGroup:
         else:
             current = member.current._replace(epoch=LEAVE_STATIC, pending_revocation=_NOTHING)
             self._do(MemberChange(member.member_id, member, member._replace(current=current)), changes)
-            self._sessions[member.member_id] = now_ms + self._session_timeout_ms
-            self._revocations.pop(member.member_id, None)
+            self.timers.forget(member.member_id)
+            self.timers.start(Timer.SESSION, member.member_id, now_ms + self._session_timeout_ms)
         return HeartbeatResult(beat.member_epoch, None), changes
 
     def _remove(self, member: ConsumerMember, changes: list[Change]) -> None:
@@ -451,10 +497,7 @@ class ConsumerGroup:
         elif isinstance(change, TargetEpochChange):
             self.target_epoch = change.after
         elif isinstance(change, PatternChange):
-            if change.after is None:
-                self._resolved.pop(change.pattern, None)
-            else:
-                self._resolved[change.pattern] = change.after
+            self._subscriptions.resolve(change.pattern, change.after)
         elif change.after is None:
             self._targets.pop(change.member_id, None)
         else:
@@ -464,21 +507,15 @@ class ConsumerGroup:
         if before is not None:
             del self._members[before.member_id]
             self._static.pop(before.subscription.group_instance_id or "", None)
-            self._topics.subtract(before.subscription.topics)
-            self._patterns.subtract(before.patterns)
             for partition in before.current.assigned | before.current.pending_revocation:
                 del self._holders[partition]
         if after is not None:
             self._members[after.member_id] = after
             if after.subscription.group_instance_id is not None:
                 self._static[after.subscription.group_instance_id] = after.member_id
-            self._topics.update(after.subscription.topics)
-            self._patterns.update(after.patterns)
             for partition in after.current.assigned | after.current.pending_revocation:
                 assert partition not in self._holders
                 self._holders[partition] = after.member_id
         elif before is not None:
-            self._sessions.pop(before.member_id, None)
-            self._revocations.pop(before.member_id, None)
-        self._topics = +self._topics  # without topics to which no member subscribes any more
-        self._patterns = +self._patterns
+            self.timers.forget(before.member_id)
+        self._subscriptions.change(before, after)

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple, TypeAlias
 from ..errors import GroupError, InvalidArgument, shown
 from ..wire.consumer_group_state import (
     Assignment,
+    ClassicMember,
     GroupEpoch,
     MemberAssignment,
     MemberSubscription,
@@ -66,7 +67,7 @@ class MemberHeartbeat(NamedTuple):
 
     member_epoch: JOIN, LEAVE, LEAVE_STATIC, or the epoch of the last answer. topics: the names that it
     subscribes to. pattern: subscribes to the topics that match, too; "" for none. owned: the partitions that
-    it reads.
+    it reads. classic: the "heartbeat" is the join of a member of the classic protocol (classic_requests.py).
     """
 
     member_id: str
@@ -80,6 +81,7 @@ class MemberHeartbeat(NamedTuple):
     client_id: str = ""
     client_host: str = ""
     pattern: str | None = None
+    classic: ClassicMember | None = None
 
     @property
     def is_full(self) -> bool:
@@ -112,6 +114,16 @@ class ConsumerMember(NamedTuple):
     def subscribed(self) -> tuple[tuple[str, ...], str | None]:
         """The names and the pattern of the topics that it subscribes to."""
         return self.subscription.topics, self.subscription.pattern
+
+    @property
+    def is_classic(self) -> bool:
+        """Whether it is a member of the classic protocol."""
+        return self.subscription.classic is not None
+
+    def session_ms(self, default_ms: int) -> int:
+        """How long it may be silent; default_ms for members of the consumer protocol."""
+        classic = self.subscription.classic
+        return default_ms if classic is None else classic.session_timeout_ms
 
     @property
     def patterns(self) -> tuple[str, ...]:
@@ -193,7 +205,7 @@ def check_heartbeat(beat: MemberHeartbeat) -> None:
         raise InvalidArgument(f"a member epoch of {beat.member_epoch} has no meaning")
     if beat.member_epoch == LEAVE_STATIC and beat.group_instance_id is None:
         raise InvalidArgument(f"only a static member leaves with epoch {LEAVE_STATIC}")
-    if beat.member_epoch == JOIN:
+    if beat.member_epoch == JOIN and beat.classic is None:
         if beat.rebalance_timeout_ms < 0:
             raise InvalidArgument("a member says its rebalance timeout when it joins")
         if beat.owned is None or beat.owned:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import TypeVar
 
-from ..errors import Closed, EmbedlogError, GroupNotEmpty, InconsistentProtocol, UnknownMember
+from ..errors import Closed, EmbedlogError, GroupNotEmpty, UnknownMember
 from ..model import CommittedOffset, GroupMetadata, JoinResult, TopicPartition
 from ..runtime.uninterruptible import whole
 from ..store.store import Store
@@ -31,9 +31,12 @@ from .completions import Completion
 from .consumer_group import ConsumerGroup
 from .consumer_groups import ConsumerGroupDescription, ConsumerGroups
 from .consumer_member import HeartbeatResult, MemberHeartbeat
+from .dispatch import GroupDispatch
 from .events import Effect, GroupDescription, JoinCompleted, JoinFailed
 from .expiry import expire, topics_read
 from .marker import Marker
+from .member import Offer
+from .migration import Migration
 from .offsets import Offsets, check_offsets, positions
 from .registry import Group, GroupRegistry
 from .share_membership import ShareMembership
@@ -61,6 +64,9 @@ class GroupCoordinator:
         )
         self._consumer_groups = ConsumerGroups(store, self._offsets, self._groups)
         self.share_groups = ShareMemberships(store, self._offsets, self._groups, self._locked)
+        self._dispatch = GroupDispatch(
+            store, self._offsets, self._groups, self._consumer_groups, self.share_groups
+        )
         self._restored = False
         self._answers = Answers(self._store_metadata, self._leave_if_withdrawn)
         self._closed = False
@@ -95,29 +101,28 @@ class GroupCoordinator:
         """
         joined: Future[JoinResult] = Future()
 
+        offer = Offer(
+            session_timeout_ms=session_timeout_ms,
+            rebalance_timeout_ms=rebalance_timeout_ms,
+            protocol_type=protocol_type,
+            protocols=tuple((name, bytes(metadata)) for name, metadata in protocols),
+            client_id=client_id,
+            client_host=socket.gethostname() if client_host is None else client_host,
+            group_instance_id=group_instance_id,
+        )
+
         def join() -> Iterable[Effect]:
             try:
                 found = self._group(group, member_id, max_groups)
-                if isinstance(found, ConsumerGroup):
-                    self._consumer_groups.check_convertible(found)
-                    found = self._groups.create_classic(group)
-                elif isinstance(found, ShareMembership):
-                    raise InconsistentProtocol(f"group {group!r} is a share group")
-            except (UnknownMember, InconsistentProtocol) as error:
+            except UnknownMember as error:
                 return [JoinFailed(joined, error)]
             if on_rebalance is not None:
                 self._answers.wake_later(joined, on_rebalance)
-            return found.join(
+            return self._dispatch.join(
+                found,
                 member_id,
-                request=joined,
-                session_timeout_ms=session_timeout_ms,
-                rebalance_timeout_ms=rebalance_timeout_ms,
-                protocol_type=protocol_type,
-                protocols=protocols,
-                client_id=client_id,
-                client_host=socket.gethostname() if client_host is None else client_host,
-                now_ms=self._store.clock_ms(),
-                group_instance_id=group_instance_id,
+                offer,
+                joined,
                 require_known_member=require_known_member,
                 max_members=max_members,
             )
@@ -151,13 +156,12 @@ class GroupCoordinator:
         synced: Future[bytes] = Future()
 
         def sync() -> Iterable[Effect]:
-            self._restore()
-            return self._groups.classic(group, member_id).sync(
+            return self._dispatch.sync(
+                self._known(group),
                 member_id,
                 generation,
                 assignments,
-                request=synced,
-                now_ms=self._store.clock_ms(),
+                synced,
                 group_instance_id=group_instance_id,
                 protocol_type=protocol_type,
                 protocol=protocol,
@@ -171,24 +175,17 @@ class GroupCoordinator:
     ) -> None:
         with self._lock:
             self._check_open()
-            self._restore()
-            self._groups.classic(group, member_id).heartbeat(
-                member_id, generation, now_ms=self._store.clock_ms(), group_instance_id=group_instance_id
-            )
+            try:
+                self._dispatch.heartbeat(self._known(group), member_id, generation, group_instance_id)
+            finally:
+                self._wake_when_due()  # a member may have to join again in time
 
     def leave_group(self, group: str, member_id: str, *, group_instance_id: str | None = None) -> None:
         """Leave. With member_id "" it is the current static member of that group_instance_id."""
 
         def leave() -> Iterable[Effect]:
             self._answers.forget(group, member_id)
-            found = self._known(group)
-            if isinstance(found, ConsumerGroup):
-                self._consumer_groups.remove(found, member_id, group_instance_id)
-                return []
-            if isinstance(found, ShareMembership):
-                self.share_groups.remove(found, member_id)
-                return []
-            return found.leave(member_id, now_ms=self._store.clock_ms(), group_instance_id=group_instance_id)
+            return self._dispatch.leave(self._known(group), member_id, group_instance_id)
 
         self._change(group, leave)
 
@@ -204,26 +201,29 @@ class GroupCoordinator:
         max_groups: int | None = None,
     ) -> HeartbeatResult:
         """A heartbeat of a member; its changes are stored. Raises as `ConsumerGroup.heartbeat`, and
-        InvalidRegularExpression, InconsistentProtocol (the group is a classic one with members),
-        TooManyGroups, StorageError."""
-        with self._lock:
-            self._check_open()
+        InvalidRegularExpression, InconsistentProtocol (the group stays a classic one), TooManyGroups,
+        StorageError."""
+        results: list[HeartbeatResult] = []
+
+        def heartbeat() -> Iterable[Effect]:
             self._restore()
             self._consumer_groups.check(beat)
-            before = self._groups.find(group)
-            if before is None:
+            found = self._groups.find(group)
+            if found is None:
                 self._groups.check_room(max_groups)
-            found = self._consumer_groups.consumer_group(before, group, beat.member_epoch)
-            result = self._consumer_groups.heartbeat(
-                found, beat, session_timeout_ms=session_timeout_ms, max_members=max_members
+            result, effects = self._consumer_groups.heartbeat(
+                group, found, beat, session_timeout_ms=session_timeout_ms, max_members=max_members
             )
-            self._wake_when_due()
-            return result
+            results.append(result)
+            return effects
+
+        self._change(group, heartbeat)
+        return results[0]
 
     def check_member_epoch(self, group: str, member_id: str, member_epoch: int) -> None:
         """Returns if a member of a group of KIP-848 is in that epoch, and for every classic group.
 
-        Raises UnknownMember, StaleMemberEpoch, GroupNotFound.
+        Raises UnknownMember, StaleMemberEpoch, IllegalGeneration, GroupNotFound.
         """
         with self._lock:
             self._check_open()
@@ -331,7 +331,7 @@ class GroupCoordinator:
         partitions = list(partitions)
         with self._lock:
             self._check_open()
-            read = topics_read(self._describe(self._known(group)))
+            read = topics_read(self._dispatch.describe(self._known(group)))
             for name in partitions:
                 if read is None or name.topic in read:
                     raise GroupNotEmpty(f"the members of group {group!r} read {name.topic}")
@@ -349,7 +349,8 @@ class GroupCoordinator:
             before_ms = self._store.clock_ms() - retention_ms
             for group in self._groups:
                 if not isinstance(group, ShareMembership):
-                    expire(group, self._describe(group), self._offsets, before_ms, self._forget)
+                    described = self._dispatch.describe(group)
+                    expire(group, described, self._offsets, before_ms, self._forget)
 
     def forget_topic(self, topic: str) -> None:
         """Delete a deleted topic's offsets: a later topic of that name is another one."""
@@ -369,7 +370,7 @@ class GroupCoordinator:
 
     def describe_group(self, group: str) -> GroupDescription:
         """Raises GroupNotFound."""
-        return self._locked(lambda: self._describe(self._groups.get(group)))
+        return self._locked(lambda: self._dispatch.describe(self._groups.get(group)))
 
     def delete_group(self, group: str) -> None:
         """Delete a group without members, and its offsets. Raises GroupNotFound, GroupNotEmpty."""
@@ -395,14 +396,23 @@ class GroupCoordinator:
         """
         return self._restored
 
-    def load(self, *, clients: bool = False, session_timeout_ms: int | None = None) -> None:
+    def load(
+        self,
+        *,
+        clients: bool = False,
+        session_timeout_ms: int | None = None,
+        migration: Migration | None = None,
+    ) -> None:
         """Read the stored groups and offsets now; with `clients` also members that are a broker's clients.
 
         session_timeout_ms: how long members of groups of KIP-848 may be silent from now on; None if they are
-        gone. Raises CorruptRecord, StorageError.
+        gone. migration: how groups with members may change their type from now on.
+        Raises CorruptRecord, StorageError.
         """
         with self._lock:
             self._check_open()
+            if migration is not None:
+                self._consumer_groups.migration = migration
             self._restore(clients, session_timeout_ms)
             self._wake_when_due()
 
@@ -435,33 +445,11 @@ class GroupCoordinator:
             self._wake_when_due()
             return result
 
-    def _describe(self, group: Group) -> GroupDescription:
-        if isinstance(group, ConsumerGroup):
-            return self._consumer_groups.describe_like_classic(group)
-        if isinstance(group, ShareMembership):
-            return self.share_groups.describe_like_classic(group)
-        return group.describe()
-
     def _restore(self, clients: bool = False, session_timeout_ms: int | None = None) -> None:
-        """Restore the stored groups with their generations, so that none is used twice. Without members,
-        except, with `clients`, groups whose members are all a broker's clients."""
-        if self._restored:
-            return
-        loaded = self._offsets.load()
-        for name in loaded.names():
-            if name in loaded.consumer_groups:
-                self._consumer_groups.restore(name, session_timeout_ms)
-                continue
-            group = self._groups.create_classic(name)
-            metadata = loaded.metadata.get(name)
-            if metadata is not None:
-                stay = clients and all(each.client_host.startswith(REMOTE) for each in metadata.members)
-                members = metadata.members if stay else ()
-                group.restore(metadata._replace(members=members), self._store.clock_ms())
-        for name in loaded.share_groups:
-            if name not in self._groups:
-                self.share_groups.restore(name, session_timeout_ms)
-        self._restored = True
+        """Restore the stored groups; see `GroupDispatch.restore`."""
+        if not self._restored:
+            self._dispatch.restore(clients=clients, session_timeout_ms=session_timeout_ms, is_live=_is_remote)
+            self._restored = True
 
     def _group(self, name: str, member_id: str, max_groups: int | None) -> Group:
         """The group of a member; without a member id perhaps a new one."""
@@ -518,13 +506,13 @@ class GroupCoordinator:
             now = self._store.clock_ms()
             completions: list[Completion] = []
             for group in self._groups:
-                if isinstance(group, ClassicGroup):
-                    completions += self._answers.carry_out(group.tick(now), group.name)
-                elif isinstance(group, ConsumerGroup):
-                    self._consumer_groups.tick(group, now)
-                else:
-                    self.share_groups.tick(group, now)
+                completions += self._answers.carry_out(self._dispatch.tick(group, now), group.name)
             due = self._groups.next_deadline_ms()
         for complete in completions:
             complete()
         return None if due is None else max(due - now, 1)
+
+
+def _is_remote(client_host: str) -> bool:
+    """Whether a member is a broker's client, which outlives the broker."""
+    return client_host.startswith(REMOTE)

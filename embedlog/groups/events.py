@@ -68,6 +68,13 @@ class RebalanceStarted(NamedTuple):
     member_ids: tuple[str, ...]
 
 
+class RejoinNeeded(NamedTuple):
+    """As RebalanceStarted, of a group in which the other members go on."""
+
+    group: str
+    member_ids: tuple[str, ...]
+
+
 class MetadataChanged(NamedTuple):
     """Metadata that a restart must find: store it before carrying out the effects after it.
 
@@ -80,7 +87,13 @@ class MetadataChanged(NamedTuple):
 
 
 Effect: TypeAlias = (
-    JoinCompleted | JoinFailed | SyncCompleted | SyncFailed | RebalanceStarted | MetadataChanged
+    JoinCompleted
+    | JoinFailed
+    | SyncCompleted
+    | SyncFailed
+    | RebalanceStarted
+    | RejoinNeeded
+    | MetadataChanged
 )
 
 

@@ -35,7 +35,7 @@ def new_member_id(prefix: str) -> str:
 
 
 class Offer(NamedTuple):
-    """What a member brings to a join."""
+    """What a member brings to a join. protocols: (name, subscription bytes) in order of preference."""
 
     session_timeout_ms: int
     rebalance_timeout_ms: int
@@ -57,6 +57,7 @@ class Member:
     assignment: bytes = b""
     join_request: object | None = None
     sync_request: object | None = None
+    generation: int | None = None  # the one that it knows, if that is not the group's
 
     @classmethod
     def restored(cls, stored: GroupMemberMetadata, group: GroupMetadata, now_ms: int) -> Member:

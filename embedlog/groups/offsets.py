@@ -307,13 +307,28 @@ class Offsets:
         if not records:
             return
         loaded = self.load()
-        pairs = [
-            (_of(key).encode_key(key), None if value is None else _of(key).encode_value(value))
-            for key, value in records.items()
-        ]
-        self._append(group, pairs, self._store.clock_ms())
+        self._append(group, _state_pairs(records), self._store.clock_ms())
         for key, value in records.items():
             loaded.apply_state(key, value)
+
+    def save_upgrade(self, group: str, records: Mapping[StateKey, StateValue | None]) -> None:
+        """A classic group has become one of KIP-848: all of it or nothing. Raises StorageError."""
+        loaded = self.load()
+        pairs: list[_Pair] = [(encode_group_key(group), None)] if group in loaded.metadata else []
+        self._append(group, [*pairs, *_state_pairs(records)], self._store.clock_ms())
+        loaded.metadata.pop(group, None)
+        for key, value in records.items():
+            loaded.apply_state(key, value)
+
+    def save_downgrade(self, group: str, metadata: GroupMetadata) -> None:
+        """A group of KIP-848 has become a classic one: all of it or nothing. Raises StorageError."""
+        loaded, now = self.load(), self._store.clock_ms()
+        stored = dict.fromkeys(loaded.consumer_groups.get(group, ()))
+        metadata = metadata._replace(state_timestamp_ms=now)
+        pair = encode_group_key(group), encode_group_value(metadata)
+        self._append(group, [*_state_pairs(stored), pair], now)
+        loaded.consumer_groups.pop(group, None)
+        loaded.metadata[group] = metadata
 
     def forget_state(self, group: str) -> None:
         """Delete what there is of a group of KIP-848 or a share group besides its offsets."""
@@ -341,6 +356,13 @@ class Offsets:
             partition.append_one(*pairs[0], now_ms)
         else:
             partition.append(encode_batch([(key, value, (), now_ms) for key, value in pairs]))
+
+
+def _state_pairs(records: Mapping[StateKey, StateValue | None]) -> list[_Pair]:
+    return [
+        (_of(key).encode_key(key), None if value is None else _of(key).encode_value(value))
+        for key, value in records.items()
+    ]
 
 
 def _encoded(

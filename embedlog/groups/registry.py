@@ -6,9 +6,13 @@
     member.py           its members, and how they agree on a protocol
     events.py           states, effects and descriptions: the output
     consumer_group.py   the state machine of a group of KIP-848
+    subscriptions.py    what its members subscribe to
     consumer_member.py  its members, their heartbeats, and what changes
     reconciliation.py   how a member gets from what it has to what it is to have
     assignors.py        who is to have what
+    member_timers.py    what its members must do in time
+    classic_requests.py what its members of the classic protocol ask
+    migration.py        how a group of one type becomes one of the other, with its members
     consumer_groups.py  what the coordinator does with such groups
     share_membership.py   the state machine of a share group's members
     share_memberships.py  what the coordinator does with such groups
@@ -49,7 +53,7 @@ class GroupRegistry:
         same_metadata: Callable[[bytes, bytes], bool] = operator.eq,
     ) -> None:
         self._initial_rebalance_delay_ms = initial_rebalance_delay_ms
-        self._make_member_id = make_member_id
+        self.make_member_id = make_member_id
         self._same_metadata = same_metadata
         self._groups: dict[str, Group] = {}
 
@@ -100,13 +104,22 @@ class GroupRegistry:
     def create_classic(self, name: str) -> ClassicGroup:
         """A new classic group, in the place of one of that name. Raises InvalidGroup."""
         check_group(name)
-        group = self._groups[name] = ClassicGroup(
+        group = self.new_classic(name)
+        self.put(group)
+        return group
+
+    def new_classic(self, name: str) -> ClassicGroup:
+        """A classic group that is not in the registry."""
+        return ClassicGroup(
             name,
             initial_rebalance_delay_ms=self._initial_rebalance_delay_ms,
-            make_member_id=self._make_member_id,
+            make_member_id=self.make_member_id,
             same_metadata=self._same_metadata,
         )
-        return group
+
+    def put(self, group: Group) -> None:
+        """The group takes the place of the one of its name, if there is one."""
+        self._groups[group.name] = group
 
     def create_consumer(self, name: str) -> ConsumerGroup:
         """A new group of KIP-848, in the place of one of that name. Raises InvalidGroup."""

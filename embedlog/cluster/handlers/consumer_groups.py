@@ -39,7 +39,7 @@ from ..group_requests import GroupRequests
 
 _FIRST_WITH_OWN_MEMBER_ID: Final = 1  # in version 0 the broker makes the member id
 _NAME_CHARS: Final = 255
-_OF_THE_CONSUMER_PROTOCOL: Final = 1  # a member type; 0 is classic
+_CLASSIC, _CONSUMER = 0, 1  # types of members
 
 
 class ConsumerGroupHandlers:
@@ -184,7 +184,7 @@ def _described(each: ConsumerMemberDescription) -> Member:
         subscribed_topic_regex=said.pattern,
         assignment=_assignment(each.assigned),
         target_assignment=_assignment(each.target),
-        member_type=_OF_THE_CONSUMER_PROTOCOL,
+        member_type=_CLASSIC if member.is_classic else _CONSUMER,
     )
 
 

@@ -1,0 +1,50 @@
+"""What the members of a group of KIP-848 subscribe to: topics, and patterns with the topics that match."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+from ..wire.consumer_group_state import ResolvedPattern
+from .consumer_member import ConsumerMember
+
+
+class Subscriptions:
+    """Counts the members' topics and patterns, and knows what the patterns match."""
+
+    def __init__(self) -> None:
+        self.patterns: Counter[str] = Counter()  # -> how many members subscribe by it
+        self.resolved: dict[str, ResolvedPattern] = {}  # pattern -> the topics that match
+        self._topics: Counter[str] = Counter()  # -> how many members subscribe to it
+
+    def change(self, before: ConsumerMember | None, after: ConsumerMember | None) -> None:
+        """A member came, changed or went."""
+        if before is not None:
+            self._topics.subtract(before.subscription.topics)
+            self.patterns.subtract(before.patterns)
+        if after is not None:
+            self._topics.update(after.subscription.topics)
+            self.patterns.update(after.patterns)
+        self._topics = +self._topics  # without topics to which no member subscribes any more
+        self.patterns = +self.patterns
+
+    def resolve(self, pattern: str, found: ResolvedPattern | None) -> None:
+        """What a pattern matches. None: no member subscribes by it."""
+        if found is None:
+            self.resolved.pop(pattern, None)
+        else:
+            self.resolved[pattern] = found
+
+    def restore(self, resolved: Mapping[str, ResolvedPattern]) -> None:
+        """What the patterns matched."""
+        self.resolved = dict(resolved)
+
+    def names(self) -> set[str]:
+        """The topics that the members subscribe to, by name or by a pattern."""
+        return set(self._topics).union(*(found.topics for found in self.resolved.values()))
+
+    def names_of(self, member: ConsumerMember) -> set[str]:
+        """The topics that a member subscribes to."""
+        said = member.subscription
+        found = self.resolved.get(said.pattern) if said.pattern is not None else None
+        return {*said.topics, *(found.topics if found is not None else ())}
