@@ -5,12 +5,15 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import confluent_kafka
 import pytest
 from confluent_kafka import AcknowledgeType, ShareConsumer
+from programs import Program
 
+import embedlog
 from embedlog.cluster import Broker
 
 COUNT = 200
@@ -136,6 +139,60 @@ def test_a_new_group_begins_with_the_latest(broker: Broker) -> None:
         assert found == [b"new"]
         commit(one)
     assert is_done(broker, "l")
+
+
+SERVE = """
+import sys
+from embedlog.cluster import Broker
+
+settings = {"group_share_heartbeat_interval_ms": 50, "group_share_record_lock_duration_ms": 1_000}
+with Broker(sys.argv[1], port=int(sys.argv[2]), **settings) as broker:
+    if "t" not in broker.log.topics():
+        broker.log.create_topic("t", partitions=2)
+        broker.context.group_configs.alter("g", {"share_auto_offset_reset": "earliest"}, 10)
+        for number in range(2):
+            broker.log.append_many("t", [b"%d" % value for value in range(1_000)], partition=number)
+    print(broker.port, flush=True)
+    sys.stdin.readline()
+"""
+
+
+def test_killed_brokers_lose_nothing(tmp_path: Path) -> None:
+    """kill -9 of the broker while consumers work: each record is accepted, and what was accepted stays so."""
+    served = Program(SERVE, tmp_path / "log", 0)
+    port = int(served.line())
+    settings = {"max.poll.records": 50, "share.acknowledgement.mode": "explicit"}
+    accepted: Counter[tuple[int, int]] = Counter()
+    consumers = []
+    for _ in range(2):
+        each = ShareConsumer({"bootstrap.servers": f"127.0.0.1:{port}", "group.id": "g", **settings})
+        each.subscribe(["t"])
+        consumers.append(each)
+    kills = [300, 900, 1_500]  # after so many
+    while len(accepted) < 2_000:
+        for each in consumers:
+            found = [message for message in each.poll(0.1) if message.error() is None]
+            for message in found:
+                each.acknowledge(message)
+            if found:
+                failed = each.commit_sync(60.0)
+                done = {place.partition for place, error in failed.items() if error is None}
+                places = [(message.partition(), message.offset()) for message in found]
+                accepted.update(place for place in places if place[0] in done)
+                assert max(accepted.values(), default=1) == 1  # it was answered: nobody gets it again
+        if kills and len(accepted) >= kills[0]:
+            kills.pop(0)
+            served.kill()
+            served = Program(SERVE, tmp_path / "log", port)
+            assert int(served.line()) == port
+    assert not kills
+    for each in consumers:
+        each.close()
+    served.say()
+    served.end()
+    with embedlog.open(tmp_path / "log") as log:
+        parts = log.backend.share_coordinator.describe_share_group("g", "t").partitions
+        assert [part.start_offset for part in parts] == [1_000, 1_000]
 
 
 def test_together_with_a_queue(broker: Broker) -> None:

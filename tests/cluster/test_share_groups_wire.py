@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from share_members import ACCEPT, GAP, REJECT, RELEASE, RENEW, Got, ShareMember, data_of, got
 
+import embedlog
 from embedlog.cluster import Broker
 from embedlog.wire.apis.api_versions import ApiVersionsRequest
 from embedlog.wire.apis.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
@@ -143,6 +144,16 @@ def test_groups_of_other_types(broker: Broker) -> None:
         ]
         everything = member.ask(ListGroupsRequest(), 5).groups
         assert {each.group_id: each.group_type for each in everything} == {"c": "consumer", "g": "share"}
+
+
+def test_clients_of_the_library_list_other_groups(broker: Broker) -> None:
+    with embedlog.open(f"kafka://{broker.bootstrap_servers}") as remote, ShareMember(broker) as member:
+        member.join()
+        with remote.consumer("t", group="c", auto_offset_reset="earliest") as consumer:
+            send(broker, 1)
+            assert consumer.poll(timeout_ms=60_000)
+            for log in (broker.log, remote):
+                assert log.groups() == ["c"]
 
 
 def test_the_feature_is_offered(broker: Broker) -> None:

@@ -49,6 +49,7 @@ from .settings import Address
 
 T = TypeVar("T")
 
+_SHARE: Final = "share"  # the protocol type of a share group
 _MAX_SYNC_MS: Final = 300_000
 _NEW_MEMBER_WAIT_MS: Final = 300_000
 _LEAVE_MS: Final = 2_000
@@ -357,12 +358,14 @@ class RemoteCoordinator:
     # -- groups ------------------------------------------------------------------------------------------
 
     def list_groups(self) -> list[str]:
+        """Share groups are not among them: they have no offsets that are committed."""
+
         def attempt(deadline: float) -> list[str]:
             found: set[str] = set()
             for address in self._brokers.nodes():
                 answer = self._brokers.ask(address, ListGroupsRequest(), ListGroupsResponse, deadline)
                 check_code(answer.error_code, "listing groups")
-                found |= {each.group_id for each in answer.groups}
+                found |= {each.group_id for each in answer.groups if each.protocol_type != _SHARE}
             return sorted(found)
 
         return self._brokers.retried(attempt)
