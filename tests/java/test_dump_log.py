@@ -16,8 +16,9 @@ import kafka_tools
 import embedlog
 from embedlog import CommittedOffset, TopicPartition
 from embedlog.backends.local import WriterBackend
-from embedlog.groups.consumer_member import JOIN, MemberHeartbeat
+from embedlog.groups.consumer_member import JOIN, LEAVE, MemberHeartbeat
 from embedlog.groups.share_events import ShareChange, ShareKey, StoredShare
+from embedlog.groups.share_membership import ShareHeartbeat
 from embedlog.model import DeliveryState, StateBatch
 from embedlog.runtime.java import java_home
 
@@ -88,6 +89,34 @@ def test_the_dump_tool_reads_groups_of_the_consumer_protocol(tmp_path: Path) -> 
     (assigned,) = found["8"]["assignedPartitions"]
     assert (assigned["topicId"], assigned["partitions"]) == (topic_id, [0, 1])
     assert found["16"]["topics"] == ["clicks"] and found["16"]["timestamp"] > 0
+
+
+def test_the_dump_tool_reads_members_of_share_groups(tmp_path: Path) -> None:
+    with embedlog.open(tmp_path / "log", layout="kafka", offsets_topic_num_partitions=1) as log:
+        topic_id = log.create_topic("clicks", partitions=2).topic_id
+        share_groups = log.backend.coordinator.share_groups
+        joins = ShareHeartbeat("m-1", JOIN, ["clicks"], "räck", "me", "/127.0.0.1")
+        share_groups.heartbeat("grüppe", joins, session_timeout_ms=45_000)
+        share_groups.heartbeat("grüppe", joins._replace(member_id="m-2"), session_timeout_ms=45_000)
+        share_groups.heartbeat("grüppe", ShareHeartbeat("m-2", LEAVE), session_timeout_ms=45_000)
+        (segment,) = (tmp_path / "log").glob("__consumer_offsets-0/*.log")
+    records = dumped(segment, tmp_path / "classpath", "--offsets-decoder")
+    assert all(key["data"]["groupId"] == "grüppe" for key, _ in records)
+    found = {(key["type"], key["data"].get("memberId")): value for key, value in records}
+    gone = {name for name, value in found.items() if value is None}
+    assert gone == {("10", "m-2"), ("13", "m-2"), ("14", "m-2")}
+    data = {kind: value["data"] for (kind, _), value in found.items() if value is not None}
+    assert data["10"] == {
+        "rackId": "räck",
+        "clientId": "me",
+        "clientHost": "/127.0.0.1",
+        "subscribedTopicNames": ["clicks"],
+    }
+    assert data["11"]["epoch"] == 3 and data["11"]["metadataHash"] != 0
+    assert data["12"] == {"assignmentEpoch": 2}
+    assert data["13"]["topicPartitions"] == [{"topicId": topic_id, "partitions": [0, 1]}]
+    assert (data["14"]["memberEpoch"], data["14"]["previousMemberEpoch"], data["14"]["state"]) == (1, 0, 0)
+    assert data["14"]["assignedPartitions"] == [{"topicId": topic_id, "partitions": [0, 1]}]
 
 
 def test_the_dump_tool_reads_share_groups(tmp_path: Path) -> None:
