@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
 from kafka_tools import classpath
 
 import embedlog
@@ -86,6 +87,35 @@ def test_console_clients_and_groups(tool: Tool, topic: str, protocol: str) -> No
     assert tool(groups, *reset).split().count(group) == 3
     tool(groups, "--delete", "--group", group)
     assert group not in tool(groups, "--list")
+
+
+def test_share_groups(tool: Tool, topic: str, bootstrap: str) -> None:
+    group = f"group-{topic}"
+    admin = KafkaAdminClient(bootstrap_servers=bootstrap)
+    admin.alter_configs(
+        [ConfigResource(ConfigResourceType.GROUP, group, {"share.auto.offset.reset": "earliest"})]
+    )
+    admin.close()
+    got = tool("consumer.ConsoleShareConsumer", "--topic", topic, "--group", group, "--max-messages", "3")
+    assert {"one", "two", "three"} <= set(got.splitlines())
+    groups = "consumer.group.ShareGroupCommand"
+    assert group in tool(groups, "--list").splitlines()
+    assert [group, "Share", "share"] in [
+        line.split() for line in tool("GroupsCommand", "--list").splitlines()
+    ]
+
+    def starts() -> list[str]:
+        """The start offset in each partition."""
+        described = [line.split() for line in tool(groups, "--describe", "--group", group).splitlines()]
+        return [row[3] for row in sorted(described) if row[:2] == [group, topic]]
+
+    assert starts() == ["0", "3", "0"]
+    reset = ["--reset-offsets", "--group", group, "--topic", topic, "--to-earliest", "--execute"]
+    assert tool(groups, *reset).split().count(group) == 3
+    assert starts() == ["0", "0", "0"]
+    tool(groups, "--delete-offsets", "--group", group, "--topic", topic)
+    tool(groups, "--delete", "--group", group)
+    assert group not in tool(groups, "--list").splitlines()
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
