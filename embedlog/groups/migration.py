@@ -156,8 +156,13 @@ def upgraded(group: ClassicGroup, find_topic: FindTopic) -> StoredConsumerGroup:
         for member in group.members
     }
     names = {name for each in said.values() for name in each.topics}
-    epoch = GroupEpoch(generation, hash_of((name, find_topic(name)) for name in sorted(names)))
     targets = {member_id: partitions & held[member_id] for member_id, partitions in assigned.items()}
+    # A static member that only takes another's place does not raise the epoch. If the classic group was about
+    # to assign again, another hash does: so the new one computes what everyone is to have.
+    missing = sum(topic.partitions for name in names if (topic := find_topic(name)) is not None)
+    missing -= sum(map(len, targets.values()))
+    topics_hash = hash_of((name, find_topic(name)) for name in sorted(names))
+    epoch = GroupEpoch(generation, ~topics_hash if missing else topics_hash)
     return StoredConsumerGroup(epoch, generation, members, targets, {})
 
 
