@@ -21,9 +21,18 @@ from wire import Wire
 import embedlog
 from embedlog.cluster import Broker
 from embedlog.groups.events import GroupState, GroupType
+from embedlog.model import TopicPartition
 from embedlog.wire.apis.consumer_group_describe import ConsumerGroupDescribeRequest
+from embedlog.wire.apis.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from embedlog.wire.apis.describe_groups import DescribeGroupsRequest
+from embedlog.wire.apis.heartbeat import HeartbeatRequest
+from embedlog.wire.apis.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from embedlog.wire.apis.leave_group import LeaveGroupRequest, MemberIdentity
 from embedlog.wire.apis.list_groups import ListGroupsRequest
+from embedlog.wire.apis.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
+from embedlog.wire.apis.sync_group import SyncGroupRequest
+from embedlog.wire.consumer_protocol import Subscription, decode_assignment, encode_subscription
+from embedlog.wire.error_codes import ErrorCode
 
 G = "g"
 PARTITIONS = 6
@@ -381,3 +390,99 @@ def test_a_mixed_group_outlives_its_broker(tmp_path: Path) -> None:
             rolling.stop(member)
     served.say()
     served.end()
+
+
+def join(wire: Wire, metadata: bytes, version: int = 9, **fields: Any) -> Any:
+    """A join of the classic protocol."""
+    said: dict[str, Any] = {
+        "group_id": G,
+        "session_timeout_ms": 10_000,
+        "rebalance_timeout_ms": 10_000,
+        "protocol_type": "consumer",
+        "protocols": [JoinGroupRequestProtocol(name="range", metadata=metadata)],
+        "group_instance_id": "i",
+    }
+    return wire.ask(JoinGroupRequest(**(said | fields)), version)
+
+
+def consumer_heartbeat(wire: Wire, epoch: int = 0) -> Any:
+    """A join, or a full heartbeat without partitions, of the consumer protocol."""
+    request = ConsumerGroupHeartbeatRequest(
+        group_id=G,
+        member_id="m",
+        member_epoch=epoch,
+        rebalance_timeout_ms=10_000,
+        subscribed_topic_names=["t"],
+        topic_partitions=[],
+    )
+    return wire.ask(request, 1)
+
+
+SAID = encode_subscription(Subscription(("t",)))
+
+
+@pytest.mark.parametrize("version", [2, 5, 9])
+def test_what_members_of_the_classic_protocol_are_answered(broker: Broker, version: int) -> None:
+    with Wire(broker) as wire:
+        consumer_heartbeat(wire)
+        instance = "i" if version >= 5 else None
+        joined = join(wire, SAID, version, group_instance_id=instance)
+        assert (joined.error_code, joined.leader, joined.members) == (0, "", [])
+        assert (joined.protocol_name, joined.generation_id) == ("range", 2)
+        who: dict[str, Any] = {"group_id": G, "member_id": joined.member_id, "generation_id": 2}
+        synced = wire.ask(SyncGroupRequest(**who, assignments=[]), 2)
+        assert (synced.error_code, decode_assignment(synced.assignment).partitions) == (0, ())
+        assert consumer_heartbeat(wire, 1).member_epoch == 2  # it has released half of its partitions
+        assert wire.ask(HeartbeatRequest(**who), 2).error_code == ErrorCode.REBALANCE_IN_PROGRESS
+        stale = wire.ask(HeartbeatRequest(**(who | {"generation_id": 1})), 2)
+        assert stale.error_code == ErrorCode.ILLEGAL_GENERATION
+        for epoch, code in ((2, 0), (1, ErrorCode.ILLEGAL_GENERATION)):
+            asked = OffsetFetchRequestGroup(
+                group_id=G, member_id=joined.member_id, member_epoch=epoch, topics=None
+            )
+            (fetched,) = wire.ask(OffsetFetchRequest(groups=[asked]), 9).groups
+            assert fetched.error_code == code
+        leaving = [
+            MemberIdentity(member_id="nobody", group_instance_id=None),
+            MemberIdentity(member_id="" if instance else joined.member_id, group_instance_id=instance),
+        ]
+        left = wire.ask(LeaveGroupRequest(group_id=G, members=leaving), 3)
+        assert [each.error_code for each in left.members] == [ErrorCode.UNKNOWN_MEMBER_ID, 0]
+        assert len(broker.context.groups.describe_group(G).members) == 1
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        b"",
+        b"\0",
+        b"\xff\xff" + SAID[2:],
+        b"\0\1\x7f\xff\xff\xff",
+        b"\0\0\0\0\0\1\xff\xff",
+        b"\0\1" + encode_subscription(Subscription(("t",)), version=0)[2:] + b"\x7f\xff\xff\xff",
+    ],
+)
+def test_subscriptions_that_cannot_be_read(broker: Broker, metadata: bytes) -> None:
+    """A classic group takes them, and stays classic; a group of the consumer protocol does not."""
+    with Wire(broker) as wire:
+        joined = join(wire, metadata)
+        assert joined.error_code == 0
+        refused = consumer_heartbeat(wire)
+        assert refused.error_code == ErrorCode.GROUP_ID_NOT_FOUND
+        assert broker.context.groups.describe_group(G).type is GroupType.CLASSIC
+        leaving = [MemberIdentity(member_id=joined.member_id, group_instance_id="i")]
+        wire.ask(LeaveGroupRequest(group_id=G, members=leaving), 3)
+        assert consumer_heartbeat(wire).error_code == 0
+        assert join(wire, metadata).error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        assert len(broker.context.groups.describe_group(G).members) == 1
+
+
+def test_large_subscriptions(broker: Broker) -> None:
+    """Ten thousand topics that there are not, and as many partitions that nobody has."""
+    names = tuple(f"topic-{number}" for number in range(10_000))
+    owned = tuple(TopicPartition("t", number - 5_000) for number in range(10_000))
+    with Wire(broker) as wire:
+        consumer_heartbeat(wire)
+        joined = join(wire, encode_subscription(Subscription((*names, "t"), owned_partitions=owned)))
+        assert joined.error_code == 0
+        assert consumer_heartbeat(wire, 1).error_code == 0
