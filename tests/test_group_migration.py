@@ -539,6 +539,14 @@ def test_a_member_that_was_behind_does_not_lose_its_partitions(group: Group) -> 
     group.check_all_read()
 
 
+def test_a_pattern_goes_with_the_last_member_of_the_consumer_protocol(group: Group) -> None:
+    _, consumer = mixed(group)
+    consumer.beat(pattern="t.*")
+    assert stored(group)[1] == {3, 5, 6, 7, 8, 16}
+    consumer.leave()
+    assert stored(group) == (set(), {2})
+
+
 @pytest.mark.parametrize("policy_", [MigrationPolicy.DISABLED, MigrationPolicy.UPGRADE])
 def test_the_policy_may_forbid_a_downgrade(path: Path, policy_: MigrationPolicy) -> None:
     group = Group(path, policy(policy_))

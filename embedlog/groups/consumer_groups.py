@@ -316,9 +316,7 @@ class ConsumerGroups:
         except EmbedlogError:
             group.undo(changes, now_ms)
             raise
-        for change in changes:
-            if isinstance(change, PatternChange) and change.after is None:
-                self._patterns.forget(change.pattern)
+        self._forget_patterns(changes)
         return self._to_rejoin(group) if changes else []
 
     def _downgrade(self, group: ConsumerGroup, changes: Sequence[Change], now_ms: int) -> list[Effect]:
@@ -332,10 +330,16 @@ class ConsumerGroups:
         except EmbedlogError:
             group.undo(changes, now_ms)
             raise
+        self._forget_patterns(changes)
         self._groups.put(classic)
         group.close()
         logger.info("group %s, of %d members, uses the classic protocol now", group.name, len(group))
         return classic.rebalance(now_ms)
+
+    def _forget_patterns(self, changes: Sequence[Change]) -> None:
+        for change in changes:
+            if isinstance(change, PatternChange) and change.after is None:
+                self._patterns.forget(change.pattern)
 
     def _to_rejoin(self, group: ConsumerGroup) -> list[Effect]:
         """Wake those members of the classic protocol that have to join again."""
