@@ -52,6 +52,7 @@ import org.junit.jupiter.api.BeforeAll;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.CsvSource;
 import org.junit.jupiter.params.provider.ValueSource;
 
 /** Producer, consumer, group and admin, with the client's defaults where nothing else is said. */
@@ -189,12 +190,10 @@ class JavaClientTest {
     }
 
     @ParameterizedTest
-    @ValueSource(strings = {"classic", "consumer"})
-    void twoMembersShareThePartitions(String protocol) throws Exception {
+    @CsvSource({"classic,classic", "consumer,consumer", "classic,consumer", "consumer,classic"})
+    void twoMembersShareThePartitions(String one, String other) throws Exception {
         createTopic(4);
-        Map<String, Object> member =
-                Map.of("group.id", topic, "group.protocol", protocol, "auto.offset.reset", "earliest");
-        try (var first = consumer(member); var second = consumer(member)) {
+        try (var first = member(one); var second = member(other)) {
             first.subscribe(List.of(topic));
             second.subscribe(List.of(topic));
             // Each has two in the end; until then one or the other may have all of them.
@@ -212,6 +211,10 @@ class JavaClientTest {
         admin.deleteConsumerGroups(List.of(topic)).all().get();
         var groups = admin.listGroups().all().get();
         assertTrue(groups.stream().noneMatch(group -> group.groupId().equals(topic)));
+    }
+
+    private KafkaConsumer<String, String> member(String protocol) {
+        return consumer(Map.of("group.id", topic, "group.protocol", protocol, "auto.offset.reset", "earliest"));
     }
 
     @Test
