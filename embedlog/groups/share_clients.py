@@ -20,6 +20,7 @@ not at all.
 from __future__ import annotations
 
 import struct
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -280,8 +281,7 @@ class ShareClients:
 
         def begin(completions: list[Completion]) -> ShareGroup:
             found = self._known(group, topic)
-            found.watches.add(watch)
-            found.serve(completions)
+            found.watch(watch, completions)
             self._schedule(found)
             return found
 
@@ -397,10 +397,13 @@ def _acknowledgements(
     now_ms: int,
 ) -> Iterator[Acknowledgement]:
     """In the terms of deliveries. A gap of which the member has a lock is done. Raises InvalidRecordState."""
+    held: list[tuple[int, int, int]] | None = None  # looked up once: there may be very many gaps
     for first, last, types in given:
         if len(types) == 1 and types[0] == GAP:
-            held = [each for each in share.held_by(member_id, now_ms) if first <= each[0] <= last]
-            for offset, delivery_id, _ in held:
+            if held is None:
+                held = share.held_by(member_id, now_ms)
+            of_gap = slice(bisect_left(held, (first,)), bisect_left(held, (last + 1,)))
+            for offset, delivery_id, _ in held[of_gap]:
                 yield Acknowledgement(partition, offset, delivery_id, AcknowledgeType.ACCEPT)
             continue
         if len(types) == 1 and last - first + 1 > share.lock_count:

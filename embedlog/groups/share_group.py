@@ -14,9 +14,9 @@ from __future__ import annotations
 import itertools
 import secrets
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from functools import partial
+from functools import cache, partial
 from typing import Final, NamedTuple
 
 from ..errors import (
@@ -324,24 +324,34 @@ class ShareGroup:
     def serve(self, completions: list[Completion]) -> None:
         """Hand out what is ready to those who wait, then call those who watch."""
         self._serve_waiters(completions)
-        if not self.waiters:
-            for watch in list(self.watches):
-                if self._is_due(watch):
-                    self.watches.remove(watch)
-                    completions.append(watch.call)
+        if self.watches and not self.waiters:
+            self._serve_watches(list(self.watches), completions)
 
-    def _is_due(self, watch: ShareWatch) -> bool:
-        """Also if its partitions cannot be read, or not at once: it learns that."""
+    def watch(self, watch: ShareWatch, completions: list[Completion]) -> None:
+        """Call it once there is something. The others that watch are not looked at: they may be many, and
+        each begins anew whenever it has found nothing."""
+        self.watches.add(watch)
+        if self.waiters:
+            self.serve(completions)
+        else:
+            self._serve_watches([watch], completions)
+
+    def _serve_watches(self, watches: Iterable[ShareWatch], completions: list[Completion]) -> None:
+        is_due = cache(self._is_due)  # many watch the same partitions
+        for watch in watches:
+            if any(is_due(number, watch.max_locks) for number in watch.numbers):
+                self.watches.remove(watch)
+                completions.append(watch.call)
+
+    def _is_due(self, number: int, max_locks: int) -> bool:
+        """Whether records of a partition can be locked; or it cannot be read, or not at once: to be told."""
         try:
-            for number in watch.numbers:
-                if self.fill_part(number, 1) is None or self.is_reading:
-                    return True
-                share = self.parts[number].share
-                if share.ready_count and share.lock_count < watch.max_locks:
-                    return True
+            part = self.fill_part(number, 1)
         except EmbedlogError:
             return True
-        return False
+        if part is None or self.is_reading:
+            return True
+        return part.share.ready_count > 0 and part.share.lock_count < max_locks
 
     def fill_part(self, number: int, wanted: int) -> Part | None:
         """Read one partition ahead, as `fill`; None if there is none of that number. Raises StorageError,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,8 @@ from share_members import ACCEPT, GAP, REJECT, RELEASE, RENEW, Got, ShareMember,
 
 import embedlog
 from embedlog.cluster import Broker
+from embedlog.groups.share_group import Part, ShareGroup
+from embedlog.groups.share_partition import SharePartition
 from embedlog.wire.apis.api_versions import ApiVersionsRequest
 from embedlog.wire.apis.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from embedlog.wire.apis.delete_groups import DeleteGroupsRequest
@@ -274,6 +277,27 @@ def test_acknowledgements(broker: Broker, said: list[tuple[int, int, list[int]]]
             assert member.said([(0, 0, ACCEPT)]) == ErrorCode.INVALID_RECORD_STATE
 
 
+def test_many_gaps_cost_little(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a member has locked is looked up once."""
+    held_by = SharePartition.held_by
+    looks: list[str] = []
+
+    def counted(self: SharePartition, member_id: str, now_ms: int) -> list[tuple[int, int, int]]:
+        looks.append(member_id)
+        return held_by(self, member_id, now_ms)
+
+    monkeypatch.setattr(SharePartition, "held_by", counted)
+    send(broker, 5)
+    with ShareMember(broker).join() as member:
+        assert len(member.fetch(0)) == 5
+        assert member.said([(1, 1, GAP), (3, 7, GAP), *((n, n, GAP) for n in range(8, 1_000))]) == 0
+        assert len(looks) == 1
+        assert member.said([(1, 1, ACCEPT)]) == ErrorCode.INVALID_RECORD_STATE
+        assert member.said([(0, 0, ACCEPT), (2, 2, ACCEPT)]) == 0
+        (part, _) = broker.log.backend.share_coordinator.describe_share_group("g", "t").partitions
+        assert part.start_offset == part.end_offset
+
+
 def test_another_member_cannot_acknowledge(broker: Broker) -> None:
     send(broker, 2)
     with ShareMember(broker).join() as one, ShareMember(broker).join() as two:
@@ -343,6 +367,29 @@ def test_a_fetch_waits_for_a_release(broker: Broker) -> None:
         number = two.send(request, 2)
         assert one.said([(0, 0, ACCEPT), (1, 1, RELEASE)]) == 0
         assert got(two.receive(request, 2, number)) == [Got(0, 1, b"1", 2)]
+
+
+def test_many_that_wait_cost_little(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A partition is looked at once for all of them, and for a new one alone."""
+    fill_part = ShareGroup.fill_part
+    looks: list[int] = []
+    calls: list[int] = []
+
+    def counted(self: ShareGroup, number: int, wanted: int) -> Part | None:
+        looks.append(number)
+        return fill_part(self, number, wanted)
+
+    clients = broker.log.backend.share_coordinator.clients
+    with ShareMember(broker).join() as member:
+        member.fetch(0)
+    monkeypatch.setattr(ShareGroup, "fill_part", counted)
+    for number in range(100):
+        clients.watch("g", "t", [0], partial(calls.append, number), 2_000)
+    assert len(looks) == 100
+    send(broker, 1)
+    while len(calls) < 100:
+        time.sleep(0.001)
+    assert len(looks) < 110
 
 
 def test_waiting_ends_with_the_broker(tmp_path: Path) -> None:
