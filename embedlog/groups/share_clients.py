@@ -38,7 +38,7 @@ from ..errors import (
 )
 from ..model import Acknowledgement, AcknowledgeType
 from .share_events import ShareChange
-from .share_group import Completion, Part, ShareGroup, ShareSettings, ShareWatch, Surroundings
+from .share_group import MOST_RECORDS, Completion, Part, ShareGroup, ShareSettings, ShareWatch, Surroundings
 from .share_locks import Held
 from .share_partition import SharePartition
 
@@ -139,7 +139,7 @@ class ShareClients:
         Raises TopicNotFound, PartitionNotFound, InvalidGroup, CorruptRecord, StorageError.
         """
 
-        def acquire(_: list[Completion]) -> Acquired:
+        def acquire(_: list[Completion]) -> Acquired | None:
             found = self._begun(group, topic, settings)
             found.follow(settings)
             part = _part(found, partition, max_records)
@@ -160,6 +160,14 @@ class ShareClients:
                 offsets = [offset for offset in offsets if offset < end]
                 share.put_back(offset for offset in taken if offset >= end)
                 taken = list(offsets)
+                gone = _outside(offsets, batches)  # compacted since they were looked at
+                if gone:
+                    more = share.take(MOST_RECORDS, batches[0].first_offset - 1)
+                    taken += more
+                    found.make(part, share.lose(sorted({*gone, *more})))
+                    taken = offsets = sorted(set(offsets).difference(gone))
+                    if not offsets:
+                        return None  # look further
                 until_ms = self._around.monotonic_ms() + found.options.lock_ms
                 change = share.lock(offsets, member_id, until_ms)
                 found.make(part, change)
@@ -174,7 +182,9 @@ class ShareClients:
             used = [batch for batch in batches if batch.first_offset <= offsets[-1]]
             return Acquired(data[: used[-1].end], list(_ranges(change, used, batch_size)))
 
-        acquired: Acquired = self._locked(acquire)
+        acquired: Acquired | None = None
+        while acquired is None:
+            acquired = self._locked(acquire)
         return acquired
 
     def acknowledge(
@@ -355,6 +365,18 @@ def _batches(data: bytes) -> Iterator[_Batch]:
 def _last_of(batches: Sequence[_Batch], offset: int) -> int:
     """The last offset of the batch that contains an offset; of all, if it lies past them."""
     return next((each.last_offset for each in batches if each.last_offset >= offset), batches[-1].last_offset)
+
+
+def _outside(offsets: Sequence[int], batches: Sequence[_Batch]) -> list[int]:
+    """The offsets, ascending as the batches are, that no batch contains."""
+    outside, following = [], iter(batches)
+    batch = next(following)
+    for offset in offsets:
+        while batch.last_offset < offset:
+            batch = next(following)
+        if offset < batch.first_offset:
+            outside.append(offset)
+    return outside
 
 
 def _ranges(change: ShareChange, batches: Sequence[_Batch], batch_size: int) -> Iterator[AcquiredRange]:

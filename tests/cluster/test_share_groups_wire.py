@@ -503,6 +503,29 @@ def test_hostile_fetches(broker: Broker) -> None:
         assert member.ask_fetch(0, epoch=0).error_code == ErrorCode.INVALID_GROUP_ID
 
 
+# -- compaction --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("max_records", [1, 4])
+def test_records_that_are_compacted_meanwhile(broker: Broker, max_records: int) -> None:
+    broker.log.create_topic("c", cleanup_policy="compact", segment_bytes=2_000)
+    for number in range(60):
+        broker.log.append("c", b"%d" % number, key=b"%d" % (number % 3))
+    with ShareMember(broker, "c").join() as member:
+        found = member.fetch(0, max_records=max_records)
+        assert offsets(found) == list(range(max_records))  # and later ones are known to be ready
+        assert broker.log.compact("c") > 0
+        left = [record.offset for record in broker.log.read("c")]
+        assert 3 <= len(left) < 50
+        assert left[0] > max_records
+        for _ in left:
+            found += member.fetch(max_records=max_records)
+        assert offsets(found)[max_records:] == left
+        assert member.said([(0, max_records - 1, ACCEPT), *((n, n, ACCEPT) for n in left)]) == 0
+        (part,) = broker.log.backend.share_coordinator.describe_share_group("g", "c").partitions
+        assert part.start_offset == part.end_offset == 60
+
+
 # -- transactions ------------------------------------------------------------------------------------------
 
 
