@@ -500,6 +500,7 @@ def test_producer_ids_of_a_directory_that_joins_are_not_assigned_again(
 
 def test_where_partitions_are(members: Members) -> None:
     both = members.join(0), members.join(1)
+    eventually(lambda: both[0].address_of(1), "they know each other")
     both[0].create_topic("t", 2, {}, {0: [1], 1: [0]})
     both[1].catch_up(["t"])
     partition = TopicPartition("t", 0)
