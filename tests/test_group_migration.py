@@ -67,13 +67,10 @@ def stored(group: Group) -> tuple[set[str], set[int]]:
 # -- upgrade ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("cooperative", [False, True])
-@pytest.mark.parametrize("version", [0, 1])
+@pytest.mark.parametrize(("cooperative", "version"), [(False, 0), (False, 1), (True, 1)])
 def test_a_classic_group_takes_a_member_of_the_consumer_protocol(
     group: Group, cooperative: bool, version: int
 ) -> None:
-    if cooperative and not version:
-        pytest.skip("a cooperative member says what it owns")
     one = group.classic(cooperative=cooperative, version=version)
     two = group.classic(cooperative=cooperative, version=version)
     group.settle()
@@ -88,7 +85,7 @@ def test_a_classic_group_takes_a_member_of_the_consumer_protocol(
     assert members == ids | {new.member_id}
     assert kinds == {3, 5, 6, 7, 8}, "the classic group's record is deleted"
     assert new.owned == frozenset(), "the others have all partitions yet"
-    assert (one.woken, two.woken) >= (1, 1)
+    assert min(one.woken, two.woken) >= 1
     for _ in range(30):
         for client in list(group.clients):
             client.step()
@@ -453,8 +450,8 @@ def test_a_static_member_downgrades_itself(group: Group) -> None:
     had = new.owned
     new.die()
     old = group.classic(instance="i")
-    group.settle(2)
-    assert old.owned == had or group.settle() is None
+    group.settle(4)
+    assert old.owned == had
     group.check_all_read()
     assert group.described().type is GroupType.CONSUMER
     with pytest.raises(FencedInstance):
@@ -729,7 +726,7 @@ class AtRandom(RuleBasedStateMachine):
         if kinds == {Classic, Consumer} or kinds == {Consumer}:
             assert self.group.described().type is GroupType.CONSUMER
         elif kinds == {Classic} and policy_ is MigrationPolicy.BIDIRECTIONAL:
-            assert self.group.described().type in (GroupType.CLASSIC, GroupType.CONSUMER)
+            assert self.group.described().type is GroupType.CLASSIC
 
     @invariant()
     def no_partition_has_two_readers(self) -> None:
