@@ -21,6 +21,7 @@ from embedlog.wire.apis.delete_groups import DeleteGroupsRequest
 from embedlog.wire.apis.describe_groups import DescribeGroupsRequest
 from embedlog.wire.apis.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from embedlog.wire.apis.list_groups import ListGroupsRequest
+from embedlog.wire.apis.share_fetch import AcknowledgementBatch, FetchPartition
 from embedlog.wire.apis.share_group_describe import DescribedGroup, ShareGroupDescribeRequest
 from embedlog.wire.error_codes import ErrorCode
 
@@ -292,6 +293,13 @@ def test_many_gaps_cost_little(broker: Broker, monkeypatch: pytest.MonkeyPatch) 
         assert len(member.fetch(0)) == 5
         assert member.said([(1, 1, GAP), (3, 7, GAP), *((n, n, GAP) for n in range(8, 1_000))]) == 0
         assert len(looks) == 1
+        request = member.fetch_request(0)
+        for number in range(1_000, 1_100):  # a partition that is named again and again
+            gap = AcknowledgementBatch(first_offset=number, last_offset=number, acknowledge_types=GAP)
+            partition = FetchPartition(partition_index=0, acknowledgement_batches=[gap])
+            request.topics[0].partitions.append(partition)
+        assert data_of(member.ask(request, 2)).acknowledge_error_code == 0
+        assert len(looks) == 2
         assert member.said([(1, 1, ACCEPT)]) == ErrorCode.INVALID_RECORD_STATE
         assert member.said([(0, 0, ACCEPT), (2, 2, ACCEPT)]) == 0
         (part, _) = broker.log.backend.share_coordinator.describe_share_group("g", "t").partitions

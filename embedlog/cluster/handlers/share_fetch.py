@@ -411,13 +411,14 @@ class ShareFetchHandlers:
     ) -> _Acknowledged:
         """Apply what a request says; the error of each partition of which it says something."""
         results: _Acknowledged = {}
+        by_partition: dict[TopicIdPartition, list[AcknowledgedRange]] = {}  # which may be named repeatedly
         for key, batches in said:
-            if not batches:
-                continue
-            given = [
-                AcknowledgedRange(each.first_offset, each.last_offset, each.acknowledge_types)
-                for each in batches
-            ]
+            if batches:
+                by_partition.setdefault(key, []).extend(
+                    AcknowledgedRange(each.first_offset, each.last_offset, each.acknowledge_types)
+                    for each in batches
+                )
+        for key, given in by_partition.items():
             try:
                 self._shares().clients.acknowledge(
                     session.group,
@@ -433,7 +434,7 @@ class ShareFetchHandlers:
             except EmbedlogError as error:
                 results[key] = error
             else:
-                results.setdefault(key, None)
+                results[key] = None
         return results
 
     # -- releasing -------------------------------------------------------------------------------------
