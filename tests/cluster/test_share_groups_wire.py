@@ -511,6 +511,22 @@ def test_hostile_fetches(broker: Broker) -> None:
         assert member.ask_fetch(0, epoch=0).error_code == ErrorCode.INVALID_GROUP_ID
 
 
+def test_a_fetch_does_not_make_a_deleted_group_again(broker: Broker) -> None:
+    send(broker, 3)
+    with ShareMember(broker).join() as member, ShareMember(broker) as other:
+        assert len(member.fetch(0)) == 3
+        other.fetch(0)
+        request = other.fetch_request(max_wait_ms=60_000)
+        number = other.send(request, 2)
+        assert member.beat(-1).error_code == 0
+        assert member.ask(DeleteGroupsRequest(groups_names=["g"]), 2).results[0].error_code == 0
+        for response in (other.receive(request, 2, number), member.ask_fetch(0)):
+            assert data_of(response).error_code == ErrorCode.GROUP_ID_NOT_FOUND
+        assert broker.log.backend.share_coordinator.list_share_groups() == []
+        other.join()
+        assert len(other.fetch()) == 3
+
+
 # -- compaction --------------------------------------------------------------------------------------------
 
 

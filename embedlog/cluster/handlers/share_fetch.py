@@ -281,6 +281,8 @@ class ShareFetchHandlers:
                 if left <= 0 or left_bytes <= 0:
                     found[key] = Acquired()
                     continue
+                if clients.lock_ms(session.group, topic) is None:  # not begun: perhaps it was deleted
+                    self._check_exists(session.group)
                 found[key] = acquired = clients.acquire(
                     session.group,
                     topic,
