@@ -1,0 +1,94 @@
+"""Java programs that run beside a test: workers of Connect, and Apache Kafka's broker."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TypeVar
+
+import embedlog
+from embedlog.runtime.java import java_home
+
+HANGS_S = 180
+
+T = TypeVar("T")
+
+
+class Java:
+    """A Java program, which is killed at its end. It gets the files as arguments."""
+
+    def __init__(self, classes: str, main: str, *files: Path) -> None:
+        self._out = files[0].with_suffix(".out")
+        command = [str(java_home() / "bin" / "java"), "-Xmx512m", "-cp", classes, main, *map(str, files)]
+        with open(self._out, "ab") as out:
+            self.process = subprocess.Popen(command, stdout=out, stderr=out)
+
+    def said(self) -> str:
+        return self._out.read_text()[-4000:]
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+def eventually(look: Callable[[], T], java: Java) -> T:
+    """The first result that is true, while the program runs."""
+    deadline = time.monotonic() + HANGS_S
+    while not (found := look()):
+        assert time.monotonic() < deadline, f"{found!r}\n{java.said()}"
+        assert java.process.poll() is None, java.said()
+        time.sleep(0.1)
+    return found
+
+
+def properties(path: Path, settings: Mapping[str, object]) -> Path:
+    path.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+    return path
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return int(free.getsockname()[1])
+
+
+@contextlib.contextmanager
+def apache_kafka(classes: str, path: Path) -> Iterator[str]:
+    """The bootstrap address of an Apache Kafka, its own controller."""
+    port, controller = free_port(), free_port()
+    settings = {
+        "process.roles": "broker,controller",
+        "node.id": 1,
+        "controller.quorum.voters": f"1@127.0.0.1:{controller}",
+        "controller.listener.names": "CONTROLLER",
+        "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}",
+        "log.dirs": path / "kafka",
+        "offsets.topic.replication.factor": 1,
+        "offsets.topic.num.partitions": 1,
+        "transaction.state.log.replication.factor": 1,
+        "transaction.state.log.min.isr": 1,
+        "transaction.state.log.num.partitions": 1,
+        "group.initial.rebalance.delay.ms": 0,
+    }
+    file = properties(path / "server.properties", settings)
+    java = [str(java_home() / "bin" / "java"), "-cp", classes]
+    formatting = ["kafka.tools.StorageTool", "format", "-t", "MkU3OEVBNTcwNTJENDM2Qg", "-c", str(file)]
+    subprocess.run(java + formatting, check=True, capture_output=True)
+    broker = Java(classes, "kafka.Kafka", file)
+    try:
+        eventually(lambda: _answers(port), broker)
+        yield f"127.0.0.1:{port}"
+    finally:
+        broker.kill()
+
+
+def _answers(port: int) -> bool:
+    try:
+        with embedlog.open(f"kafka://127.0.0.1:{port}", default_api_timeout_ms=1_000) as log:
+            log.topics()
+    except embedlog.EmbedlogError:
+        return False
+    return True
