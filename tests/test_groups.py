@@ -720,6 +720,12 @@ def test_groups_by_name() -> None:
         groups.delete("g")
 
 
+def test_a_group_without_members_is_there() -> None:
+    groups = GroupRegistry()
+    for group in (groups.create_classic("a"), groups.create_consumer("b"), groups.create_share("c")):
+        assert groups.get_or_create(group.name) is group
+
+
 @pytest.mark.parametrize("name", ["", None, 7, "x" * 32_768, "\ud800"])
 def test_impossible_names(name: Any) -> None:
     with pytest.raises(InvalidGroup):

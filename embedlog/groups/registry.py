@@ -99,7 +99,8 @@ class GroupRegistry:
 
     def get_or_create(self, name: str) -> Group:
         """The group of that name, or a new classic one. Raises InvalidGroup for an impossible name."""
-        return self.find(name) or self.create_classic(name)
+        found = self.find(name)  # without members it is false
+        return self.create_classic(name) if found is None else found
 
     def create_classic(self, name: str) -> ClassicGroup:
         """A new classic group, in the place of one of that name. Raises InvalidGroup."""
