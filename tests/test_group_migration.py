@@ -5,9 +5,11 @@ The clients (mixed_members.py) are asked through a real coordinator over a real 
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import shutil
 import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -44,9 +46,25 @@ from embedlog.wire.offsets_topic import GroupKey, decode_key
 T0 = TopicPartition("t", 0)
 
 
+NewGroup = Callable[..., Group]
+
+
 @pytest.fixture
-def group(path: Path) -> Group:
-    return Group(path)
+def new_group(path: Path) -> Iterator[NewGroup]:
+    """Makes a group; its log is closed at the end."""
+    with contextlib.ExitStack() as made:
+
+        def make(migration: Migration | None = None) -> Group:
+            group = Group(path, migration)
+            made.callback(lambda: group.log.close())  # that of the last restart
+            return group
+
+        yield make
+
+
+@pytest.fixture
+def group(new_group: NewGroup) -> Group:
+    return new_group()
 
 
 def policy(policy: MigrationPolicy, **limits: int) -> Migration:
@@ -207,8 +225,8 @@ def test_partitions_that_there_are_not_and_that_two_have(group: Group) -> None:
 
 
 @pytest.mark.parametrize("policy_", [MigrationPolicy.DISABLED, MigrationPolicy.DOWNGRADE])
-def test_the_policy_may_forbid_an_upgrade(path: Path, policy_: MigrationPolicy) -> None:
-    group = Group(path, policy(policy_))
+def test_the_policy_may_forbid_an_upgrade(new_group: NewGroup, policy_: MigrationPolicy) -> None:
+    group = new_group(policy(policy_))
     group.classic()
     group.settle(4)
     new = group.consumer()
@@ -217,8 +235,8 @@ def test_the_policy_may_forbid_an_upgrade(path: Path, policy_: MigrationPolicy) 
     assert group.described().type is GroupType.CLASSIC
 
 
-def test_a_large_group_stays_classic(path: Path) -> None:
-    group = Group(path, policy(MigrationPolicy.BIDIRECTIONAL, max_consumer=1))
+def test_a_large_group_stays_classic(new_group: NewGroup) -> None:
+    group = new_group(policy(MigrationPolicy.BIDIRECTIONAL, max_consumer=1))
     group.classic()
     group.classic()
     group.settle()
@@ -293,8 +311,8 @@ def test_joins_that_are_refused(group: Group, changes: dict[str, Any], error: ty
     group.check_all_read()
 
 
-def test_a_consumer_group_has_a_size(path: Path) -> None:
-    group = Group(path, policy(MigrationPolicy.BIDIRECTIONAL, max_consumer=2))
+def test_a_consumer_group_has_a_size(new_group: NewGroup) -> None:
+    group = new_group(policy(MigrationPolicy.BIDIRECTIONAL, max_consumer=2))
     mixed(group)
     with pytest.raises(GroupFull):
         join(group).result(0)
@@ -471,8 +489,8 @@ def test_the_last_static_member_that_downgrades_takes_the_group_along(group: Gro
 
 
 @pytest.mark.parametrize("policy_", [MigrationPolicy.DISABLED, MigrationPolicy.UPGRADE])
-def test_the_group_stays_if_the_policy_forbids_it(path: Path, policy_: MigrationPolicy) -> None:
-    group = Group(path, policy(policy_))
+def test_the_group_stays_if_the_policy_forbids_it(new_group: NewGroup, policy_: MigrationPolicy) -> None:
+    group = new_group(policy(policy_))
     consumer = group.consumer(instance="i")
     group.settle(2)
     consumer.die()
@@ -545,8 +563,8 @@ def test_a_pattern_goes_with_the_last_member_of_the_consumer_protocol(group: Gro
 
 
 @pytest.mark.parametrize("policy_", [MigrationPolicy.DISABLED, MigrationPolicy.UPGRADE])
-def test_the_policy_may_forbid_a_downgrade(path: Path, policy_: MigrationPolicy) -> None:
-    group = Group(path, policy(policy_))
+def test_the_policy_may_forbid_a_downgrade(new_group: NewGroup, policy_: MigrationPolicy) -> None:
+    group = new_group(policy(policy_))
     consumer = group.consumer()
     consumer.step()
     group.classic()
@@ -557,8 +575,8 @@ def test_the_policy_may_forbid_a_downgrade(path: Path, policy_: MigrationPolicy)
     group.check_all_read()
 
 
-def test_a_large_group_stays_a_consumer_group(path: Path) -> None:
-    group = Group(path, policy(MigrationPolicy.BIDIRECTIONAL, max_classic=1))
+def test_a_large_group_stays_a_consumer_group(new_group: NewGroup) -> None:
+    group = new_group(policy(MigrationPolicy.BIDIRECTIONAL, max_classic=1))
     group.classic()
     group.classic()
     consumer = group.consumer()
