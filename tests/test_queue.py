@@ -23,6 +23,7 @@ from faults import FaultyFileSystem, open_log
 
 import embedlog
 from embedlog.clients import job_source
+from embedlog.clients.job_source import Waiting
 from embedlog.errors import (
     Closed,
     DiskFull,
@@ -738,3 +739,24 @@ def test_the_queues_topic(log: Any) -> None:
         made, there = log.describe_topic("jobs"), log.describe_topic("there")
     assert (made.partitions, made.settings) == (3, {"delete_policy": "finished"})
     assert (there.partitions, there.settings) == (2, {})
+
+
+def test_a_thread_that_waits_no_more_passes_its_signal_on(tmp_path: Path) -> None:
+    """Say it was interrupted as it woke: the job is another one's, which sleeps."""
+    with embedlog.open(tmp_path / "log") as log, log.queue("jobs") as queue:
+        source = queue._source
+        signals = [threading.Event() for _ in range(3)]
+        first, second, third = [Waiting(each.set) for each in signals]
+        for waiting in (first, second, third):
+            source.enter(waiting)
+        assert source.ask(first, 600_000)
+        queue.send(b"1")
+        assert signals[0].wait(60) and signals[1].wait(60), "one for the job, one to ask for others"
+        assert not signals[2].is_set()
+        source.leave(first)
+        source.leave(second)
+        assert signals[2].is_set()
+        held = source.take()
+        assert held is not None
+        source.leave(third)
+        source.settle(held, AcknowledgeType.ACCEPT)
