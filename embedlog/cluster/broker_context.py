@@ -12,6 +12,7 @@ from ..groups.coordinator import GroupCoordinator
 from ..groups.share_coordinator import ShareGroupCoordinator
 from ..groups.transaction_coordinator import TransactionCoordinator
 from ..partition import Partition
+from ..security.principal import Principal
 from ..store.store import Store
 from ..wire.error_codes import ErrorCode
 from .api_errors import ApiError
@@ -19,7 +20,6 @@ from .connection import Connection
 from .coordination import Coordination
 from .group_settings import GroupConfigs
 from .meter import Meter
-from .principal import Principal
 from .producer_id_block import ProducerIdBlock
 from .settings import BrokerSettings
 from .transaction_permission import TransactionPermissions

@@ -34,10 +34,10 @@ from typing import Final, Protocol, TypeAlias
 
 from ..errors import Closed
 from ..runtime.forking import no_fork
+from ..security.principal import ANONYMOUS, Principal
 from .frame_memory import FrameMemory
 from .outbox import Chunk, FileRegion, Outbox, release
 from .poll import READ, WRITE
-from .principal import ANONYMOUS, Principal
 from .transport import Transport
 
 logger = logging.getLogger(__name__)

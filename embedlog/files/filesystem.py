@@ -79,6 +79,12 @@ class FileSystem:
             flags |= os.O_TRUNC
         return os.open(path, flags, 0o644)
 
+    def create_private(self, path: str) -> int:
+        """A new file that only its owner may read, in place of what is there."""
+        with contextlib.suppress(FileNotFoundError):
+            self.unlink(path)
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | _OPENING, 0o600)
+
     def close(self, fd: int) -> None:
         os.close(fd)
 
@@ -222,15 +228,26 @@ class FileSystem:
         finally:
             self.close(fd)
 
-    def write_file(self, path: str, data: bytes, *, durable: bool = True, name_durable: bool = True) -> None:
+    def write_file(
+        self,
+        path: str,
+        data: bytes,
+        *,
+        durable: bool = True,
+        name_durable: bool = True,
+        private: bool = False,
+    ) -> None:
         """Replace a small file atomically and durably: temporary file, fsync, rename, fsync the directory.
 
         Without `durable`, a crash of the machine may leave the old file, the new one or garbage; without
-        `name_durable`, the old or the new one.
+        `name_durable`, the old or the new one. `private`: only its owner may read it.
         """
         temporary = path + TEMPORARY
         with self.gone_on_error(temporary):
-            fd = self.open_write(temporary, create=True, truncate=True)
+            if private:
+                fd = self.create_private(temporary)
+            else:
+                fd = self.open_write(temporary, create=True, truncate=True)
             try:
                 self.pwrite_all(fd, data, 0)
                 if durable:

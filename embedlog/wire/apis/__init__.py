@@ -9,12 +9,14 @@ from typing import Final
 from ..messages import Exchange
 from .add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 from .add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
+from .alter_client_quotas import AlterClientQuotasRequest, AlterClientQuotasResponse
 from .alter_configs import AlterConfigsRequest, AlterConfigsResponse
 from .alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
 )
 from .alter_share_group_offsets import AlterShareGroupOffsetsRequest, AlterShareGroupOffsetsResponse
+from .alter_user_scram_credentials import AlterUserScramCredentialsRequest, AlterUserScramCredentialsResponse
 from .api_versions import ApiVersionsRequest, ApiVersionsResponse
 from .consumer_group_describe import ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse
 from .consumer_group_heartbeat import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
@@ -27,6 +29,7 @@ from .delete_records import DeleteRecordsRequest, DeleteRecordsResponse
 from .delete_share_group_offsets import DeleteShareGroupOffsetsRequest, DeleteShareGroupOffsetsResponse
 from .delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
 from .describe_acls import DescribeAclsRequest, DescribeAclsResponse
+from .describe_client_quotas import DescribeClientQuotasRequest, DescribeClientQuotasResponse
 from .describe_cluster import DescribeClusterRequest, DescribeClusterResponse
 from .describe_configs import DescribeConfigsRequest, DescribeConfigsResponse
 from .describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
@@ -36,6 +39,10 @@ from .describe_quorum import DescribeQuorumRequest, DescribeQuorumResponse
 from .describe_share_group_offsets import DescribeShareGroupOffsetsRequest, DescribeShareGroupOffsetsResponse
 from .describe_topic_partitions import DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse
 from .describe_transactions import DescribeTransactionsRequest, DescribeTransactionsResponse
+from .describe_user_scram_credentials import (
+    DescribeUserScramCredentialsRequest,
+    DescribeUserScramCredentialsResponse,
+)
 from .elect_leaders import ElectLeadersRequest, ElectLeadersResponse
 from .end_txn import EndTxnRequest, EndTxnResponse
 from .fetch import FetchRequest, FetchResponse
@@ -59,6 +66,8 @@ from .offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
 from .offset_fetch import OffsetFetchRequest, OffsetFetchResponse
 from .offset_for_leader_epoch import OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse
 from .produce import ProduceRequest, ProduceResponse
+from .sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
+from .sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 from .share_acknowledge import ShareAcknowledgeRequest, ShareAcknowledgeResponse
 from .share_fetch import ShareFetchRequest, ShareFetchResponse
 from .share_group_describe import ShareGroupDescribeRequest, ShareGroupDescribeResponse
@@ -81,6 +90,7 @@ _ALL: Final = (
     Exchange(SyncGroupRequest.api, SyncGroupRequest, SyncGroupResponse),
     Exchange(DescribeGroupsRequest.api, DescribeGroupsRequest, DescribeGroupsResponse),
     Exchange(ListGroupsRequest.api, ListGroupsRequest, ListGroupsResponse),
+    Exchange(SaslHandshakeRequest.api, SaslHandshakeRequest, SaslHandshakeResponse),
     Exchange(ApiVersionsRequest.api, ApiVersionsRequest, ApiVersionsResponse),
     Exchange(CreateTopicsRequest.api, CreateTopicsRequest, CreateTopicsResponse),
     Exchange(DeleteTopicsRequest.api, DeleteTopicsRequest, DeleteTopicsResponse),
@@ -98,6 +108,7 @@ _ALL: Final = (
     Exchange(DescribeConfigsRequest.api, DescribeConfigsRequest, DescribeConfigsResponse),
     Exchange(AlterConfigsRequest.api, AlterConfigsRequest, AlterConfigsResponse),
     Exchange(DescribeLogDirsRequest.api, DescribeLogDirsRequest, DescribeLogDirsResponse),
+    Exchange(SaslAuthenticateRequest.api, SaslAuthenticateRequest, SaslAuthenticateResponse),
     Exchange(CreatePartitionsRequest.api, CreatePartitionsRequest, CreatePartitionsResponse),
     Exchange(DeleteGroupsRequest.api, DeleteGroupsRequest, DeleteGroupsResponse),
     Exchange(ElectLeadersRequest.api, ElectLeadersRequest, ElectLeadersResponse),
@@ -115,6 +126,18 @@ _ALL: Final = (
         ListPartitionReassignmentsResponse,
     ),
     Exchange(OffsetDeleteRequest.api, OffsetDeleteRequest, OffsetDeleteResponse),
+    Exchange(DescribeClientQuotasRequest.api, DescribeClientQuotasRequest, DescribeClientQuotasResponse),
+    Exchange(AlterClientQuotasRequest.api, AlterClientQuotasRequest, AlterClientQuotasResponse),
+    Exchange(
+        DescribeUserScramCredentialsRequest.api,
+        DescribeUserScramCredentialsRequest,
+        DescribeUserScramCredentialsResponse,
+    ),
+    Exchange(
+        AlterUserScramCredentialsRequest.api,
+        AlterUserScramCredentialsRequest,
+        AlterUserScramCredentialsResponse,
+    ),
     Exchange(DescribeQuorumRequest.api, DescribeQuorumRequest, DescribeQuorumResponse),
     Exchange(DescribeClusterRequest.api, DescribeClusterRequest, DescribeClusterResponse),
     Exchange(DescribeProducersRequest.api, DescribeProducersRequest, DescribeProducersResponse),

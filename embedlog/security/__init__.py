@@ -1,0 +1,1 @@
+"""Who may do what: identities, credentials, ACLs and quotas, without the network."""
