@@ -163,7 +163,7 @@ def _options(args: argparse.Namespace) -> dict[str, Any]:
     """Broker's arguments: those of the configuration file, overridden by flags. Raises what _from_file
     raises.
     """
-    options: dict[str, Any] = {"host": "127.0.0.1", "port": _PORT}
+    options: dict[str, Any] = {}
     if args.config:
         options.update(_from_file(args.config))
     given = {name: getattr(args, name, None) for name in _OF_FILE}
@@ -180,7 +180,10 @@ def _options(args: argparse.Namespace) -> dict[str, Any]:
         if name in own:
             raise InvalidArgument(f"--set gives {name} twice, once as {typed}")
         own[name] = value
-    return options | own
+    options |= own
+    if "listeners" not in options:
+        options.setdefault("port", _PORT)
+    return options
 
 
 def _zookeeper(directory: str, connect: str) -> contextlib.AbstractContextManager[object]:
@@ -209,7 +212,7 @@ def _began(args: argparse.Namespace, ui: UI, broker: Broker) -> None:
         ui.json(
             {
                 "listening": broker.bootstrap_servers,
-                "host": broker.server.host,
+                "host": broker.host,
                 "port": broker.port,
                 "metrics_port": broker.metrics_port,
                 "broker_id": broker.address.node_id,
@@ -230,7 +233,7 @@ def _began(args: argparse.Namespace, ui: UI, broker: Broker) -> None:
         ui.flush()
         return
     how = "" if recovery.clean else "recovered after a crash, "
-    where = f"{_address(broker.server.host, broker.port)} (plaintext, {_who(broker)})"
+    where = f"{_address(broker.host, broker.port)} (plaintext, {_who(broker)})"
     ui.line(f"embedlog    {__version__} · broker {broker.address.node_id} · cluster {cluster_id}")
     ui.line(
         f"log         {args.directory} · {counted(len(topics), 'topic')}, "
@@ -243,8 +246,8 @@ def _began(args: argparse.Namespace, ui: UI, broker: Broker) -> None:
     ui.line(f"retention   {_retention(defaults)}")
     ui.line(f"durability  {_durability(defaults)}")
     if broker.metrics_port is not None:
-        ui.line(f"metrics     http://{_address(broker.server.host, broker.metrics_port)}/metrics and /health")
-    if broker.bootstrap_servers != _address(broker.server.host, broker.port):
+        ui.line(f"metrics     http://{_address(broker.host, broker.metrics_port)}/metrics and /health")
+    if broker.bootstrap_servers != _address(broker.host, broker.port):
         ui.line(f"advertised  {broker.bootstrap_servers}, which is where clients connect to")
     ui.line(f"listening   {where}")
     ui.flush()

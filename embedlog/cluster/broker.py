@@ -17,7 +17,6 @@ import ipaddress
 import logging
 import os
 import shutil
-import socket
 import tempfile
 import threading
 import time
@@ -40,10 +39,11 @@ from ..validation import also_named, as_path, check_flag, check_int, check_text
 from .broker_context import BrokerContext
 from .coordination import BrokerAddress, Coordination, SingleBroker, check_standalone
 from .dispatch import Dispatcher
+from .listeners import Listener, inter_broker_listener, listener_of, parse_listeners
 from .marker_sender import MarkerSender
 from .meter import Meter
 from .metrics import MetricsServer
-from .server import Server, bind, room_for_connections
+from .server import Bound, Server, bind, room_for_connections
 from .settings import BrokerSettings
 
 logger = logging.getLogger(__name__)
@@ -66,10 +66,11 @@ class Broker(Closing):
     Args:
         path: the log directory, created if it does not exist; or an open `embedlog.Log` (mode "rw"), which
             the process can go on using; None for a temporary directory that is deleted on close.
-        host: the address to listen on. Any but a loopback address needs allow_remote=True, as there is no
-            authentication.
+        host: the address to listen on (127.0.0.1). Any but a loopback address needs allow_remote=True, as
+            there is no authentication.
         port: 0 takes a free one; see `port` and `bootstrap_servers`.
-        advertised_host, advertised_port: the address that clients connect to, if it differs.
+        advertised_host, advertised_port: the address that clients connect to, if it differs. The setting
+            `listeners` stands for all four, where there are several addresses.
         metrics_port: of GET /metrics (Prometheus) and GET /health, on the same host; 0 takes a free port,
             None serves neither. Needs prometheus-client (extra `cluster`).
         zookeeper: "host:port,host:port/chroot" of the ZooKeeper through which brokers are a cluster; the
@@ -93,8 +94,8 @@ class Broker(Closing):
         self,
         path: str | os.PathLike[str] | Log | None = None,
         *,
-        host: str = "127.0.0.1",
-        port: int = 0,
+        host: str | None = None,
+        port: int | None = None,
         allow_remote: bool = False,
         advertised_host: str | None = None,
         advertised_port: int | None = None,
@@ -106,23 +107,45 @@ class Broker(Closing):
     ) -> None:
         began = time.perf_counter()
         _check_address(host, port, advertised_host, advertised_port, metrics_port)
+        given = [each for each in (host, port, advertised_host, advertised_port) if each is not None]
         check_flag("allow_remote", allow_remote)
         layout = {"layout": settings.pop("layout")} if "layout" in settings else {}
         of_broker, *of_log_and_topics = sorted_settings(settings, BrokerSettings, LogSettings, TopicSettings)
         of_log = layout | of_log_and_topics[0] | of_log_and_topics[1]
         self.settings = BrokerSettings().with_changes(of_broker)
-        if not (allow_remote or _is_own(host)):
-            raise InvalidArgument(
-                f"{host or 'every address'} may be reached from other machines, and {_OPEN_TO_ALL}. Give "
-                "allow_remote=True (on the command line --allow-remote) if that is what you want"
+        if not self.settings.listeners:
+            listeners: tuple[Listener, ...] = (
+                listener_of(
+                    "127.0.0.1" if host is None else host, port or 0, advertised_host, advertised_port
+                ),
             )
+        elif given:
+            raise InvalidArgument(
+                "listeners and advertised_listeners have the addresses: leave out host, port, "
+                "advertised_host and advertised_port"
+            )
+        else:
+            listeners = parse_listeners(self.settings)
+        main = listeners.index(inter_broker_listener(self.settings, listeners))
+        for listener in listeners:
+            if not (allow_remote or _is_own(listener.host)):
+                raise InvalidArgument(
+                    f"{listener.host or 'every address'} may be reached from other machines, and "
+                    f"{_OPEN_TO_ALL}. Give allow_remote=True (on the command line --allow-remote) if that is "
+                    "what you want"
+                )
         self.zookeeper = zookeeper
         self._stop_timeout_s = stop_timeout_s
         self._closed = False
         with contextlib.ExitStack() as undo:
-            self._server = Server(bind(host, port), self.settings)
+            bound: list[Bound] = []
+            for listener in listeners:
+                bound.append((bind(listener.host, listener.port), listener))
+                undo.callback(bound[-1][0].close)
+            self._server = Server(bound, self.settings)
             undo.callback(self._server.stop, 0)
-            self._metrics = None if metrics_port is None else MetricsServer(host, metrics_port)
+            self._listener = self._server.listeners[main]
+            self._metrics = None if metrics_port is None else MetricsServer(self._listener.host, metrics_port)
             if self._metrics is not None:
                 undo.callback(self._metrics.stop)
             if isinstance(path, Log):
@@ -156,8 +179,8 @@ class Broker(Closing):
             undo.callback(converter.shutdown, cancel_futures=True)
             address = BrokerAddress(
                 self.settings.broker_id,
-                advertised_host or _named(host),
-                advertised_port or self._server.port,
+                self._listener.advertised_host,
+                self._listener.advertised_port,
                 self.settings.broker_rack or None,
             )
             meter = None if self._metrics is None else Meter()
@@ -197,7 +220,14 @@ class Broker(Closing):
             undo.callback(store.catalog.writer_lock.note_broker, None)
             self._undo = undo.pop_all()
         self.started_in_ms = (time.perf_counter() - began) * 1000
-        logger.info("broker %d listens on %s:%d", address.node_id, host, self._server.port)
+        for listener in self._server.listeners:
+            logger.info(
+                "broker %d listens on %s:%d (%s)",
+                address.node_id,
+                listener.host,
+                listener.port,
+                listener.protocol,
+            )
 
     def __repr__(self) -> str:
         connections = counted(self.server.connections, "connection")
@@ -211,13 +241,23 @@ class Broker(Closing):
 
     @property
     def port(self) -> int:
-        """The port that it listens on."""
-        return self._server.port
+        """The port that it listens on; of several that of the listener for other brokers."""
+        return self._listener.port
+
+    @property
+    def host(self) -> str:
+        """The address that it listens on, as `port`."""
+        return self._listener.host
+
+    @property
+    def listeners(self) -> tuple[Listener, ...]:
+        """All addresses that it listens on, with their ports."""
+        return self._server.listeners
 
     @property
     def is_local(self) -> bool:
         """Whether only this machine reaches it."""
-        return _is_own(self._server.host)
+        return all(_is_own(listener.host) for listener in self._server.listeners)
 
     @property
     def metrics_port(self) -> int | None:
@@ -294,8 +334,10 @@ def _check_address(
     metrics_port: object,
 ) -> None:
     """Raises InvalidType, InvalidArgument."""
-    check_text("host", host)
-    check_int("port", port, low=0, high=_LAST_PORT)
+    if host is not None:
+        check_text("host", host)
+    if port is not None:
+        check_int("port", port, low=0, high=_LAST_PORT)
     if advertised_host is not None:
         check_text("advertised_host", advertised_host)
     if advertised_port is not None:
@@ -312,8 +354,3 @@ def _is_own(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
-
-
-def _named(host: str) -> str:
-    """The advertised host of an address; of a wildcard address the machine's name."""
-    return socket.gethostname() if host in ("", "0.0.0.0", "::") else host

@@ -36,6 +36,7 @@ from ..errors import Closed
 from ..runtime.forking import no_fork
 from ..security.principal import ANONYMOUS, Principal
 from .frame_memory import FrameMemory
+from .listeners import Listener
 from .outbox import Chunk, FileRegion, Outbox, release
 from .poll import READ, WRITE
 from .transport import Transport
@@ -134,8 +135,11 @@ class EventLoop(Protocol):
 class Connection:
     """A connection, owned by one loop. No method may be called from another thread."""
 
-    def __init__(self, loop: EventLoop, transport: Transport, host: str, port: int) -> None:
+    def __init__(
+        self, loop: EventLoop, transport: Transport, listener: Listener, host: str, port: int
+    ) -> None:
         self.loop = loop
+        self.listener = listener
         self.host = host
         self.port = port
         self.principal: Principal = ANONYMOUS

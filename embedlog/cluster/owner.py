@@ -21,6 +21,7 @@ from ..runtime.worker_pool import WorkerPool
 from .broker_context import BrokerContext
 from .coordination import BrokerAddress, SingleBroker
 from .dispatch import Dispatcher
+from .listeners import LOCAL
 from .server import Server, room_for_connections
 from .settings import BrokerSettings
 
@@ -48,7 +49,7 @@ class OwnerServer(Closing):
 
     def __init__(self, listening: socket.socket, path: str, backend: WriterBackend, *, shared: bool) -> None:
         with contextlib.ExitStack() as undo:
-            self._server = Server(listening, _SETTINGS, dedicated=True)
+            self._server = Server([(listening, LOCAL)], _SETTINGS, dedicated=True)
             undo.callback(self._server.stop, _STOP_S)
             io, large, converter = executors = [
                 WorkerPool(threads, "embedlog-owner") for threads in (_SETTINGS.num_io_threads, 1, 1)

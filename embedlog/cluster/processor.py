@@ -30,6 +30,7 @@ from typing import Final
 
 from .connection import Application, Connection
 from .frame_memory import FrameMemory
+from .listeners import Listener
 from .poll import READ, WRITE, Poller
 from .transport import PlainTransport
 
@@ -136,10 +137,10 @@ class Processor:
             with contextlib.suppress(OSError):  # already awake, or ended
                 self._waker.send(b"\0")
 
-    def adopt(self, connected: socket.socket, host: str, port: int) -> None:
+    def adopt(self, connected: socket.socket, listener: Listener, host: str, port: int) -> None:
         """Serve a connection from now on."""
         self._arriving.add(connected)
-        self.post(lambda: self._adopt(connected, host, port))
+        self.post(lambda: self._adopt(connected, listener, host, port))
 
     def stop(self, deadline: float) -> None:
         """Answer the requests that have begun, until `deadline` (of time.monotonic); then close every
@@ -197,8 +198,8 @@ class Processor:
         self.connections.discard(connection)
         self._on_close(connection)
 
-    def _adopt(self, connected: socket.socket, host: str, port: int) -> None:
-        connection = Connection(self, PlainTransport(connected), host, port)
+    def _adopt(self, connected: socket.socket, listener: Listener, host: str, port: int) -> None:
+        connection = Connection(self, PlainTransport(connected), listener, host, port)
         self.connections.add(connection)
         self._arriving.discard(connected)
         if self._stopping:

@@ -22,13 +22,15 @@ import socket
 import threading
 import time
 from collections import Counter
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Any, Final, TypeAlias
 
 from ..errors import EmbedlogError, InvalidArgument
 from ..files.unix_sockets import peer_pid
 from ..runtime.forking import no_fork
 from .connection import Application, Connection, EventLoop
 from .frame_memory import FrameMemory
+from .listeners import Listener
 from .processor import Processor
 from .settings import BrokerSettings
 
@@ -39,6 +41,9 @@ _OUT_OF_DESCRIPTORS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUF
 _RETRY_ACCEPT_S: Final = 0.1
 _OTHER_FILES: Final = 64  # descriptors of neither the log nor its clients
 
+Bound: TypeAlias = tuple[socket.socket, Listener]
+"""A socket to listen on, and what it is called."""
+
 PROCESS: Final = "process "
 """Before its id: the host of a peer on a Unix socket."""
 
@@ -48,20 +53,22 @@ class AddressInUse(EmbedlogError):
 
 
 class Server:
-    """A listening socket and its threads.
+    """The listening sockets and their threads.
 
     Args:
-        bound: the socket to listen on, from `bind`, or a Unix socket. The server closes it.
+        bound: the sockets to listen on, from `bind`, or a Unix socket. The server closes them.
         settings: the limits.
         dedicated: each connection gets a processor of its own, as long as there are fewer of them than
             num_network_threads; so its requests may wait for a disk there (`EventLoop.may_wait`).
     """
 
-    def __init__(self, bound: socket.socket, settings: BrokerSettings, *, dedicated: bool = False) -> None:
+    def __init__(self, bound: Sequence[Bound], settings: BrokerSettings, *, dedicated: bool = False) -> None:
         self._settings = settings
         self._dedicated = dedicated
-        self._socket = bound
-        self.host, self.port = _host_and_port(bound.getsockname())
+        self._bound = tuple(bound)
+        self.listeners = tuple(
+            listener.at_port(_host_and_port(each.getsockname())[1]) for each, listener in bound
+        )
         self._lock = threading.Lock()
         self._per_address: Counter[str] = Counter()
         self._per_processor: Counter[EventLoop] = Counter()
@@ -81,31 +88,36 @@ class Server:
         self._application = application
         for _ in range(1 if self._dedicated else self._settings.num_network_threads):
             self._start_processor()
-        listen(self._socket, _BACKLOG)
-        self._socket.setblocking(False)  # one that has arrived may be gone when it is accepted
+        for bound, _ in self._bound:
+            listen(bound, _BACKLOG)
+            bound.setblocking(False)  # one that has arrived may be gone when it is accepted
         self._acceptor.start()
 
     def listen_on(self, listening: socket.socket) -> None:
         """Take connections from another socket from now on, and close the one before. Connections stay."""
         listening.setblocking(False)
-        before, self._socket = self._socket, listening
+        ((before, listener),) = self._bound
+        self._bound = ((listening, listener),)
         before.shutdown(socket.SHUT_RDWR)  # wakes the acceptor, which closes it
 
     def abandon(self) -> None:
         """In a forked child: close the copies of the sockets without waiting for a lock or a thread."""
-        self._socket.close()
+        for bound, _ in self._bound:
+            bound.close()
         for processor in self.processors:
             processor.abandon()
 
     def stop(self, timeout_s: float) -> None:
-        """Close the port, answer the requests that have begun within timeout_s, close every connection."""
+        """Close the ports, answer the requests that have begun within timeout_s, close every connection."""
         self._stopping = True
-        with contextlib.suppress(OSError):  # wakes the acceptor
-            self._socket.shutdown(socket.SHUT_RDWR)
+        for bound, _ in self._bound:
+            with contextlib.suppress(OSError):  # wakes the acceptor
+                bound.shutdown(socket.SHUT_RDWR)
         if self._acceptor.ident is not None:
             self._acceptor.join()
         with no_fork:
-            self._socket.close()
+            for bound, _ in self._bound:
+                bound.close()
         deadline = time.monotonic() + timeout_s
         for processor in self.processors:
             processor.stop(deadline)
@@ -130,25 +142,29 @@ class Server:
 
     def _accept_all(self) -> None:
         while not self._stopping:
-            listening = self._socket
+            listening = self._bound
             waiting = select.poll()
-            waiting.register(listening, select.POLLIN)
-            waiting.poll()
-            if listening is not self._socket:
+            by_fd = {bound.fileno(): (bound, listener) for bound, listener in listening}
+            for fd in by_fd:
+                waiting.register(fd, select.POLLIN)
+            ready = waiting.poll()
+            if listening is not self._bound:
                 with no_fork:
-                    listening.close()
+                    for bound, _ in listening:
+                        bound.close()
                 continue
-            try:
-                with no_fork:  # a child would keep a connection that no processor knows yet
-                    self._accept()
-            except OSError as error:
-                if error.errno in _OUT_OF_DESCRIPTORS and not self._stopping:
-                    logger.warning("a connection could not be accepted: %s", error)
-                    threading.Event().wait(_RETRY_ACCEPT_S)  # it stays in the backlog until others close
+            for fd, _ in ready:
+                try:
+                    with no_fork:  # a child would keep a connection that no processor knows yet
+                        self._accept(*by_fd[fd])
+                except OSError as error:
+                    if error.errno in _OUT_OF_DESCRIPTORS and not self._stopping:
+                        logger.warning("a connection could not be accepted: %s", error)
+                        threading.Event().wait(_RETRY_ACCEPT_S)  # it stays in the backlog until others close
 
-    def _accept(self) -> None:
+    def _accept(self, bound: socket.socket, listener: Listener) -> None:
         """Take one connection that has arrived. Raises OSError if there is none."""
-        sock, address = self._socket.accept()
+        sock, address = bound.accept()
         host, port = _peer(sock, address)
         reason = self._admit(host)
         if reason is not None:
@@ -158,7 +174,7 @@ class Server:
         sock.setblocking(False)
         with contextlib.suppress(OSError):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._choose_processor().adopt(sock, host, port)
+        self._choose_processor().adopt(sock, listener, host, port)
 
     def _choose_processor(self) -> Processor:
         """The one with the fewest connections; a new one if all have some and there may be more."""

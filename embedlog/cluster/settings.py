@@ -63,6 +63,7 @@ class BrokerSettings(Settings, frozen=True):
 
     synonyms: ClassVar[Synonyms] = BROKER
 
+    advertised_listeners: str = ""
     auto_create_topics_enable: bool = True
     broker_id: int = 0
     broker_rack: str = ""
@@ -82,6 +83,9 @@ class BrokerSettings(Settings, frozen=True):
     group_share_partition_max_record_locks: int = 2_000
     group_share_record_lock_duration_ms: int = 30_000
     group_share_session_timeout_ms: int = 45_000
+    inter_broker_listener_name: str = ""
+    listener_security_protocol_map: str = ""
+    listeners: str = ""
     max_connections: int = 4_000
     max_connections_per_ip: int = 2_000
     max_decompressed_message_bytes: int = 32 * MIB

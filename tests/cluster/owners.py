@@ -14,6 +14,7 @@ from embedlog.cluster.broker_context import BrokerContext
 from embedlog.cluster.coordination import BrokerAddress
 from embedlog.cluster.coordination.single import SingleBroker
 from embedlog.cluster.dispatch import Dispatcher
+from embedlog.cluster.listeners import LOCAL
 from embedlog.cluster.server import Server, bind
 from embedlog.runtime.closing import Closing
 from embedlog.wire.frames import decode_response_header
@@ -29,11 +30,9 @@ class OwnerPort(Closing):
         assert isinstance(backend, WriterBackend)
         context = broker.context
         with contextlib.ExitStack() as undo:
-            self._server = Server(bind("127.0.0.1", 0), broker.settings)
+            self._server = Server([(bind("127.0.0.1", 0), LOCAL)], broker.settings)
             undo.callback(self._server.stop, 0)
-            address = BrokerAddress(
-                broker.address.node_id, "127.0.0.1", advertised_port or self._server.port, None
-            )
+            address = BrokerAddress(broker.address.node_id, "127.0.0.1", advertised_port or self.port, None)
             self.context = BrokerContext(
                 context.store,
                 context.groups,
@@ -52,7 +51,7 @@ class OwnerPort(Closing):
 
     @property
     def port(self) -> int:
-        return self._server.port
+        return self._server.listeners[0].port
 
     @property
     def url(self) -> str:

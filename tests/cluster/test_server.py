@@ -340,7 +340,7 @@ def test_a_taken_port_and_a_locked_directory(broker: Broker, tmp_path: object) -
         ({"advertised_host": 3}, "advertised_host must be str"),
         ({"metrics_port": 70_000}, "metrics_port must be"),
         ({"port": 9092, "metrics_port": 9092}, "port and metrics_port are both 9092"),
-        ({"host": None}, "host must be str"),
+        ({"host": 3}, "host must be str"),
         ({"host": "no.such.invalid"}, "allow_remote=True"),
         ({"host": "no.such.invalid", "allow_remote": True}, "cannot listen on no.such.invalid:0"),
         ({"host": "192.0.2.1", "allow_remote": True}, "cannot listen on 192.0.2.1:0"),
