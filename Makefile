@@ -11,7 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE
 BUILT := setup.py $(foreach where, embedlog/codec embedlog/fast_append, \
   $(wildcard $(where)/compiled*.py $(where)/*.pxd $(where)/*.h))
 
-.PHONY: demo examples test test-all test-plain soak test-foreign test-java bench bench-sizes bench-growth bench-spark bench-kafka lint hooks wire clean
+.PHONY: audit demo examples test test-all test-plain soak test-foreign test-java bench bench-sizes bench-growth bench-spark bench-kafka lint hooks wire clean
 
 demo: $(VENV)/.demo
 	$(BIN)/embedlog demo
@@ -88,6 +88,12 @@ lint: $(VENV)/.test
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# Known vulnerabilities of the packages that the tests install, which are all that embedlog can use.
+audit: $(VENV)/.test
+	@$(PYTHON) -m venv $(VENV)-audit
+	$(VENV)-audit/bin/python -m pip install -qq 'pip-audit>=2.9'
+	$(VENV)-audit/bin/pip-audit --skip-editable --path $$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+
 # Git hooks: the checks of `make lint` before each commit, and the form of its message (.pre-commit-config.yaml).
 hooks: $(VENV)/.test
 	$(BIN)/python -m pip install -qq 'pre-commit>=4'
@@ -102,13 +108,13 @@ bench-kafka: $(VENV)/.bench
 	$(BIN)/python -m benchmarks.beside_kafka $(BENCH_ARGS)
 
 clean:
-	rm -rf $(VENV) $(FRAMEWORKS) tests/foreign/node_modules tests/java/target benchmarks/kafka/target embedlog-demo flights-data* flights-delays.png build dist *.egg-info $(foreach where, embedlog/codec embedlog/fast_append, $(where)/compiled*.c $(where)/*.so)
+	rm -rf $(VENV) $(VENV)-audit $(FRAMEWORKS) tests/foreign/node_modules tests/java/target benchmarks/kafka/target embedlog-demo flights-data* flights-delays.png build dist *.egg-info $(foreach where, embedlog/codec embedlog/fast_append, $(where)/compiled*.c $(where)/*.so)
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "embedlog needs Python 3.11 or newer: make PYTHON=/path/to/python3.12 $(MAKECMDGOALS)"; exit 1; }
-	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); $(PYTHON) -m virtualenv $(VENV); } || \
-	  { rm -rf $(VENV); echo "no venv module here: apt-get install python3-venv"; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); $(PYTHON) -m virtualenv $(VENV) $(VENV)-audit; } || \
+	  { rm -rf $(VENV) $(VENV)-audit; echo "no venv module here: apt-get install python3-venv"; exit 1; }
 	@$(BIN)/python -m pip install --quiet --upgrade pip
 
 $(VENV)/.demo: pyproject.toml $(BUILT) | $(BIN)/python
