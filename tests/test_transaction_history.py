@@ -84,9 +84,9 @@ class World:
             self.kill(name)
 
 
-@pytest.mark.timeout(120 + 60 * ROUNDS)
-def test_the_history_is_correct_whatever_is_killed(tmp_path: Path) -> None:
-    seed = os.environ.get("EMBEDLOG_SEED", str(time.time_ns() % 1_000_000))
+@pytest.mark.parametrize("round_", range(ROUNDS))  # each with a log of its own: readers begin at its start
+def test_the_history_is_correct_whatever_is_killed(tmp_path: Path, round_: int) -> None:
+    seed = int(os.environ.get("EMBEDLOG_SEED", time.time_ns() % 1_000_000)) + round_
     dice = random.Random(seed)
     world = World(tmp_path, dice)
     with embedlog.open(world.path) as log:
@@ -96,7 +96,7 @@ def test_the_history_is_correct_whatever_is_killed(tmp_path: Path) -> None:
         try:
             for name in (*WRITERS, *READERS):
                 world.begin(name)
-            for _ in range(ROUNDS * KILLS_IN_A_ROUND):
+            for _ in range(KILLS_IN_A_ROUND):
                 world.wait_for_progress()
                 time.sleep(dice.uniform(0, 0.3))  # which step is struck differs, and does not matter
                 for name in dice.sample([*WRITERS, *READERS], dice.randrange(1, 3)):
@@ -110,5 +110,5 @@ def test_the_history_is_correct_whatever_is_killed(tmp_path: Path) -> None:
             print(f"EMBEDLOG_SEED={seed}: {dict(outcomes)}, {sum(world.lives.values())} processes")
             assert outcomes["committed"] and outcomes["aborted"]
         except BaseException as error:
-            error.add_note(f"EMBEDLOG_SEED={seed} EMBEDLOG_ROUNDS={ROUNDS}\n{world.said()}")
+            error.add_note(f"EMBEDLOG_SEED={seed} EMBEDLOG_ROUNDS=1\n{world.said()}")
             raise
