@@ -41,7 +41,7 @@ from ..wire.apis.describe_producers import DescribeProducersResponse
 from ..wire.apis.describe_quorum import DescribeQuorumResponse
 from ..wire.apis.describe_share_group_offsets import DescribeShareGroupOffsetsResponseGroup
 from ..wire.apis.describe_user_scram_credentials import DescribeUserScramCredentialsResponse
-from ..wire.apis.elect_leaders import ElectLeadersResponse
+from ..wire.apis.elect_leaders import ElectLeadersResponse, PartitionResult, ReplicaElectionResult
 from ..wire.apis.end_txn import EndTxnResponse
 from ..wire.apis.heartbeat import HeartbeatResponse
 from ..wire.apis.incremental_alter_configs import (
@@ -102,6 +102,21 @@ def _refuse_scram(context: Any, request: Any, code: ErrorCode) -> Response:
     names = dict.fromkeys(each.name for each in (*request.deletions, *request.upsertions))
     return AlterUserScramCredentialsResponse(
         results=[AlterUserScramCredentialsResult(user=name, error_code=code) for name in names]
+    )
+
+
+def _refuse_elections(context: Any, request: Any, code: ErrorCode) -> Response:
+    return ElectLeadersResponse(
+        error_code=code,
+        replica_election_results=[
+            ReplicaElectionResult(
+                topic=topic.topic,
+                partition_result=[
+                    PartitionResult(partition_id=number, error_code=code) for number in topic.partitions
+                ],
+            )
+            for topic in request.topic_partitions or ()
+        ],
     )
 
 
@@ -214,7 +229,7 @@ PERMISSIONS: Final[Mapping[str, Permissions]] = {
     ),
     "ListConfigResources": _on_the_cluster(Operation.DESCRIBE_CONFIGS, _code(ListConfigResourcesResponse)),
     "DescribeLogDirs": _on_the_cluster(Operation.DESCRIBE, _refuse_log_dirs),
-    "ElectLeaders": _on_the_cluster(Operation.ALTER, _code(ElectLeadersResponse)),
+    "ElectLeaders": _on_the_cluster(Operation.ALTER, _refuse_elections),
     "AlterPartitionReassignments": _on_the_cluster(
         Operation.ALTER, _code(AlterPartitionReassignmentsResponse)
     ),

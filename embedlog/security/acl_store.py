@@ -77,9 +77,9 @@ class DocumentAcls:
         self._thread = threading.Thread(target=self._watch, name="embedlog-acls", daemon=True)
         self._thread.start()
 
-    def bindings(self) -> list[Binding]:
-        """All bindings, in order."""
-        return sorted(_decode(self._document))
+    def bindings(self, chosen: BindingFilter) -> list[Binding]:
+        """Those that a filter chooses, in order."""
+        return sorted(filter(chosen.matches, _decode(self._document)))
 
     def add(self, bindings: Iterable[Binding]) -> None:
         added = [check_binding(each) for each in bindings]
