@@ -54,6 +54,7 @@ COMMANDS: Final = {
     "load": "load",
     "work": "work",
     "serve": "serve",
+    "acls": "acls",
     "cluster": "cluster",
     "zookeeper": "zookeeper",
     "demo": "demo",

@@ -36,6 +36,7 @@ from ..runtime.worker_pool import WorkerPool
 from ..store.store import Store
 from ..synonyms import BROKER_ARGUMENTS
 from ..validation import also_named, as_path, check_flag, check_int, check_text
+from .authorizing import access_control
 from .broker_context import BrokerContext
 from .coordination import BrokerAddress, Coordination, SingleBroker, check_standalone
 from .dispatch import Dispatcher
@@ -210,6 +211,9 @@ class Broker(Closing):
             )
             undo.callback(self.context.close)
             self.address = address
+            self.context.access = access = access_control(self.context)
+            if access is not None:
+                undo.callback(access.close)
             self._dispatcher = Dispatcher(self.context)
             self._dispatcher.start()
             undo.callback(self._dispatcher.stop)

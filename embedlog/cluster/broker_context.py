@@ -15,6 +15,7 @@ from ..partition import Partition
 from ..security.principal import Principal
 from ..store.store import Store
 from ..wire.error_codes import ErrorCode
+from .access import Access, AccessControl
 from .api_errors import ApiError
 from .connection import Connection
 from .coordination import Coordination
@@ -53,6 +54,8 @@ class BrokerContext:
         transactions: the coordinator; None for a log whose owner serves its tools alone.
         shares: gives the coordinator of share groups; None in a cluster.
         meter: counts requests and records; None to count nothing.
+
+    `access`, which is set before requests come, decides what they may do; None: everything.
     """
 
     def __init__(
@@ -78,6 +81,7 @@ class BrokerContext:
         self.settings = settings
         self.meter = meter
         self.shares = shares
+        self.access: AccessControl | None = None
         self.group_configs = GroupConfigs(store, lambda: self.settings)
         self.dynamic_settings: dict[str, Any] = {}  # changed since the start
         self.topics_lock = threading.RLock()  # held by requests that change topics
@@ -130,6 +134,12 @@ class BrokerContext:
             raise ApiError(
                 ErrorCode.UNKNOWN_LEADER_EPOCH, f"the leader epoch is {current}, not {leader_epoch} yet"
             )
+
+    def access_of(self, connection: Connection, api: str) -> Access | None:
+        """What a connection's requests may do; None: everything."""
+        if self.access is None:
+            return None
+        return self.access.of(connection.principal, connection.host, api)
 
     def queue_groups(self) -> set[str]:
         """The share groups that have begun to read a topic, those of the library's queues included."""

@@ -39,6 +39,7 @@ from .api_errors import (
     owner_commit_error_code_for,
     owner_error_code_for,
 )
+from .authorization import guarded
 from .broker_context import BrokerContext, Handler, RequestContext
 from .connection import CloseConnection, Connection, EncodedResponse
 from .futures import flatten_future, map_future
@@ -113,7 +114,7 @@ class Dispatcher:
             **TopicPartitionHandlers(broker).handlers(),
             **ReplicaHandlers(broker).handlers(),
             **ConfigHandlers(broker, code_for).handlers(),
-            **AclHandlers().handlers(),
+            **AclHandlers(broker).handlers(),
             **DescribeHandlers(broker).handlers(),
             **GroupHandlers(broker, self._groups, self._members).handlers(),
             **CommitHandlers(broker, self._groups, commit_code_for).handlers(),
@@ -136,6 +137,11 @@ class Dispatcher:
             handlers.update(self._log.handlers())
             if not requests.shared:
                 exchanges = {key: exchanges[key] for key in (_API_VERSIONS, LOG.key)}
+        self._access = broker.access
+        if self._access is not None:
+            from .api_permissions import PERMISSIONS  # not needed by most
+
+            handlers = guarded(broker, self._access, handlers, PERMISSIONS)
         self._broker = broker
         self._coordination = broker.coordination
         self._meter = broker.meter if requests is None else None  # metrics are of the network
@@ -208,6 +214,7 @@ class Dispatcher:
         self, context: RequestContext, route: Route, header: RequestHeader, frame: memoryview
     ) -> EncodedResponse:
         began = time.perf_counter()
+        rules = 0 if self._access is None else self._access.authorizer.changes  # before they are asked
         try:
             request = route.exchange.request.decode(frame, header.api_version, header.body_pos)
         except ProtocolError as error:
@@ -218,7 +225,7 @@ class Dispatcher:
             and isinstance(result, Response)
             and len(frame) <= _MAX_TEMPLATE_BYTES
         ):
-            remember(frame, header, context, request)
+            remember(frame, header, context, request, rules)
         return self._encode_result(header, result, began)
 
     def _encode_result(

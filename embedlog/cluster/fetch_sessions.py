@@ -17,13 +17,15 @@ from __future__ import annotations
 import random
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeAlias
 
+from ..security.acls import CLUSTER_NAME, Operation, ResourceType
 from ..wire.apis.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
 from ..wire.error_codes import ErrorCode
 from ..wire.schema import NO_UUID
+from .access import Access
 from .api_errors import ApiError
 
 _FIRST_WITH_SESSIONS: Final = 7
@@ -35,7 +37,8 @@ TopicNamed: TypeAlias = Callable[[bytes], "str | None"]
 
 
 class RequestedPartition(NamedTuple):
-    """A partition of a fetch request. topic is None if no topic has the id."""
+    """A partition of a fetch request. topic is None if no topic has the id, or none that the client may know
+    of."""
 
     topic: str | None
     topic_id: bytes
@@ -44,6 +47,7 @@ class RequestedPartition(NamedTuple):
     fetch_offset: int
     last_fetched_epoch: int
     max_bytes: int
+    may_read: bool = True
 
 
 _Key: TypeAlias = "tuple[str | bytes, int]"
@@ -148,6 +152,28 @@ class FetchSessions:
             number = random.randint(1, _LAST_EPOCH)
         session = self._sessions[number] = Session(number, requested=dict(requested))
         return session
+
+
+def authorized(
+    access: Access, version: int, request: FetchRequest, requested: Sequence[RequestedPartition]
+) -> list[RequestedPartition]:
+    """All partitions of a session or request, with what the client may read of them."""
+    replica = request.replica_id if request.replica_state is None else request.replica_state.replica_id
+    codes: dict[str | None, ErrorCode] = {}
+    if replica >= 0 and not access.may(Operation.CLUSTER_ACTION, ResourceType.CLUSTER, CLUSTER_NAME):
+        codes = dict.fromkeys((each.topic for each in requested), ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    found = []
+    for each in requested:
+        code = codes.get(each.topic)
+        if code is None:
+            by_id = version >= _FIRST_WITH_TOPIC_IDS
+            code = codes[each.topic] = access.topic_code(Operation.READ, each.topic, by_id=by_id)
+        if code is ErrorCode.UNKNOWN_TOPIC_ID:
+            each = each._replace(topic=None)
+        elif code is not ErrorCode.NONE:
+            each = each._replace(may_read=False)
+        found.append(each)
+    return found
 
 
 def _requested_partitions(

@@ -15,10 +15,20 @@ from ..synonyms import BROKER, Synonyms
 MAX_INT16 = (1 << 15) - 1
 
 
+AUTHORIZERS = (
+    "",
+    "AclAuthorizer",
+    "kafka.security.authorizer.AclAuthorizer",
+    "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+)
+"""None, and three names of the same one."""
+
+
 class BrokerSettings(Settings, frozen=True):
     """A broker's limits and behaviour. Times are in milliseconds unless the name says minutes."""
 
     rules: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "authorizer_class_name": {"allowed": AUTHORIZERS},
         "broker_id": {"low": 0, "high": MAX_INT32},
         "connections_max_idle_ms": {"low": 1, "high": MAX_INT32},
         "fetch_max_bytes": {"low": 1024, "high": MAX_INT32},
@@ -64,6 +74,9 @@ class BrokerSettings(Settings, frozen=True):
     synonyms: ClassVar[Synonyms] = BROKER
 
     advertised_listeners: str = ""
+    allow_everyone_if_no_acl_found: bool = False
+    authorizer_audit_topic: str = ""
+    authorizer_class_name: str = ""
     auto_create_topics_enable: bool = True
     broker_id: int = 0
     broker_rack: str = ""
@@ -105,5 +118,6 @@ class BrokerSettings(Settings, frozen=True):
     request_grace_ms: int = 30_000
     request_min_bytes_per_second: int = 1_024
     socket_request_max_bytes: int = 100 * MIB
+    super_users: str = ""
     zookeeper_session_timeout_ms: int = 6_000
     zookeeper_set_acl: bool = False

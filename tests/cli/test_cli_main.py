@@ -40,13 +40,14 @@ def test_each_command_says_whether_it_needs_the_lock(run: Run, name: str) -> Non
     assert " lock" in " ".join(ran.out.split())
 
 
-NESTED = ("topics", "groups", "queue", "transactions", "cluster", "demo")
+NESTED = ("topics", "groups", "queue", "transactions", "acls", "cluster", "demo")
 TELLING = [
     *([name] for name in ALL if name not in NESTED),
     *(["topics", action] for action in ("list", "create", "describe", "alter", "delete")),
     *(["groups", action] for action in ("list", "describe", "reset", "delete")),
     *(["queue", action] for action in ("list", "describe", "peek", "redrive", "delete", "purge")),
     *(["transactions", action] for action in ("list", "describe", "abort")),
+    *(["acls", action] for action in ("list", "add", "remove")),
     ["cluster", "describe"],
 ]
 

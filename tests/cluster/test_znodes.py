@@ -28,6 +28,8 @@ PATHS = [
     ("/consumers/g/ids/host:1-a", "consumer", {"group": "g", "consumer": "host:1-a"}),
     ("/consumers/g/offsets/t/3", "offset", {"group": "g", "topic": "t", "partition": 3}),
     ("/consumers/g/owners/t/3", "owner", {"group": "g", "topic": "t", "partition": 3}),
+    ("/kafka-acl/Topic/*", "acl", {"resource_type": "Topic", "name": "*"}),
+    ("/kafka-acl-extended/prefixed/Group/7", "prefixed_acl", {"resource_type": "Group", "name": "7"}),
     ("/consumers/g/owners/t/1-3", "owner", {"group": "g", "topic": "t", "partition": "1-3"}),
 ]
 

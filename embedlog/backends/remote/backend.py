@@ -19,6 +19,7 @@ from ...model import (
 from ...wire.transaction_state import TransactionMetadata
 from ..log_requests import LogCalls
 from ..port import Interrupt
+from .acls import RemoteAcls
 from .appending import Appending, RemoteAppender
 from .arrivals import RemoteArrivals
 from .brokers import Brokers
@@ -184,6 +185,12 @@ class RemoteBackend:
             self._brokers.abandon()
         finally:
             self.coordinator.abandon()
+
+    @property
+    def acls(self) -> RemoteAcls:
+        """The brokers' ACLs."""
+        self.check_open()
+        return RemoteAcls(self._brokers)
 
     # -- what only a log's owner offers --------------------------------------------------------------------
 

@@ -102,6 +102,9 @@ _ADVICE: Final[dict[ErrorCode, str]] = {
     ErrorCode.UNSUPPORTED_VERSION: "the broker does not have this version of the request",
     ErrorCode.TOPIC_AUTHORIZATION_FAILED: "this client may not use the topic",
     ErrorCode.GROUP_AUTHORIZATION_FAILED: "this client may not use the group",
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "this client may not do that to the cluster",
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "this client may not use the transactional id",
+    ErrorCode.SECURITY_DISABLED: "start the brokers with authorizer_class_name=AclAuthorizer",
 }
 
 

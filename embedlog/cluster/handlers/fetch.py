@@ -37,7 +37,7 @@ from ..api_errors import ApiError, error_code_for
 from ..broker_context import BrokerContext, Handler, RequestContext
 from ..connection import Cancellable, Connection, EventLoop
 from ..down_conversion import Conversion, as_message_set, size_before_zstd
-from ..fetch_sessions import FetchSessions, RequestedPartition, Session
+from ..fetch_sessions import FetchSessions, RequestedPartition, Session, authorized
 from ..futures import flatten_future
 from ..outbox import FileRegion
 
@@ -97,6 +97,9 @@ class FetchHandlers:
             session, requested = self._sessions.begin(request, context.version, self._broker.topic_name)
         except ApiError as error:
             return FetchResponse(error_code=error.code)
+        access = self._broker.access_of(context.connection, "Fetch")
+        if access is not None:
+            requested = authorized(access, context.version, request, requested)
         max_bytes = min(max(request.max_bytes, 0), self._broker.settings.fetch_max_bytes)
 
         def read() -> list[ReadResult]:
@@ -188,6 +191,8 @@ class FetchHandlers:
         try:
             if requested.topic is None:
                 raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID, "no topic has this id")
+            if not requested.may_read:
+                raise ApiError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "this client may not read the topic")
             partition = self._broker.store.partition(requested.topic, requested.partition)
             self._broker.check_led(partition, requested.current_leader_epoch)
             if requested.last_fetched_epoch >= 0:

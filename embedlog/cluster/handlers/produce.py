@@ -104,12 +104,16 @@ _FLUSHED: Final = _Options(flush=True)
 
 class LastProduce:
     """A connection's last small produce request. `fields` are all but its partitions and their records.
-    `topic` is the name of the first topic; None if the request has ids."""
+    `topic` is the name of the first topic; None if the request has ids. `rules` is the number of changes of
+    ACLs by which it was allowed."""
 
-    __slots__ = ("context", "fields", "request", "template", "topic")
+    __slots__ = ("context", "fields", "request", "rules", "template", "topic")
 
-    def __init__(self, fields: Sequence[object], context: RequestContext, request: ProduceRequest) -> None:
+    def __init__(
+        self, fields: Sequence[object], context: RequestContext, request: ProduceRequest, rules: int
+    ) -> None:
         self.fields = fields
+        self.rules = rules
         self.context = context
         self.request = request
         self.topic = None if context.version >= _FIRST_WITH_TOPIC_IDS else request.topic_data[0].name
@@ -122,6 +126,7 @@ class ProduceHandlers:
 
     def __init__(self, broker: BrokerContext) -> None:
         self._broker = broker
+        self._authorizer = None if broker.access is None else broker.access.authorizer
 
     def handlers(self) -> dict[str, Handler]:
         """API -> handler."""
@@ -168,6 +173,8 @@ class ProduceHandlers:
         """
         template = last.template
         if template is None:
+            return None
+        if self._authorizer is not None and self._authorizer.changes != last.rules:
             return None
         matched = template.records_of(frame)
         if matched is None:
@@ -452,9 +459,12 @@ def _append_plain(
 
 
 def remember(
-    frame: memoryview, header: RequestHeader, context: RequestContext, request: ProduceRequest
+    frame: memoryview, header: RequestHeader, context: RequestContext, request: ProduceRequest, rules: int
 ) -> None:
-    """Keep a produce request's fields, and make a template if the previous request had the same."""
+    """Keep a produce request's fields, and make a template if the previous request had the same.
+
+    rules: see `LastProduce`.
+    """
     if request.acks not in _ACKS or request.transactional_id is not None:
         return
     if any(
@@ -475,9 +485,10 @@ def remember(
     )
     last = connection.application_state
     if isinstance(last, LastProduce) and last.fields == fields:
+        last.rules = rules
         if last.template is None:
             last.template = template_of(frame, header, request)
     else:
-        connection.application_state = LastProduce(fields, context, request)
+        connection.application_state = LastProduce(fields, context, request, rules)
     for topic in request.topic_data:  # keep no records
         topic.partition_data.clear()

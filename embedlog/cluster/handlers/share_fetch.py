@@ -28,6 +28,7 @@ from ...errors import EmbedlogError, GroupNotFound
 from ...groups.share_clients import AcknowledgedRange, Acquired
 from ...groups.share_coordinator import ShareGroupCoordinator
 from ...groups.share_group import ShareSettings
+from ...security.acls import Operation
 from ...validation import check_group
 from ...wire.apis import share_acknowledge as acknowledging
 from ...wire.apis.share_acknowledge import (
@@ -277,7 +278,7 @@ class ShareFetchHandlers:
         found: dict[TopicIdPartition, Acquired | EmbedlogError] = {}
         for key in partitions[first:] + partitions[:first]:
             try:
-                topic = self._topic(key[0])
+                topic = self._topic(waiting.connection, key[0])
                 if left <= 0 or left_bytes <= 0:
                     found[key] = Acquired()
                     continue
@@ -312,7 +313,7 @@ class ShareFetchHandlers:
             try:
                 end = self._shares().clients.watch(
                     waiting.session.group,
-                    self._topic(topic_id),
+                    self._topic(waiting.connection, topic_id),
                     numbers,
                     lambda: self._retry(waiting),
                     waiting.settings.max_locks,
@@ -322,9 +323,15 @@ class ShareFetchHandlers:
             else:
                 waiting.watches.append(end)
 
-    def _topic(self, topic_id: bytes) -> str:
-        """Raises ApiError."""
+    def _topic(self, connection: Connection, topic_id: bytes) -> str:
+        """The name of a topic that the connection may read. Raises ApiError."""
         topic = self._broker.topic_name(topic_id)
+        access = self._broker.access_of(connection, "ShareFetch")
+        if access is not None:
+            code = access.topic_code(Operation.READ, topic, by_id=True)
+            if code is ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+                raise ApiError(code, "this client may not read the topic")
+            topic = None if code else topic
         if topic is None:
             raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID, "no topic has this id")
         return topic
@@ -424,7 +431,7 @@ class ShareFetchHandlers:
             try:
                 self._shares().clients.acknowledge(
                     session.group,
-                    self._topic(key[0]),
+                    self._topic(session.connection, key[0]),
                     key[1],
                     session.member_id,
                     given,

@@ -187,6 +187,11 @@ class ZooKeeper(Closing):
                 except NoNodeError:
                     self._ensure(path.rpartition("/")[0])
 
+    def append(self, path: str, data: bytes) -> None:
+        """Create a node whose name is this one's and the next number; its parent exists."""
+        with _converted_errors():
+            self._kazoo.create(path, data, acl=self.acl_of(path), sequence=True)
+
     def ensure(self, path: str) -> None:
         """Create an empty node and its parents, unless it exists."""
         with _converted_errors():

@@ -13,6 +13,10 @@
     producer_ids     {"version":1,"broker":1,"block_start":"0","block_end":"999"}         both included
     consumer         {"version":1,"subscription":{"clicks":2},"pattern":"static","timestamp":"1700000000000"}
                      0.7: {"clicks":2}, "*2*regex" (white list), "!2!regex" (black list)
+    acl              {"version":1,"acls":[{"principal":"User:a","permissionType":"Allow","operation":"Read",
+                      "host":"*"}]}
+    a change of it   "Topic:clicks"
+                     {"version":1,"resourceType":"Topic","name":"clicks","patternType":"PREFIXED"}
     numbers          plain decimal text: offsets, the controller's epoch, a broker's partitions in 0.7
     owner            plain text: consumer id, a dash, the stream's number
 
@@ -26,10 +30,19 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from ...errors import CorruptZnode
+from ...errors import CorruptZnode, InvalidArgument
+from ...security.acls import (
+    WILDCARD,
+    Operation,
+    PatternType,
+    Permission,
+    Resource,
+    ResourceType,
+    Rule,
+)
 
 NO_LEADER: Final = -1
 STATIC, WHITE_LIST, BLACK_LIST = "static", "white_list", "black_list"
@@ -268,6 +281,74 @@ def decode_cluster_id(data: bytes) -> str:
     if not re.fullmatch(r"[A-Za-z0-9_-]{1,22}", found):
         raise CorruptZnode(f"the cluster's id is at most 22 of the characters a-z A-Z 0-9 _ -, not {found!r}")
     return found
+
+
+def encode_acl(rules: Iterable[Rule]) -> bytes:
+    """The rules about one resource, or about what begins with its name."""
+    return _encode(
+        {
+            "version": 1,
+            "acls": [
+                {
+                    "principal": rule.principal,
+                    "permissionType": rule.permission.spelling,
+                    "operation": rule.operation.spelling,
+                    "host": rule.host,
+                }
+                for rule in rules
+            ],
+        }
+    )
+
+
+def decode_acl(data: bytes) -> set[Rule]:
+    """Raises CorruptZnode."""
+    what = "an ACL"
+    rules = set()
+    for each in _Fields(data, what).get("acls", list, []):
+        fields = _Fields.of(each, what)
+        try:
+            rules.add(
+                Rule(
+                    fields.require("principal", str),
+                    fields.get("host", str, WILDCARD),
+                    Operation.parse(fields.require("operation", str)),
+                    Permission.parse(fields.require("permissionType", str)),
+                )
+            )
+        except InvalidArgument as error:
+            raise CorruptZnode(f"{what}: {error}") from None
+    return rules
+
+
+def encode_acl_change(resource: Resource) -> bytes:
+    if resource.pattern is PatternType.LITERAL:
+        return f"{resource.type.spelling}:{resource.name}".encode()
+    return _encode(
+        {
+            "version": 1,
+            "resourceType": resource.type.spelling,
+            "name": resource.name,
+            "patternType": resource.pattern.name,
+        }
+    )
+
+
+def decode_acl_change(data: bytes) -> Resource:
+    """Raises CorruptZnode."""
+    text = _text(data, "a change of ACLs")
+    try:
+        if text.startswith("{"):
+            fields = _Fields(data, "a change of ACLs")
+            return Resource(
+                ResourceType.parse(fields.require("resourceType", str)),
+                fields.require("name", str),
+                PatternType.parse(fields.require("patternType", str)),
+            )
+        kind, _, name = text.partition(":")
+        return Resource(ResourceType.parse(kind), name)
+    except InvalidArgument as error:
+        raise CorruptZnode(f"a change of ACLs: {error}") from None
 
 
 def encode_number(number: int) -> bytes:

@@ -14,6 +14,10 @@
     /consumers/[group]/ids/[consumer]                      e   a consumer and its subscription
     /consumers/[group]/offsets/[topic]/[partition]         p   the group's committed offset
     /consumers/[group]/owners/[topic]/[partition]          e   the consumer thread that reads the partition
+    /kafka-acl/[resource type]/[name]                      p   the ACLs of a resource; * for all
+    /kafka-acl-extended/prefixed/[resource type]/[name]    p   the ACLs of resources whose names begin so
+    /kafka-acl-changes/acl_changes_[number]                p   which ACLs of a resource have changed
+    /kafka-acl-extended-changes/acl_changes_[number]       p   the same for prefixes
 
 e: ephemeral, deleted with its creator's session; p: persistent. Paths are relative to the chroot.
 In 0.7 the name of a partition is "[broker]-[partition]", which consumers use in place of the number.
@@ -39,6 +43,11 @@ DELETE_TOPICS: Final = "/admin/delete_topics"
 CLUSTER_ID: Final = "/cluster/id"
 PRODUCER_IDS: Final = "/latest_producer_id_block"
 CONSUMERS: Final = "/consumers"
+ACLS: Final = "/kafka-acl"
+PREFIXED_ACLS: Final = "/kafka-acl-extended/prefixed"
+ACL_CHANGES: Final = "/kafka-acl-changes"
+PREFIXED_ACL_CHANGES: Final = "/kafka-acl-extended-changes"
+ACL_CHANGE: Final = "acl_changes_"
 
 _NUMBER: Final = r"(0|[1-9][0-9]{0,9})"
 _NAME: Final = r"([^/]+)"
@@ -62,9 +71,11 @@ _FORMS: Final[list[tuple[str, re.Pattern[str], tuple[str, ...]]]] = [
         ("consumer", f"{CONSUMERS}/*/ids/*", ("group", "consumer")),
         ("offset", f"{CONSUMERS}/*/offsets/*/?", ("group", "topic", "partition")),
         ("owner", f"{CONSUMERS}/*/owners/*/?", ("group", "topic", "partition")),
+        ("acl", f"{ACLS}/*/*", ("resource_type", "name")),
+        ("prefixed_acl", f"{PREFIXED_ACLS}/*/*", ("resource_type", "name")),
     )
 ]
-_NO_NUMBERS: Final = frozenset({"topic", "group", "consumer"})
+_NO_NUMBERS: Final = frozenset({"topic", "group", "consumer", "resource_type", "name"})
 _IMPOSSIBLE: Final = re.compile("[/\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff]")
 
 
@@ -170,6 +181,14 @@ def owners(group: str, topic: str) -> str:
 
 def owner(group: str, topic: str, partition: int | str) -> str:
     return f"{owners(group, topic)}/{partition}"
+
+
+def acl(resource_type: str, name: str) -> str:
+    return f"{ACLS}/{_name(resource_type)}/{_name(name)}"
+
+
+def prefixed_acl(resource_type: str, name: str) -> str:
+    return f"{PREFIXED_ACLS}/{_name(resource_type)}/{_name(name)}"
 
 
 def _name(name: str) -> str:

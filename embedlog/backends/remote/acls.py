@@ -1,0 +1,143 @@
+"""ACLs of brokers, by DescribeAcls, CreateAcls and DeleteAcls: what the store of a directory offers.
+
+A request may be repeated: an ACL that is there already stays, and one that is gone is not found again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final, TypeVar
+
+from ...security.acls import (
+    Binding,
+    BindingFilter,
+    Operation,
+    PatternType,
+    Permission,
+    Resource,
+    ResourceType,
+    Rule,
+)
+from ...wire.apis.create_acls import AclCreation, CreateAclsRequest, CreateAclsResponse
+from ...wire.apis.delete_acls import DeleteAclsFilter, DeleteAclsRequest, DeleteAclsResponse
+from ...wire.apis.describe_acls import DescribeAclsRequest, DescribeAclsResponse
+from .brokers import Brokers, check_code
+
+_WHAT: Final = "ACLs"
+_T = TypeVar("_T", ResourceType, PatternType, Operation, Permission)
+
+
+class RemoteAcls:
+    """Methods raise BrokerError (SECURITY_DISABLED: there is no authorizer), BrokerUnavailable.
+
+    Thread-safe.
+    """
+
+    def __init__(self, brokers: Brokers) -> None:
+        self._brokers = brokers
+
+    def bindings(self, chosen: BindingFilter) -> list[Binding]:
+        """Those that a filter chooses, in order."""
+
+        def attempt(deadline: float) -> list[Binding]:
+            request = DescribeAclsRequest(
+                resource_type_filter=chosen.type,
+                resource_name_filter=chosen.name,
+                pattern_type_filter=chosen.pattern,
+                principal_filter=chosen.principal,
+                host_filter=chosen.host,
+                operation=chosen.operation,
+                permission_type=chosen.permission,
+            )
+            answer = self._brokers.ask_any(request, DescribeAclsResponse, deadline)
+            check_code(answer.error_code, _WHAT, answer.error_message)
+            return sorted(
+                _binding(
+                    each.resource_type,
+                    each.resource_name,
+                    each.pattern_type,
+                    acl.principal,
+                    acl.host,
+                    acl.operation,
+                    acl.permission_type,
+                )
+                for each in answer.resources
+                for acl in each.acls
+            )
+
+        return self._brokers.retried(attempt)
+
+    def add(self, bindings: Iterable[Binding]) -> None:
+        """In force on the broker that answers when this returns, on the others soon after."""
+        creations = [
+            AclCreation(
+                resource_type=resource.type,
+                resource_name=resource.name,
+                resource_pattern_type=resource.pattern,
+                principal=rule.principal,
+                host=rule.host,
+                operation=rule.operation,
+                permission_type=rule.permission,
+            )
+            for resource, rule in bindings
+        ]
+
+        def attempt(deadline: float) -> None:
+            answer = self._brokers.ask_any(
+                CreateAclsRequest(creations=creations), CreateAclsResponse, deadline
+            )
+            for result in answer.results:
+                check_code(result.error_code, _WHAT, result.error_message)
+
+        self._brokers.retried(attempt)
+
+    def remove(self, filters: Sequence[BindingFilter]) -> list[list[Binding]]:
+        """Returns what each filter has removed."""
+        given = [
+            DeleteAclsFilter(
+                resource_type_filter=chosen.type,
+                resource_name_filter=chosen.name,
+                pattern_type_filter=chosen.pattern,
+                principal_filter=chosen.principal,
+                host_filter=chosen.host,
+                operation=chosen.operation,
+                permission_type=chosen.permission,
+            )
+            for chosen in filters
+        ]
+
+        def attempt(deadline: float) -> list[list[Binding]]:
+            answer = self._brokers.ask_any(DeleteAclsRequest(filters=given), DeleteAclsResponse, deadline)
+            for result in answer.filter_results:
+                check_code(result.error_code, _WHAT, result.error_message)
+            return [
+                [
+                    _binding(
+                        acl.resource_type,
+                        acl.resource_name,
+                        acl.pattern_type,
+                        acl.principal,
+                        acl.host,
+                        acl.operation,
+                        acl.permission_type,
+                    )
+                    for acl in result.matching_acls
+                ]
+                for result in answer.filter_results
+            ]
+
+        return self._brokers.retried(attempt)
+
+
+def _binding(
+    type: int, name: str, pattern: int, principal: str, host: str, operation: int, permission: int
+) -> Binding:
+    return Binding(
+        Resource(_known(ResourceType, type), name, _known(PatternType, pattern)),
+        Rule(principal, host, _known(Operation, operation), _known(Permission, permission)),
+    )
+
+
+def _known(kind: type[_T], number: int) -> _T:
+    """Newer brokers may know more."""
+    return kind(number) if number in set(kind) else kind(0)

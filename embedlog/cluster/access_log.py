@@ -1,0 +1,148 @@
+"""What was denied: a line in the log `embedlog.authorizer`, and a record in a topic if one is set.
+
+    Principal = User:bob is Denied Operation = Read from host = 10.0.0.7 on resource = Topic:LITERAL:pay
+    for request = Fetch                                                                     as Kafka's
+
+    {"timestamp_ms": ..., "principal": "User:bob", "host": "10.0.0.7", "operation": "Read",
+     "resource_type": "Topic", "resource_name": "pay", "request": "Fetch", "left_out": 0}
+
+Clients choose what is written here: names are cut and escaped, lines are limited in number, and a queue of
+bounded length leads to the topic. What does not fit is counted, and the count is written with the next one.
+A request never waits. The broker's own appends to the topic are no requests, and so are not in it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final
+
+from ..errors import EmbedlogError
+from ..runtime.closing import Closing
+from ..security.acls import Operation, ResourceType
+from ..security.principal import Principal
+from .log_throttle import LogThrottle
+
+logger = logging.getLogger("embedlog.authorizer")
+_own_logger = logging.getLogger(__name__)
+
+_LINES_PER_S: Final = 20.0
+_BURST: Final = 100.0
+_QUEUED: Final = 1_000
+_SHOWN_CHARS: Final = 249
+
+Append = Callable[[bytes], None]
+"""Appends a record to the topic. Raises EmbedlogError."""
+
+
+class AccessLog(Closing):
+    """Args:
+    append: to the topic; None without one. It is called in a thread of its own.
+    """
+
+    def __init__(self, append: Append | None = None) -> None:
+        self._append = append
+        self._lock = threading.Lock()
+        self._tokens = _BURST
+        self._filled_at = time.monotonic()
+        self._unlogged = 0
+        self._queue: deque[dict[str, Any]] = deque()
+        self._left_out = 0
+        self._filled = threading.Event()
+        self._closed = False
+        self._failed_log = LogThrottle()
+        self._thread: threading.Thread | None = None
+        if append is not None:
+            self._thread = threading.Thread(target=self._run, name="embedlog-audit", daemon=True)
+            self._thread.start()
+
+    def denied(
+        self,
+        principal: Principal,
+        host: str,
+        operation: Operation,
+        type: ResourceType,
+        name: str,
+        api: str,
+    ) -> None:
+        """Note what was denied. From any thread."""
+        with self._lock:
+            unlogged = self._take_turn()
+        if unlogged is not None:
+            logger.warning(
+                "Principal = %s is Denied Operation = %s from host = %s on resource = %s:LITERAL:%s "
+                "for request = %s%s",
+                _shown(str(principal)),
+                operation.spelling,
+                host,
+                type.spelling,
+                _shown(name),
+                api,
+                f" ({unlogged:,} more were denied since the last line)" if unlogged else "",
+            )
+        if self._thread is None:
+            return
+        with self._lock:
+            if len(self._queue) >= _QUEUED:
+                self._left_out += 1
+                return
+            self._queue.append(
+                {
+                    "timestamp_ms": time.time_ns() // 1_000_000,
+                    "principal": str(principal)[:_SHOWN_CHARS],
+                    "host": host,
+                    "operation": operation.spelling,
+                    "resource_type": type.spelling,
+                    "resource_name": name[:_SHOWN_CHARS],
+                    "request": api,
+                    "left_out": self._left_out,
+                }
+            )
+            self._left_out = 0
+        self._filled.set()
+
+    def close(self) -> None:
+        """Write what is queued. Idempotent."""
+        self._closed = True
+        self._filled.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _take_turn(self) -> int | None:
+        """How many were not logged before this one; None if this one is not either."""
+        now = time.monotonic()
+        self._tokens = min(self._tokens + (now - self._filled_at) * _LINES_PER_S, _BURST)
+        self._filled_at = now
+        if self._tokens < 1:
+            self._unlogged += 1
+            return None
+        self._tokens -= 1
+        unlogged, self._unlogged = self._unlogged, 0
+        return unlogged
+
+    def _run(self) -> None:
+        assert self._append is not None
+        while not self._closed or self._queue:
+            self._filled.wait()
+            self._filled.clear()
+            while self._queue:
+                with self._lock:
+                    record = self._queue.popleft()
+                try:
+                    self._append(json.dumps(record).encode())
+                except EmbedlogError as error:
+                    with self._lock:
+                        self._left_out += 1 + record["left_out"]
+                    if count := self._failed_log.count():
+                        _own_logger.warning("%d denials are not in their topic: %s", count, error)
+            if self._closed:
+                return
+
+
+def _shown(text: str) -> str:
+    """On one line, without control characters."""
+    return text[:_SHOWN_CHARS].encode("unicode_escape").decode()
