@@ -13,14 +13,17 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
-from ...errors import BrokerUnavailable, Closed, EmbedlogError, ForkedHandle
+from ...errors import BrokerUnavailable, Closed, EmbedlogError, ForkedHandle, TlsFailed
 from ...wire.error_codes import ErrorCode
 from ...wire.messages import Request, Response
 from .connection import Connection, NotKafka
 from .error_mapping import error_of
 from .settings import Address, RemoteSettings, shown_address
+
+if TYPE_CHECKING:
+    from .security import ClientSecurity
 
 T = TypeVar("T")
 R = TypeVar("R", bound=Response)
@@ -76,6 +79,16 @@ class Use:
             self._brokers.drop(self._connection)
 
 
+def _security_of(settings: RemoteSettings) -> ClientSecurity | None:
+    if settings.security_protocol == "PLAINTEXT" and not (
+        settings.sasl_plain_username or settings.sasl_mechanism
+    ):
+        return None  # without the libraries of TLS, which take a while to import
+    from .security import ClientSecurity
+
+    return ClientSecurity.of(settings)
+
+
 class Brokers:
     """Connections to the brokers of one cluster. Thread-safe.
 
@@ -103,6 +116,7 @@ class Brokers:
         self._closing = threading.Event()
         self._forked = False
         self._idle_s = settings.connections_max_idle_ms / 1000
+        self._security = _security_of(settings)
 
     # -- who is there ------------------------------------------------------------------------------------
 
@@ -145,7 +159,8 @@ class Brokers:
                 failures.append(error)
         if len(failures) == 1:
             raise failures[0]
-        kind = NotKafka if all(isinstance(each, NotKafka) for each in failures) else BrokerUnavailable
+        kinds = {type(each) for each in failures}
+        kind = kinds.pop() if len(kinds) == 1 else BrokerUnavailable
         raise kind(f"{self.path}: no broker responds: {'; '.join(map(str, failures))}") from failures[0]
 
     def retried(self, attempt: Callable[[float], T], timeout_ms: int | None = None) -> T:
@@ -161,7 +176,7 @@ class Brokers:
             error: EmbedlogError
             try:
                 return attempt(deadline)
-            except NotKafka:
+            except (NotKafka, TlsFailed):
                 self.check_open()
                 raise
             except Retry as again:
@@ -233,7 +248,8 @@ class Brokers:
                 idle = self._idle.get(address)
                 connection = idle.pop() if idle else None
             if connection is None:
-                connection = Connection(address, self.settings, min(deadline, time.monotonic() + _CONNECT_S))
+                limit = min(deadline, time.monotonic() + _CONNECT_S)
+                connection = Connection(address, self.settings, limit, self._security)
                 self.reaches_owner = connection.is_owner
                 break
             if connection.idle_since > oldest and connection.is_usable():
