@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from ...errors import BrokerUnavailable, Closed, EmbedlogError, ForkedHandle, TlsFailed
@@ -41,13 +41,15 @@ class Retry(Exception):
         self.error = error
 
 
-def check_code(code: int, what: str, message: str | None = None) -> None:
+def check_code(
+    code: int, what: str, message: str | None = None, names: Mapping[str, str] | None = None
+) -> None:
     """Raises Retry for a retriable code, the code's error for any other; nothing for 0.
 
-    `what` was asked; `message` is the broker's own message.
+    `what` was asked; `message` is the broker's own message; `names` as in `error_of`.
     """
     if code:
-        error = error_of(code, what, message)
+        error = error_of(code, what, message, names)
         if code in _KNOWN and ErrorCode(code).retriable:
             raise Retry(error)
         raise error

@@ -27,7 +27,6 @@ from .security_names import CONVERT
 from .settings import RemoteSettings
 
 _JOIN_BYTES: Final = 1 << 16
-_LOOK: Final = int(socket.MSG_PEEK | socket.MSG_DONTWAIT)
 _JKS: Final = b"\xfe\xed\xfe\xed"
 _DER: Final = b"\x30"
 
@@ -166,10 +165,8 @@ class TlsSocket:
 
     def is_quiet(self) -> bool:
         """Whether nothing has come while idle, but for what TLS itself sends (TLS 1.3's tickets)."""
-        try:
-            socket.socket.recv(self._tls, 1, _LOOK)
-        except BlockingIOError:
-            return not self._tls.pending()
+        if self._tls.pending():
+            return False
         self._tls.settimeout(0.0)
         try:
             self._tls.recv(1)
