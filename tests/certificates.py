@@ -39,5 +39,3 @@ class Authority:
         path.write_bytes(pem + b"".join(each.bytes() for each in made.cert_chain_pems))
         path.chmod(0o600)
         return str(path)
-
-

@@ -27,13 +27,20 @@ from java_programs import apache_kafka, free_port
 from kafka_tools import classpath
 
 import embedlog
-from embedlog import AuthenticationFailed, AuthorizationFailed, BrokerUnavailable, EmbedlogError, Log, TlsFailed
+from embedlog import (
+    AuthenticationFailed,
+    AuthorizationFailed,
+    BrokerUnavailable,
+    EmbedlogError,
+    Log,
+    TlsFailed,
+)
 from embedlog.backends.remote.connection import Connection
 from embedlog.backends.remote.client_config import client_settings
 from embedlog.backends.remote.security import ClientSecurity
 from embedlog.mirroring import Mirror
 
-PASSWORDS = {"alice": "alice's \"secret\"", "bob": "bob-secret"}
+PASSWORDS = {"alice": 'alice\'s "secret"', "bob": "bob-secret"}
 
 
 class Kafka(NamedTuple):
@@ -243,10 +250,14 @@ def test_the_wrong_port(kafka: Kafka) -> None:
 def test_certificates(kafka: Kafka, tmp_path: Path) -> None:
     other = Authority(tmp_path)
     tls = settings_of(kafka, "tls")
-    refused(kafka, "SSL", TlsFailed, "give that authority's certificate as ssl_cafile", security_protocol="SSL")
+    refused(
+        kafka, "SSL", TlsFailed, "give that authority's certificate as ssl_cafile", security_protocol="SSL"
+    )
     refused(kafka, "SSL", TlsFailed, "ssl_cafile", **{**tls, "ssl_cafile": other.file})
     refused(kafka, "MUTUAL", TlsFailed, "ssl_certfile", **tls)
-    refused(kafka, "MUTUAL", TlsFailed, "ssl_certfile|certificate", **tls, ssl_certfile=other.issue(name="carol"))
+    refused(
+        kafka, "MUTUAL", TlsFailed, "ssl_certfile|certificate", **tls, ssl_certfile=other.issue(name="carol")
+    )
 
 
 # -- what may not be done ----------------------------------------------------------------------------------

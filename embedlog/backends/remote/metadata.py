@@ -54,9 +54,7 @@ STALE: Final = frozenset(
     }
 )
 """Another broker may lead the partition by now."""
-_UNSEEN: Final = frozenset(
-    {ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.CLUSTER_AUTHORIZATION_FAILED}
-)
+_UNSEEN: Final = frozenset({ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.CLUSTER_AUTHORIZATION_FAILED})
 _SETTINGS_AGE: Final = 10  # times metadata_max_age_ms
 _MAX_SETTINGS: Final = 1_000  # topics in one request
 

@@ -9,7 +9,7 @@ from urllib.parse import unquote
 from ...config import MAX_INT32, MIB, Settings
 from ...errors import InvalidArgument, shown
 from ...fields import Secret
-from ...synonyms import CLIENT, Synonyms
+from ...synonyms import CLIENT, Synonyms, plain
 from .security_names import MECHANISMS, PROTOCOLS, translated
 
 SCHEME: Final = "kafka://"
@@ -67,6 +67,20 @@ class RemoteSettings(Settings, frozen=True):
         """As `Settings.parse`, of the names of Java's clients, too. Raises UnsupportedByBackend as well, for
         what Kafka's clients have and this one has not."""
         return super().parse(translated(given))
+
+    def changed(self) -> dict[str, Any]:
+        """Those that are not the defaults."""
+        defaults = type(self)().as_dict()
+        return {name: value for name, value in self.as_dict().items() if value != defaults[name]}
+
+
+def is_secret(typed: str) -> bool:
+    """Whether a setting's value must not be shown."""
+    name = plain(typed)
+    found = RemoteSettings.resolved(name, None)
+    if found is not None:
+        return isinstance(RemoteSettings.fields[found[0]], Secret)
+    return name == "sasl_jaas_config" or name.endswith(("password", "secret"))
 
 
 def is_path(address: Address) -> bool:
