@@ -81,7 +81,7 @@ class Use:
             self._brokers.drop(self._connection)
 
 
-def _security_of(settings: RemoteSettings) -> ClientSecurity | None:
+def security_of(settings: RemoteSettings) -> ClientSecurity | None:
     if settings.security_protocol == "PLAINTEXT" and not (
         settings.sasl_plain_username or settings.sasl_mechanism
     ):
@@ -118,7 +118,7 @@ class Brokers:
         self._closing = threading.Event()
         self._forked = False
         self._idle_s = settings.connections_max_idle_ms / 1000
-        self._security = _security_of(settings)
+        self._security = security_of(settings)
 
     # -- who is there ------------------------------------------------------------------------------------
 

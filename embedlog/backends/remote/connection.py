@@ -340,10 +340,8 @@ class Connection:
         if isinstance(error, TimeoutError):
             hint = ": its process may be stopped" if is_path(self.address) else ""
             return RequestTimedOut(f"broker {shown_address(self.address)} did not respond in time{hint}")
-        if self._has_tls and isinstance(error, OSError):
-            from .security import tls_error
-
-            of_tls = tls_error(error, shown_address(self.address), self.address[0])
+        if self._security is not None and isinstance(error, OSError):
+            of_tls = self._security.explained(error, shown_address(self.address), self.address[0])
             if of_tls is not None:
                 return of_tls
         return BrokerUnavailable(f"broker {shown_address(self.address)}: {error}")

@@ -62,6 +62,7 @@ class ClientSecurity:
 
     def __init__(self, settings: RemoteSettings) -> None:
         self._settings = settings
+        self.protocol = settings.security_protocol
         self.has_tls = settings.security_protocol in ("SSL", "SASL_SSL")
         has_sasl = settings.security_protocol.startswith("SASL_")
         self.sasl = Sasl(settings) if has_sasl else None
@@ -84,19 +85,27 @@ class ClientSecurity:
         return None
 
     def wrapped(self, connected: socket.socket, host: str, deadline: float) -> TlsSocket:
+        """As `handshaken`, with the methods that `Connection` calls."""
+        return TlsSocket(self.handshaken(connected, host, deadline))
+
+    def handshaken(self, connected: socket.socket, host: str, deadline: float) -> ssl.SSLSocket:
         """TLS over a connected socket, after the handshake; closes it if that fails. Raises OSError."""
-        tls = connected
+        tls: socket.socket = connected
         try:
             connected.settimeout(max(deadline - time.monotonic(), 0.001))
-            tls = self.context().wrap_socket(
+            tls = over = self.context().wrap_socket(
                 connected, server_hostname=host.rstrip("."), do_handshake_on_connect=False
             )
-            tls.do_handshake()
+            over.do_handshake()
         except BaseException:
             with no_fork:
                 tls.close()
             raise
-        return TlsSocket(tls)
+        return over
+
+    def explained(self, error: OSError, where: str, host: str) -> BrokerUnavailable | None:
+        """The error for one of OpenSSL's; None for others."""
+        return _tls_error(error, where, host) if self.has_tls else None
 
     def context(self) -> ssl.SSLContext:
         """With the files as they are now; as they were if new ones cannot be read. Raises InvalidSetting."""
@@ -182,8 +191,7 @@ class TlsSocket:
         self._tls.close()
 
 
-def tls_error(error: OSError, where: str, host: str) -> BrokerUnavailable | None:
-    """The error for one of OpenSSL's; None for others."""
+def _tls_error(error: OSError, where: str, host: str) -> BrokerUnavailable | None:
     if isinstance(error, ssl.SSLCertVerificationError):
         return TlsFailed(f"broker {where}: {_certificate(error, host)}")
     if isinstance(error, ssl.SSLEOFError):
