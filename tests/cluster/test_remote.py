@@ -111,7 +111,6 @@ def test_addresses(text: str, found: list[tuple[str, int]]) -> None:
         "h:x",
         "[::1",
         "@h",
-        "u:p@h",
         "h/t",
         "h h",
         ":9092",

@@ -35,8 +35,8 @@ from embedlog import (
     Log,
     TlsFailed,
 )
-from embedlog.backends.remote.connection import Connection
 from embedlog.backends.remote.client_config import client_settings
+from embedlog.backends.remote.connection import Connection
 from embedlog.backends.remote.security import ClientSecurity
 from embedlog.mirroring import Mirror
 
@@ -190,7 +190,7 @@ def test_a_mirror_of_topics(kafka: Kafka, kind: str, tmp_path: Path) -> None:
 
 
 def test_a_session_is_renewed_before_it_ends(kafka: Kafka) -> None:
-    """The broker closes a connection that goes on after its session's end, so one that lives has renewed it."""
+    """The broker closes a connection that goes on after its session's end: this one has renewed it."""
     settings = client_settings(settings_of(kafka, "scram-512"))
     security = ClientSecurity.of(settings)
     from embedlog.wire.apis.metadata import MetadataRequest, MetadataResponse

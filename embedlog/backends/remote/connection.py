@@ -344,6 +344,8 @@ class Connection:
             of_tls = self._security.explained(error, shown_address(self.address), self.address[0])
             if of_tls is not None:
                 return of_tls
+        if isinstance(error, ConnectionResetError | BrokenPipeError):
+            error = self._ended()
         return BrokerUnavailable(f"broker {shown_address(self.address)}: {error}")
 
     def _not_kafka(self, error: ProtocolError) -> NotKafka:
@@ -435,20 +437,14 @@ class Connection:
 
     def _ended(self) -> OSError:
         ended = "the broker closed the connection"
-        if self._greetings and self._next_id > self._greetings + 1:
-            return ConnectionResetError(ended)
-        if not self._greetings:  # before it said a word
-            hint = (
-                ""
-                if self._has_tls or is_path(self.address)
-                else ": does this port speak TLS (security_protocol SSL)?"
-            )
+        if is_path(self.address) or (self._greetings and self._next_id > self._greetings + 1):
+            pass
+        elif not self._greetings and not self._has_tls:  # before it said a word
+            ended += ": does this port speak TLS (security_protocol SSL)?"
         elif self._security is None or self._security.sasl is None:
             wants = "SASL_SSL" if self._has_tls else "SASL_PLAINTEXT"
-            hint = f" at the first request: does this port want SASL (security_protocol {wants})?"
-        else:
-            hint = ""
-        return ConnectionResetError(ended + hint)
+            ended += f" at the first request: does this port want SASL (security_protocol {wants})?"
+        return ConnectionResetError(ended)
 
 
 def _is_unsupported(frame: memoryview, pos: int) -> bool:

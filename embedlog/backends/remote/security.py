@@ -57,6 +57,10 @@ _REASONS: Final = {
 logger = logging.getLogger(__name__)
 
 
+class _ClosedAtOnce(OSError):
+    """During the handshake."""
+
+
 class ClientSecurity:
     """Secures connections. Thread-safe. Raises InvalidSetting, UnsupportedByBackend."""
 
@@ -97,9 +101,11 @@ class ClientSecurity:
                 connected, server_hostname=host.rstrip("."), do_handshake_on_connect=False
             )
             over.do_handshake()
-        except BaseException:
+        except BaseException as error:
             with no_fork:
                 tls.close()
+            if isinstance(error, ConnectionError | ssl.SSLEOFError):
+                raise _ClosedAtOnce from error
             raise
         return over
 
@@ -155,6 +161,9 @@ class TlsSocket:
             return self._tls.send(first[:_JOIN_BYTES])
         except TimeoutError:
             raise BlockingIOError from None
+        except OSError:
+            self._raise_alert()
+            raise
 
     def recv(self, size: int) -> bytes:
         try:
@@ -167,6 +176,17 @@ class TlsSocket:
             return self._tls.recv_into(view)
         except TimeoutError:
             raise BlockingIOError from None
+
+    def _raise_alert(self) -> None:
+        """Why the broker closes, if it said so: with TLS 1.3 it sees our certificate after the handshake."""
+        try:
+            self._tls.settimeout(0.0)
+            self._tls.recv(1)
+        except ssl.SSLError as error:
+            if not isinstance(error, ssl.SSLWantReadError | ssl.SSLEOFError):
+                raise
+        except OSError:
+            pass
 
     def has_pending(self) -> bool:
         """Whether bytes are decrypted already, which no poll of the socket reports."""
@@ -195,6 +215,8 @@ def _tls_error(error: OSError, where: str, host: str) -> BrokerUnavailable | Non
     if isinstance(error, ssl.SSLCertVerificationError):
         return TlsFailed(f"broker {where}: {_certificate(error, host)}")
     if isinstance(error, ssl.SSLEOFError):
+        return BrokerUnavailable(f"broker {where} closed the connection")
+    if isinstance(error, _ClosedAtOnce):
         return BrokerUnavailable(
             f"broker {where} closed the connection during the TLS handshake: is it a port for PLAINTEXT?"
         )
@@ -267,15 +289,18 @@ def _load_own(context: ssl.SSLContext, settings: RemoteSettings) -> None:
     except ssl.SSLError as error:
         if error.reason == "KEY_VALUES_MISMATCH":
             said = f"ssl_keyfile: the key in {key} does not belong to the certificate in {certificate}"
-        elif error.reason in ("BAD_DECRYPT", "BAD_PASSWORD_READ", "BAD_PKCS12_PBE") or "PEM" not in str(
-            error
-        ):
+        elif _is_encrypted(key):
             said = f"ssl_password is not that of the key in {key}"
         else:
             said = f"ssl_certfile, ssl_keyfile: no certificate with its key in PEM in {certificate} and {key}"
         raise InvalidSetting(said) from None
     except OSError as error:
         raise InvalidSetting(f"ssl_certfile: {error.strerror}") from None
+
+
+def _is_encrypted(path: str) -> bool:
+    with open(path, "rb") as file:
+        return b"ENCRYPTED" in file.read()
 
 
 def _check_pem(name: str, path: str) -> None:
