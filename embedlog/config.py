@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Self
 
 from .errors import InvalidSetting, InvalidType, UnknownSetting, shown
-from .fields import Fields
+from .fields import Fields, Secret
 from .synonyms import LOG, TOPIC, Synonyms, plain
 
 UNLIMITED = -1
@@ -261,6 +261,14 @@ def _checked(name: str, value: Any, wanted: type, rule: Mapping[str, Any]) -> An
 
 
 def _converted(name: str, value: Any, wanted: type) -> Any:
+    if wanted is Secret:
+        if isinstance(value, str):
+            return Secret(value)
+        if isinstance(value, Secret):
+            return value
+        raise InvalidType(f"{name} must be a string, not {type(value).__name__}")
+    if wanted is type(None):  # an object, which whoever uses it checks
+        return value
     if wanted is bool:
         if isinstance(value, bool):
             return value

@@ -22,6 +22,39 @@ _T = TypeVar("_T")
 _REQUIRED: Final = object()
 
 
+class Secret:
+    """A text that no message shows: `repr` and `str` hide it, `reveal` returns it. Immutable."""
+
+    __slots__ = ("_text",)
+
+    _text: str
+
+    def __init__(self, text: str = "") -> None:
+        object.__setattr__(self, "_text", text)
+
+    def reveal(self) -> str:
+        """The text, for whoever needs it."""
+        return self._text
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError("a Secret cannot be changed")
+
+    def __bool__(self) -> bool:
+        return bool(self._text)
+
+    def __repr__(self) -> str:
+        return "[hidden]" if self._text else "''"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Secret) and other._text == self._text
+
+    def __hash__(self) -> int:
+        return hash(self._text)
+
+    def __reduce__(self) -> tuple[type[Secret], tuple[str]]:
+        return Secret, (self._text,)
+
+
 class _Made:
     """A default that is made for each instance."""
 

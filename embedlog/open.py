@@ -32,9 +32,9 @@ def open(
 
     Args:
         path: the directory; a relative path is resolved now. Or the address of brokers, of which one must
-            answer: "kafka://host:9092,host2:9092". Any brokers that speak Kafka's protocol will do. Then
-            settings are those of backends.remote.settings.RemoteSettings (e.g. request_timeout_ms), and the
-            other arguments do not apply.
+            answer: "kafka://user@host:9092,host2:9092". Any brokers that speak Kafka's protocol will do. Then
+            settings are those of backends.remote.settings.RemoteSettings (e.g. request_timeout_ms,
+            security_protocol), or client_config, a file with them; the other arguments do not apply.
         mode: "rw" to write, alone unless it is shared; "r" to read what others write (no lock, any number).
         shared: several processes may open the directory so, and each may do everything. One of them owns it,
             the others reach it through a socket in the directory; when the owner ends, another takes over. A
@@ -50,7 +50,8 @@ def open(
         DirectoryLocked: another process writes it. NotALog, UnsupportedFormat: it is left unchanged.
         DirectoryError: also for the directory of a cluster's broker, since other brokers lead some of its
             partitions. ReadOnly, CorruptCheckpoint, StorageError, InvalidSetting, UnknownSetting,
-            InvalidArgument, InvalidType. Of brokers: BrokerUnavailable, UnsupportedByBackend.
+            InvalidArgument, InvalidType. Of brokers: BrokerUnavailable, TlsFailed, AuthenticationFailed,
+            UnsupportedByBackend.
     """
     from .files.filesystem import FileSystem
     from .files.names import LAYOUTS
@@ -146,14 +147,17 @@ def _open_shared(
 
 
 def _open_remote(address: str, given: Mapping[str, object], settings: dict[str, Any]) -> Log:
+    from .backends.remote.settings import without_password
+
     if not address.startswith("kafka://"):
         raise InvalidArgument(
-            f'{shown(address)} is neither an address of brokers ("kafka://host:9092") nor a directory'
+            f'{shown(without_password(address))} is neither an address of brokers ("kafka://host:9092") nor '
+            "a directory"
         )
     for name, value in given.items():
         if value is not None:
             raise UnsupportedByBackend(
-                f"{name}={shown(value)} belongs to a directory, not to {shown(address)}"
+                f"{name}={shown(value)} belongs to a directory, not to {shown(without_password(address))}"
             )
     from .backends.remote import RemoteBackend
     from .log import Log

@@ -148,6 +148,26 @@ PRODUCER_ARGUMENTS: Final = _table(
     }
 )
 
+# Of a client over the wire: the names of Java's clients and of librdkafka. The own ones are kafka-python's;
+# backends/remote/security_names.py has those that differ in more than their name.
+CLIENT: Final = _table(
+    {
+        "oauth.cb": "sasl_oauth_token_provider",
+        "sasl.mechanisms": "sasl_mechanism",
+        "sasl.oauthbearer.client.credentials.client.id": "sasl_oauthbearer_client_id",
+        "sasl.oauthbearer.client.credentials.client.secret": "sasl_oauthbearer_client_secret",
+        "sasl.password": "sasl_plain_password",
+        "sasl.username": "sasl_plain_username",
+        "ssl.ca.location": "ssl_cafile",
+        "ssl.certificate.location": "ssl_certfile",
+        "ssl.cipher.suites": "ssl_ciphers",
+        "ssl.key.location": "ssl_keyfile",
+        "ssl.key.password": "ssl_password",
+        "ssl.keystore.location": "ssl_certfile",
+        "ssl.truststore.location": "ssl_cafile",
+    }
+)
+
 # Options of embedlog's own clients: the names in Kafka's current producer and consumer.
 PRODUCER_OPTIONS: Final = _table(
     {

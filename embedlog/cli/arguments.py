@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import os
 import re
 import sys
 from collections.abc import Iterable, Sequence
@@ -33,6 +34,9 @@ JSON_NOTE: Final = 'bytes that are not UTF-8 appear as {"base64": "..."}'
 OFFSET_FORMS: Final = "earliest, latest, an offset, or an ISO time (2024-05-01, 2024-05-01T10:41+02:00)"
 
 OffsetArgument = str | int | datetime
+
+COMMAND_CONFIG: Final = "--command-config"
+COMMAND_CONFIG_VARIABLE: Final = "EMBEDLOG_COMMAND_CONFIG"
 
 _BROKERS: Final = "--bootstrap-server"
 _SHORTEST: Final = "--bo"  # what argparse takes for it
@@ -112,8 +116,34 @@ def add_log(
         metavar="HOST:PORT[,...]",
         help="use the log of these brokers, instead of a DIR",
     )
+    add_command_config(parser)
     if not over_wire:
         parser.add_argument("directory", metavar=metavar, nargs="?" if optional else None, help=explanation)
+
+
+def add_command_config(
+    parser: argparse.ArgumentParser, flag: str = COMMAND_CONFIG, explanation: str = ""
+) -> None:
+    """The file with a client's settings, of which a password would not be for a command line."""
+    parser.add_argument(
+        flag,
+        metavar="FILE",
+        help=explanation
+        or "settings of the client, with TLS and SASL: Java's client.properties, or TOML "
+        f"(${COMMAND_CONFIG_VARIABLE})",
+    )
+
+
+def wire_settings(args: argparse.Namespace, target: str, flag: str = COMMAND_CONFIG) -> dict[str, Any]:
+    """What embedlog.open is given for a target. Raises InvalidArgument for a directory with a file."""
+    given = getattr(args, flag.strip("-").replace("-", "_"), None)
+    given = given or getattr(args, COMMAND_CONFIG.strip("-").replace("-", "_"), None)
+    if is_over_wire(target):
+        file = given or os.environ.get(COMMAND_CONFIG_VARIABLE)
+        return {"client_config": file} if file else {}
+    if given and flag == COMMAND_CONFIG:
+        raise InvalidArgument(f"{COMMAND_CONFIG} is for brokers, and {target} is a directory")
+    return {}
 
 
 def add_directory(parser: argparse.ArgumentParser, not_over_wire: str, **options: Any) -> None:

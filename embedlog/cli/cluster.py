@@ -12,7 +12,7 @@ from ..backends.remote import RemoteBackend
 from ..clients.group_admin import ConsumerGroup
 from ..errors import BrokerUnavailable, GroupNotFound, InvalidArgument
 from ..open import open as open_log
-from .arguments import add_command, add_json, add_log, is_over_wire
+from .arguments import add_command, add_json, add_log, is_over_wire, wire_settings
 from .ui import UI, Column, number_columns
 from .units import counted
 
@@ -37,7 +37,8 @@ def run(args: argparse.Namespace, ui: UI) -> int:
         raise InvalidArgument(
             f"{args.directory} is a directory: name a broker of the cluster, --bootstrap-server HOST:PORT"
         )
-    with open_log(args.directory, default_api_timeout_ms=_PATIENCE_MS) as log:
+    settings = wire_settings(args, args.directory)
+    with open_log(args.directory, default_api_timeout_ms=_PATIENCE_MS, **settings) as log:
         backend = log.backend
         assert isinstance(backend, RemoteBackend)
         cluster = backend.describe_cluster()

@@ -92,7 +92,7 @@ def run(args: argparse.Namespace, ui: UI) -> int:
 
 
 def _list(args: argparse.Namespace, ui: UI) -> int:
-    with reader(args.directory) as log:
+    with reader(args) as log:
         groups = log.describe_groups()
     if args.json:
         for group in groups:
@@ -118,7 +118,7 @@ def _list(args: argparse.Namespace, ui: UI) -> int:
 
 
 def _describe(args: argparse.Namespace, ui: UI) -> int:
-    with reader(args.directory) as log:
+    with reader(args) as log:
         group = log.group(args.group)
         found = group.describe()
         if args.json:
@@ -215,7 +215,7 @@ def _oddities(found: ConsumerGroupDescription) -> list[str]:
 
 def _reset(args: argparse.Namespace, ui: UI) -> int:
     choice = {"to": args.to, "partitions": args.partition}
-    with reader(args.directory) as log:
+    with reader(args) as log:
         resets = log.group(args.group).reset(args.topic, dry_run=True, **choice)
     if not args.dry_run:
         with writer(args, ui, ask_owner=True) as log:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import time
 from datetime import datetime
 from pathlib import Path
@@ -12,7 +13,7 @@ from ..spark import session
 from ..spark.load import LoadReport, load
 from ..spark.load_plan import Status, status
 from ..spark.manifest import BAD_DIRECTORY, Manifest
-from .arguments import add_command, add_json, add_log
+from .arguments import add_command, add_json, add_log, is_over_wire
 from .opening import reader
 from .ui import UI, number_columns
 from .units import counted, duration, size
@@ -70,13 +71,15 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace, ui: UI) -> int:
     if args.status:
-        with reader(args.directory) as log:
+        with reader(args) as log:
             found = status(log, to=args.to, topic=args.topic)
         _show_status(found, args, ui)
         return 1 if found.problem else 0
-    with ui.progress(sizes=False) as bars:
+    with contextlib.ExitStack() as opened:
+        log = opened.enter_context(reader(args)) if is_over_wire(args.directory) else args.directory
+        bars = opened.enter_context(ui.progress(sizes=False))
         done = load(
-            args.directory,
+            log,
             to=args.to,
             topic=args.topic,
             schema=args.schema,

@@ -11,7 +11,7 @@ from types import FrameType
 from typing import Any, Final
 
 from ..mirroring import Mirror, MirrorStatus
-from .arguments import add_command, add_json, positive
+from .arguments import add_command, add_command_config, add_json, positive, wire_settings
 from .long_running import FORMATS, LEVELS, log_messages, stops
 from .ui import UI, Column, Progress, number_columns
 from .units import counted, duration, size
@@ -43,6 +43,9 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--to", required=True, dest="directory", metavar="LOG", help="DIR or kafka://HOST:PORT"
     )
+    add_command_config(parser)
+    add_command_config(parser, "--from-config", "the same for the sources alone")
+    add_command_config(parser, "--to-config", "the same for the target alone")
     parser.add_argument(
         "--topics", default=".*", metavar="REGEX", help="the topics to copy: matches whole names (all)"
     )
@@ -90,6 +93,8 @@ def run(args: argparse.Namespace, ui: UI) -> int:
         exclude=args.exclude,
         start=args.start,
         group=args.group,
+        source_settings=wire_settings(args, "kafka://", "--from-config"),
+        target_settings=wire_settings(args, args.directory, "--to-config"),
     )
     with mirror, ui.progress(sizes=False) as bars, _stopped_by_signals(mirror):
         told = _Told(args, ui, bars)

@@ -18,7 +18,7 @@ from ..open import open as open_log
 from ..recovery import Progress
 from ..store.read_only_store import ReadOnlyStore
 from ..store.store import Store
-from .arguments import is_over_wire
+from .arguments import is_over_wire, wire_settings
 from .ui import UI
 from .units import counted, duration, size
 
@@ -27,10 +27,11 @@ Viewed: TypeAlias = ReadOnlyStore | Backend
 
 
 @contextlib.contextmanager
-def viewed(target: str) -> Iterator[Viewed]:
+def viewed(args: argparse.Namespace) -> Iterator[Viewed]:
     """Opens without a lock: a directory as an engine, whose segments can be inspected, or brokers."""
+    target, settings = args.directory, wire_settings(args, args.directory)
     if is_over_wire(target):
-        with open_log(target) as log:
+        with open_log(target, **settings) as log:
             yield log.backend
     else:
         with read_only_store(target) as engine:
@@ -50,9 +51,10 @@ def shown_topics(engine: Viewed, *, internal: bool = False) -> list[str]:
 
 
 @contextlib.contextmanager
-def reader(target: str) -> Iterator[Log]:
+def reader(args: argparse.Namespace) -> Iterator[Log]:
     """The log, for reading, without a lock."""
-    with open_log(target, mode="rw" if is_over_wire(target) else "r") as log:
+    target, settings = args.directory, wire_settings(args, args.directory)
+    with open_log(target, mode="rw" if is_over_wire(target) else "r", **settings) as log:
         yield log
 
 
@@ -66,8 +68,9 @@ def writer(
 
     Raises DirectoryLocked, and what opening raises.
     """
+    of_client = wire_settings(args, args.directory)
     if is_over_wire(args.directory):
-        with open_log(args.directory, **settings) as log:
+        with open_log(args.directory, **settings, **of_client) as log:
             yield log
         return
     if not create:

@@ -19,6 +19,7 @@ from ..errors import (
     EmbedlogError,
     GroupNotFound,
     InvalidArgument,
+    InvalidSetting,
     LoadFailed,
     Located,
     LogTruncated,
@@ -28,6 +29,7 @@ from ..errors import (
     RecordsLost,
     RequestTimedOut,
     StorageError,
+    TlsFailed,
     TopicExists,
     TopicNotFound,
     UnknownSetting,
@@ -90,6 +92,8 @@ def explain(error: EmbedlogError, args: argparse.Namespace) -> str:
             f"{error.log_start_offset:,}..{error.log_end_offset:,}; 'earliest' begins at "
             f"{error.log_start_offset:,}"
         )
+    if isinstance(error, (InvalidSetting, TlsFailed)) and is_over_wire(directory):
+        return str(error).replace("in a file (client_config)", "in the file of --command-config")
     if isinstance(error, BrokerUnavailable):
         return _no_broker(error)
     if isinstance(error, ZooKeeperUnavailable) and "responds at" in str(error):

@@ -116,7 +116,7 @@ def run(args: argparse.Namespace, ui: UI) -> int:
 
 
 def _list(args: argparse.Namespace, ui: UI) -> int:
-    with reader(args.directory) as log:
+    with reader(args) as log:
         queues = describe_queues(log.backend)
     if args.json:
         for queue in queues:
@@ -155,7 +155,7 @@ def _age(timestamp_ms: int | None) -> str | None:
 
 
 def _describe(args: argparse.Namespace, ui: UI) -> int:
-    with reader(args.directory) as log:
+    with reader(args) as log:
         queues = describe_queues(log.backend, args.topic, args.group)
     for number, queue in enumerate(queues):
         partitions = queue.group.partitions
@@ -192,7 +192,7 @@ def _describe(args: argparse.Namespace, ui: UI) -> int:
 
 
 def _peek(args: argparse.Namespace, ui: UI) -> int:
-    with reader(args.directory) as log:
+    with reader(args) as log:
         names = [queue.group.group for queue in describe_queues(log.backend, args.topic, args.group)]
         if len(names) > 1:
             raise InvalidArgument(f"several groups take jobs of {args.topic}: --group {' or '.join(names)}")

@@ -116,7 +116,7 @@ def _add(subparsers: Any, name: str, summary: str, what: str) -> argparse.Argume
 def run(args: argparse.Namespace, ui: UI) -> int:
     # A wrong --format is refused before the log is opened.
     write = _writer(args, ui)
-    with reader(args.directory) as log:
+    with reader(args) as log:
         _check(args, log)
         if args.start is None or args.follow:
             _print(args, _tail(args, log, ui), write)

@@ -59,7 +59,7 @@ def run(args: argparse.Namespace, ui: UI) -> int:
             ui.line()
     if args.directory is None:
         raise InvalidArgument("stats needs a DIR, --bootstrap-server or --build")
-    with viewed(args.directory) as engine:
+    with viewed(args) as engine:
         found = [
             (each, contents(engine, each))
             for topic in args.topics or engine.topics()

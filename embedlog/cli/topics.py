@@ -123,7 +123,7 @@ def run(args: argparse.Namespace, ui: UI) -> int:
 
 
 def _list(args: argparse.Namespace, ui: UI) -> int:
-    with viewed(args.directory) as engine:
+    with viewed(args) as engine:
         rows = []
         for name in shown_topics(engine, internal=args.internal):
             sizes = partition_sizes(engine, name)
@@ -171,7 +171,7 @@ def _create(args: argparse.Namespace, ui: UI) -> int:
 
 
 def _describe(args: argparse.Namespace, ui: UI) -> int:
-    with viewed(args.directory) as engine:
+    with viewed(args) as engine:
         for number, name in enumerate(args.topics or shown_topics(engine)):
             args.topic = name  # for what an error says
             description = engine.describe_topic(name)
@@ -268,7 +268,7 @@ def _alter(args: argparse.Namespace, ui: UI) -> int:
 
 def _delete(args: argparse.Namespace, ui: UI) -> int:
     with writer(args, ui) as log:
-        with viewed(args.directory) as engine:
+        with viewed(args) as engine:
             sizes = partition_sizes(engine, args.topic)
             facts = _facts(engine.describe_topic(args.topic))
         records, taken = sum(each.records for each in sizes), in_all(each.bytes for each in sizes)

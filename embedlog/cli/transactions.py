@@ -56,7 +56,7 @@ def run(args: argparse.Namespace, ui: UI) -> int:
 
 
 def _list(args: argparse.Namespace, ui: UI) -> int:
-    with reader(args.directory) as log:
+    with reader(args) as log:
         found = [each for each in log.transactions() if each.is_open or not args.open]
     if args.json:
         for each in found:
@@ -106,7 +106,7 @@ def _abort(args: argparse.Namespace, ui: UI) -> int:
     before = _found(args)
     if before.is_open:
         if is_over_wire(args.directory):
-            with reader(args.directory) as log:
+            with reader(args) as log:
                 log.abort_transaction(args.id)
         else:
             abort_transaction(existing(args.directory), args.id)
@@ -120,7 +120,7 @@ def _abort(args: argparse.Namespace, ui: UI) -> int:
 
 
 def _found(args: argparse.Namespace) -> TransactionDescription:
-    with reader(args.directory) as log:
+    with reader(args) as log:
         found = log.transactions()
     for each in found:
         if each.transactional_id == args.id:

@@ -37,6 +37,7 @@ from ..store.store import Store
 from ..synonyms import BROKER_ARGUMENTS
 from ..validation import also_named, as_path, check_flag, check_int, check_text
 from .authorizing import access_control
+from .broker_channel import BrokerClient
 from .broker_context import BrokerContext
 from .coordination import BrokerAddress, Coordination, SingleBroker, check_standalone
 from .dispatch import Dispatcher
@@ -194,7 +195,8 @@ class Broker(Closing):
                 coordination = undo.enter_context(
                     _registered(store, address, self.settings, zookeeper, zookeeper_auth)
                 )
-                sender = MarkerSender(coordination)
+                client = BrokerClient(self.settings.inter_broker_client_config)
+                sender = MarkerSender(coordination, client)
                 undo.callback(sender.close)
                 transactions = self.log.backend.join_cluster(sender)
             self.context = BrokerContext(

@@ -6,8 +6,8 @@ A channel is of one broker and for one kind of request. What gathers while a req
 the next one. An item that the request leaves unanswered is due again after a pause that doubles up to a
 second, for as long as it takes; items are independent of each other. The queue is bounded.
 
-Security: the connection is a client's without credentials, to the address that the broker advertises. What
-brokers ask each other is open to every client until listeners can tell who asks.
+Security: the connection is a client's, to the address that the broker advertises to others, with the settings
+in the file that inter_broker_client_config names: of TLS, and of the user as whom brokers ask each other.
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ import time
 from collections.abc import Callable, Collection, Hashable, Mapping
 from typing import Final, Generic, TypeVar
 
+from ..backends.remote.brokers import security_of
+from ..backends.remote.client_config import client_settings
 from ..backends.remote.connection import Connection
-from ..backends.remote.settings import Address, RemoteSettings
+from ..backends.remote.settings import Address
 from ..errors import BrokerUnavailable, EmbedlogError, RequestTimedOut
 from ..wire.messages import Request, Response
 
@@ -29,7 +31,6 @@ K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
 R = TypeVar("R", bound=Response)
 
-_SETTINGS: Final = RemoteSettings(client_id="embedlog-broker")
 _TIMEOUT_S: Final = 10.0  # of a request: a broker that is stopped, or a cable that is cut
 _MAX_QUEUED: Final = 10_000
 _MAX_AT_ONCE: Final = 1_000
@@ -37,11 +38,24 @@ _FIRST_PAUSE_S: Final = 0.05
 _MAX_PAUSE_S: Final = 1.0
 
 
+class BrokerClient:
+    """What a broker is as a client of others. Thread-safe.
+
+    config: the file with its settings; "" for plain connections. Raises InvalidArgument, InvalidSetting.
+    """
+
+    def __init__(self, config: str = "") -> None:
+        given = {"client_config": config} if config else {}
+        self.settings = client_settings(given, client_id="embedlog-broker")
+        self.security = security_of(self.settings)
+
+
 class BrokerConnection:
     """A connection to a broker wherever it is now; connects when it is used. For one thread, but `abort`."""
 
-    def __init__(self, address: Callable[[], Address | None]) -> None:
+    def __init__(self, address: Callable[[], Address | None], client: BrokerClient | None = None) -> None:
         self._address = address
+        self._client = client or BrokerClient()
         self._connection: Connection | None = None
 
     def exchange(self, request: Request, response: type[R]) -> R:
@@ -66,7 +80,8 @@ class BrokerConnection:
 
     def _exchange(self, address: Address, request: Request, response: type[R], deadline: float) -> R:
         if self._connection is None:
-            self._connection = Connection(address, _SETTINGS, deadline)
+            client = self._client
+            self._connection = Connection(address, client.settings, deadline, client.security)
         try:
             return self._connection.exchange(request, response, deadline)
         except BaseException:
@@ -104,6 +119,7 @@ class BrokerChannel(Generic[K, T]):
         address: where the broker is; None while it is not registered.
         send: sends some of the items in the channel's thread. Returns the keys of those that are to be sent
             again. Raises EmbedlogError: all of them.
+        client: as whom it connects.
     """
 
     def __init__(
@@ -111,10 +127,11 @@ class BrokerChannel(Generic[K, T]):
         name: str,
         address: Callable[[], Address | None],
         send: Callable[[BrokerConnection, Mapping[K, T]], Collection[K]],
+        client: BrokerClient | None = None,
     ) -> None:
         self._name = name
         self._send = send
-        self._connection = BrokerConnection(address)
+        self._connection = BrokerConnection(address, client)
         self._changed = threading.Condition()
         # Guarded by the condition's lock.
         self._queue: dict[K, _Queued[T]] = {}
@@ -203,7 +220,9 @@ class BrokerChannels(Generic[K, T]):
         kind: str,
         address: Callable[[int], Address | None],
         send: Callable[[int, BrokerConnection, Mapping[K, T]], Collection[K]],
+        client: BrokerClient | None = None,
     ) -> None:
+        self._client = client
         self._kind = kind
         self._address = address
         self._send = send
@@ -222,6 +241,7 @@ class BrokerChannels(Generic[K, T]):
                     f"embedlog-{self._kind}-{broker}",
                     lambda: self._address(broker),
                     lambda connection, items: self._send(broker, connection, items),
+                    self._client,
                 )
         return channel.add(key, item)
 

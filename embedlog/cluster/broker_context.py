@@ -17,6 +17,7 @@ from ..store.store import Store
 from ..wire.error_codes import ErrorCode
 from .access import Access, AccessControl
 from .api_errors import ApiError
+from .broker_channel import BrokerClient
 from .connection import Connection
 from .coordination import Coordination
 from .group_settings import GroupConfigs
@@ -74,9 +75,10 @@ class BrokerContext:
         self.store = store
         self.groups = groups
         self.transactions = transactions
-        self.permissions = (
-            None if transactions is None else TransactionPermissions(store, coordination, transactions)
-        )
+        self.permissions: TransactionPermissions | None = None
+        if transactions is not None:
+            client = BrokerClient(settings.inter_broker_client_config)
+            self.permissions = TransactionPermissions(store, coordination, transactions, client)
         self.coordination = coordination
         self.settings = settings
         self.meter = meter

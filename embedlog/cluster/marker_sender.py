@@ -35,7 +35,7 @@ from ..wire.apis.write_txn_markers import (
     WriteTxnMarkersResponse,
 )
 from ..wire.error_codes import ErrorCode
-from .broker_channel import BrokerChannels, BrokerConnection
+from .broker_channel import BrokerChannels, BrokerClient, BrokerConnection
 from .coordination import Coordination
 from .log_throttle import LogThrottle
 from .producer_id_block import ProducerIdBlock
@@ -57,12 +57,12 @@ class _Queued:
 class MarkerSender:
     """Implements `groups.other_brokers.OtherBrokers` in a cluster. Thread-safe."""
 
-    def __init__(self, coordination: Coordination) -> None:
+    def __init__(self, coordination: Coordination, client: BrokerClient | None = None) -> None:
         self._coordination = coordination
         self.new_producer_id = ProducerIdBlock(coordination).next
         self._refused_log = LogThrottle()
         self._channels: BrokerChannels[_Key, _Queued] = BrokerChannels(
-            "markers", coordination.address_of, self._send
+            "markers", coordination.address_of, self._send, client
         )
 
     def place(self, name: TopicPartition) -> Place:

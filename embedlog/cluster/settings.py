@@ -96,6 +96,7 @@ class BrokerSettings(Settings, frozen=True):
     group_share_partition_max_record_locks: int = 2_000
     group_share_record_lock_duration_ms: int = 30_000
     group_share_session_timeout_ms: int = 45_000
+    inter_broker_client_config: str = ""
     inter_broker_listener_name: str = ""
     listener_security_protocol_map: str = ""
     listeners: str = ""

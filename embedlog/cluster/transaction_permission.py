@@ -47,7 +47,7 @@ from ..wire.apis.add_partitions_to_txn import (
 )
 from ..wire.error_codes import ErrorCode
 from .api_errors import ApiError
-from .broker_channel import BrokerChannels, BrokerConnection
+from .broker_channel import BrokerChannels, BrokerClient, BrokerConnection
 from .coordination import Coordination
 
 Refused = dict[TopicPartition, EmbedlogError]
@@ -100,14 +100,18 @@ class TransactionPermissions:
     """Gets permission for a broker's partitions. Thread-safe."""
 
     def __init__(
-        self, store: Store, coordination: Coordination, transactions: TransactionCoordinator
+        self,
+        store: Store,
+        coordination: Coordination,
+        transactions: TransactionCoordinator,
+        client: BrokerClient | None = None,
     ) -> None:
         self._store = store
         self._coordination = coordination
         self._transactions = transactions
         self._numbers = itertools.count()
         self._channels: BrokerChannels[int, _Question] = BrokerChannels(
-            "permission", coordination.address_of, self._ask
+            "permission", coordination.address_of, self._ask, client
         )
 
     def get(

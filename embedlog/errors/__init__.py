@@ -39,7 +39,8 @@ if TYPE_CHECKING:
 
 # fmt: off
 __all__ = [
-    "BrokerError", "BrokerIdInUse", "BrokerUnavailable", "BufferExhausted", "Closed", "CommitFailed",
+    "AuthenticationFailed", "AuthorizationFailed", "BrokerError", "BrokerIdInUse", "BrokerUnavailable",
+    "BufferExhausted", "Closed", "CommitFailed",
     "CompressionUnavailable", "ConcurrentTransactions", "ConcurrentUse", "ConsumerTimeout",
     "CorruptCheckpoint", "CorruptIndex", "CorruptRecord", "CorruptZnode", "DecompressedTooLarge",
     "DecompressionError", "DeserializationError", "DirectoryError", "DirectoryLocked", "DiskFull",
@@ -51,7 +52,7 @@ __all__ = [
     "NotALog", "NotAssigned", "OffsetOutOfRange", "OutOfOrderSequence", "PartialAppend",
     "PartitionFailed", "PartitionNotFound", "ProducerFenced", "ReadOnly", "RebalanceFailed",
     "RebalanceInProgress", "RecordTooLarge", "RecordsLost", "RequestTimedOut", "SerializationError",
-    "StorageError", "TableError", "TableLocked", "TooManyGroups", "TopicExists", "TopicNotFound",
+    "StorageError", "TableError", "TableLocked", "TlsFailed", "TooManyGroups", "TopicExists", "TopicNotFound",
     "TransactionAborted", "TransactionCoordinatorFenced", "TransactionError", "TransactionNotFound",
     "UnexpectedOffset", "UnknownMagic", "UnknownMember", "UnknownSetting", "UnstableOffsetCommit",
     "UnsupportedByBackend", "UnsupportedFormat", "ZooKeeperError", "ZooKeeperUnavailable",
@@ -168,6 +169,27 @@ class BrokerUnavailable(EmbedlogError, ConnectionError):
 
 class RequestTimedOut(BrokerUnavailable, TimeoutError):
     """A broker did not respond in time. The request may have taken effect."""
+
+
+class TlsFailed(BrokerUnavailable):
+    """A broker's certificate or its TLS is not acceptable, or ours is not to it. A retry will not help."""
+
+
+class AuthenticationFailed(EmbedlogError):
+    """A broker does not accept who we say we are, or does not prove that it knows us. Not retried."""
+
+
+class AuthorizationFailed(EmbedlogError):
+    """The principal of this client may not do that.
+
+    `resource_type` is "topic", "group", "cluster", "transactional id" or "delegation token"; `resource` its
+    name, empty if the broker was asked about several.
+    """
+
+    def __init__(self, message: str, *, resource_type: str = "", resource: str = "") -> None:
+        super().__init__(message)
+        self.resource_type = resource_type
+        self.resource = resource
 
 
 class BrokerError(EmbedlogError):

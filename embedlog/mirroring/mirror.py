@@ -22,8 +22,8 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, NamedTuple
 
 from ..backends.port import Interrupt
 from ..config import MAX_INT32
@@ -95,6 +95,8 @@ class Mirror(Closing):
         group: for brokers as target, the prefix of the consumer groups that store source positions. The rest
             of the name is a dash and the source's name or id ("mirror").
         refresh_ms: how often to discover topics and partitions.
+        source_settings, target_settings: of the client (RemoteSettings, client_config), for sources and a
+            target that are addresses. Sources that need different ones are given as Logs.
 
     A directory gets each record exactly once, even after kills; brokers at least once (docs/mirroring.md).
     Closes the logs it opened. Raises InvalidArgument, InvalidType, InvalidGroup, and what `embedlog.open`
@@ -111,6 +113,8 @@ class Mirror(Closing):
         start: str = "earliest",
         group: str | None = None,
         refresh_ms: int = 5_000,
+        source_settings: Mapping[str, Any] | None = None,
+        target_settings: Mapping[str, Any] | None = None,
     ) -> None:
         self._wanted = _pattern("topics", topics)
         self._unwanted = None if exclude is None else _pattern("exclude", exclude)
@@ -134,11 +138,11 @@ class Mirror(Closing):
         with contextlib.ExitStack() as opened:
             found = []
             for name, location in locations:  # sources first: a mistyped one must not create the target
-                source = Source(location, name)
+                source = Source(location, name, source_settings)
                 opened.callback(source.close)
                 _check_outside(target, source)
                 found.append(source)
-            self.target = target if isinstance(target, Log) else _opened(opened, target)
+            self.target = target if isinstance(target, Log) else _opened(opened, target, target_settings)
             self._target: Target = target_of(self.target, group)
             self.sources: list[Source] = []
             for source in found:
@@ -398,8 +402,9 @@ def _check_outside(target: object, source: Source) -> None:
         raise InvalidArgument(f"{inner} lies in the log {source.path}: name a place outside it")
 
 
-def _opened(opened: contextlib.ExitStack, target: object) -> Log:
+def _opened(opened: contextlib.ExitStack, target: object, settings: Mapping[str, Any] | None) -> Log:
     if isinstance(target, str) and "://" in target:
         # Retry until the target is back: an append given up may still have succeeded, and would repeat.
-        return opened.enter_context(open_log(target, delivery_timeout_ms=MAX_INT32, **CLIENT_SETTINGS))
+        patience = {"delivery_timeout_ms": MAX_INT32, **CLIENT_SETTINGS}
+        return opened.enter_context(open_log(target, **{**patience, **(settings or {})}))
     return opened.enter_context(open_log(as_path(target, "target")))

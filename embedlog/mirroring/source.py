@@ -30,14 +30,18 @@ _BETWEEN: Final = re.compile(r",(?=(?:[a-zA-Z0-9_-]{1,100}=)?kafka://)")
 class Source:
     """A mirrored log. Closes it only if it opened it."""
 
-    def __init__(self, location: str | Log, name: str = "") -> None:
+    def __init__(
+        self, location: str | Log, name: str = "", settings: Mapping[str, Any] | None = None
+    ) -> None:
         self.name = name
         self._opened = not isinstance(location, Log)
         if isinstance(location, Log):
             self.log = location
         else:
             self.log = (
-                open_log(location, **CLIENT_SETTINGS) if "://" in location else open_log(location, mode="r")
+                open_log(location, **{**CLIENT_SETTINGS, **(settings or {})})
+                if "://" in location
+                else open_log(location, mode="r")
             )
 
     @property

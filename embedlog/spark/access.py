@@ -10,6 +10,7 @@ import os
 from collections import OrderedDict
 from typing import Any, Final, NamedTuple, TypeAlias
 
+from ..fields import Secret
 from ..files.names import FORMAT_FILE
 from ..log import Log
 from ..open import open as open_log
@@ -20,11 +21,12 @@ _Stamp: TypeAlias = tuple[int, ...]
 
 
 class LogLocation(NamedTuple):
-    """A log's directory, or its `address` ("kafka://host:9092") with client settings."""
+    """A log's directory, or its `address` ("kafka://host:9092") with client settings; `repr` shows no
+    secret."""
 
     path: str | None = None
     address: str | None = None
-    settings: tuple[tuple[str, str], ...] = ()
+    settings: tuple[tuple[str, str | Secret], ...] = ()
 
     def __str__(self) -> str:
         return self.path or self.address or "nowhere"

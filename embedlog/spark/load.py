@@ -23,12 +23,14 @@ import json
 import os
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from ..backends.remote.settings import RemoteSettings
 from ..clients.reader import checked_isolation
 from ..errors import InvalidArgument, InvalidType, LoadFailed, TableError, shown
+from ..fields import Secret
 from ..log import Log
 from ..open import open as open_log
 from ..validation import check_flag, check_text
@@ -124,11 +126,13 @@ def load(
     check_flag("allow_data_loss", allow_data_loss)
     read_committed = checked_isolation(isolation_level)
     table = Table(to)
+    settings: Mapping[str, Any] = {}
     if isinstance(log, Log):
         if log.mode == "rw" and not _is_address(log.path):
             log.flush()
+        settings = client_settings_of(log)
         log = log.path
-    with opened(log) as reader:
+    with opened(log, settings) as reader:
         _check_outside(table.path, reader.path)
         name = topic_of(table.path, table.read(), topic)
         described = reader.describe_topic(name)
@@ -151,10 +155,16 @@ def load(
             return work.run(_Spark(spark, progress), isolation_level)
 
 
-def opened(log: str | os.PathLike[str]) -> Log:
+def opened(log: str | os.PathLike[str], settings: Mapping[str, Any]) -> Log:
     """Open a path or an address for reading. Raises what `embedlog.open` raises."""
     target = os.fspath(log)
-    return open_log(target, mode="rw" if _is_address(target) else "r")
+    return open_log(target, mode="rw" if _is_address(target) else "r", **settings)
+
+
+def client_settings_of(log: Log) -> dict[str, Any]:
+    """The settings with which an address was opened; none of a directory."""
+    settings = getattr(log.backend, "settings", None)
+    return settings.changed() if isinstance(settings, RemoteSettings) and _is_address(log.path) else {}
 
 
 def _check(topic: object, schema: str | None, date_column: object, from_time: object) -> None:
@@ -317,6 +327,8 @@ class _Load:
         }
         if _is_address(location):
             options["kafka.bootstrap.servers"] = location.partition("://")[2]
+            for name, value in client_settings_of(self._reader).items():
+                options[f"kafka.{name}"] = value.reveal() if isinstance(value, Secret) else str(value)
         else:
             options["path"] = location
         return session.read.format("embedlog").options(**options).load()

@@ -15,8 +15,10 @@ from collections.abc import Mapping
 from typing import Any, Final, Literal, NamedTuple
 from urllib.parse import unquote, urlsplit
 
+from ..backends.remote.settings import is_secret
 from ..config import MAX_INT32, MAX_INT64
 from ..errors import InvalidArgument, shown
+from ..fields import Secret
 from ..model import TopicPartition
 from .access import LogLocation
 from .option_table import COMPRESSION, KAFKA, Use, check_names
@@ -149,9 +151,9 @@ class _Typed:
 
     def location(self) -> LogLocation:
         path, servers = self.text("path"), self.text("kafka.bootstrap.servers")
-        settings = tuple(
+        settings: tuple[tuple[str, str | Secret], ...] = tuple(
             sorted(
-                (name.removeprefix(KAFKA), value)
+                (name.removeprefix(KAFKA), Secret(value) if is_secret(name.removeprefix(KAFKA)) else value)
                 for name, value in self._given.items()
                 if name.startswith(KAFKA)
                 and name not in ("kafka.bootstrap.servers", "kafka.isolation.level", COMPRESSION)

@@ -110,7 +110,7 @@ def test_addresses(text: str, found: list[tuple[str, int]]) -> None:
         "h:70000",
         "h:x",
         "[::1",
-        "u@h",
+        "@h",
         "h/t",
         "h h",
         ":9092",

@@ -6,7 +6,7 @@ import contextlib
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -56,15 +56,28 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def apache_kafka(classes: str, path: Path) -> Iterator[str]:
-    """The bootstrap address of an Apache Kafka, its own controller."""
+def apache_kafka(
+    classes: str,
+    path: Path,
+    listeners: Mapping[str, int] | None = None,
+    more: Mapping[str, object] | None = None,
+    users: Sequence[str] = (),
+) -> Iterator[str]:
+    """The bootstrap address of an Apache Kafka, its own controller.
+
+    Args:
+        listeners: more of them: name -> port.
+        more: settings.
+        users: as `kafka-storage format --add-scram` takes them.
+    """
     port, controller = free_port(), free_port()
+    others = "".join(f",{name}://127.0.0.1:{number}" for name, number in (listeners or {}).items())
     settings = {
         "process.roles": "broker,controller",
         "node.id": 1,
         "controller.quorum.voters": f"1@127.0.0.1:{controller}",
         "controller.listener.names": "CONTROLLER",
-        "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}",
+        "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}{others}",
         "log.dirs": path / "kafka",
         "offsets.topic.replication.factor": 1,
         "offsets.topic.num.partitions": 1,
@@ -72,10 +85,12 @@ def apache_kafka(classes: str, path: Path) -> Iterator[str]:
         "transaction.state.log.min.isr": 1,
         "transaction.state.log.num.partitions": 1,
         "group.initial.rebalance.delay.ms": 0,
+        **(more or {}),
     }
     file = properties(path / "server.properties", settings)
     java = [str(java_home() / "bin" / "java"), "-cp", classes]
     formatting = ["kafka.tools.StorageTool", "format", "-t", "MkU3OEVBNTcwNTJENDM2Qg", "-c", str(file)]
+    formatting += [word for user in users for word in ("--add-scram", user)]
     subprocess.run(java + formatting, check=True, capture_output=True)
     broker = Java(classes, "kafka.Kafka", file)
     try:

@@ -23,6 +23,7 @@ from .acls import RemoteAcls
 from .appending import Appending, RemoteAppender
 from .arrivals import RemoteArrivals
 from .brokers import Brokers
+from .client_config import client_settings
 from .fetching import Fetching
 from .groups import RemoteCoordinator
 from .lookups import Lookups
@@ -40,12 +41,13 @@ class RemoteBackend:
     """Implements `port.Backend` over the brokers of a cluster.
 
     Args:
-        path: "kafka://host:port,host2:port".
-        settings: RemoteSettings, by their names.
+        path: "kafka://user@host:port,host2:port".
+        settings: RemoteSettings, by their names; `client_config` names a file with more.
         bootstrap: the addresses to begin with, if they are not in the path.
         on_lost: called when no broker answers, before a retry; see `Brokers`.
 
-    Raises BrokerUnavailable if no broker responds, InvalidArgument, UnknownSetting, InvalidSetting.
+    Raises BrokerUnavailable if no broker responds, TlsFailed, AuthenticationFailed, InvalidArgument,
+    UnknownSetting, InvalidSetting.
     """
 
     mode = "rw"
@@ -59,8 +61,9 @@ class RemoteBackend:
         on_lost: Callable[[], None] | None = None,
     ) -> None:
         self.path = path
-        self.settings = _checked(settings)
-        self._brokers = Brokers(path, bootstrap or addresses(path), self.settings, on_lost)
+        found = bootstrap or addresses(path)
+        self.settings = _checked(settings, "" if bootstrap else path)
+        self._brokers = Brokers(path, found, self.settings, on_lost)
         self._metadata = Metadata(self._brokers)
         self.splits = Lookups(self._brokers, self._metadata)
         self._fetching = Fetching(self._brokers, self._metadata, self.splits)
@@ -236,7 +239,7 @@ class RemoteBackend:
         raise UnsupportedByBackend("health is not available over the wire: see the brokers' metrics")
 
 
-def _checked(given: Mapping[str, Any]) -> RemoteSettings:
+def _checked(given: Mapping[str, Any], address: str) -> RemoteSettings:
     """Raises UnknownSetting, InvalidSetting; UnsupportedByBackend for a setting of a log directory."""
     for name in given:
         of_log = LogSettings.resolved(name, None) or TopicSettings.resolved(name, None)
@@ -245,4 +248,4 @@ def _checked(given: Mapping[str, Any]) -> RemoteSettings:
                 f"{name} is a setting of the log itself, which the brokers keep: pass it to `embedlog "
                 "serve`, or to create_topic and alter_topic for one topic"
             )
-    return RemoteSettings().with_changes(given)
+    return client_settings(given, address)

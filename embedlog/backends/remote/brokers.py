@@ -12,15 +12,18 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable
-from typing import Final, TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Final, TypeVar
 
-from ...errors import BrokerUnavailable, Closed, EmbedlogError, ForkedHandle
+from ...errors import BrokerUnavailable, Closed, EmbedlogError, ForkedHandle, TlsFailed
 from ...wire.error_codes import ErrorCode
 from ...wire.messages import Request, Response
 from .connection import Connection, NotKafka
 from .error_mapping import error_of
 from .settings import Address, RemoteSettings, shown_address
+
+if TYPE_CHECKING:
+    from .security import ClientSecurity
 
 T = TypeVar("T")
 R = TypeVar("R", bound=Response)
@@ -38,13 +41,15 @@ class Retry(Exception):
         self.error = error
 
 
-def check_code(code: int, what: str, message: str | None = None) -> None:
+def check_code(
+    code: int, what: str, message: str | None = None, names: Mapping[str, str] | None = None
+) -> None:
     """Raises Retry for a retriable code, the code's error for any other; nothing for 0.
 
-    `what` was asked; `message` is the broker's own message.
+    `what` was asked; `message` is the broker's own message; `names` as in `error_of`.
     """
     if code:
-        error = error_of(code, what, message)
+        error = error_of(code, what, message, names)
         if code in _KNOWN and ErrorCode(code).retriable:
             raise Retry(error)
         raise error
@@ -76,6 +81,16 @@ class Use:
             self._brokers.drop(self._connection)
 
 
+def security_of(settings: RemoteSettings) -> ClientSecurity | None:
+    if settings.security_protocol == "PLAINTEXT" and not (
+        settings.sasl_plain_username or settings.sasl_mechanism
+    ):
+        return None  # without the libraries of TLS, which take a while to import
+    from .security import ClientSecurity
+
+    return ClientSecurity.of(settings)
+
+
 class Brokers:
     """Connections to the brokers of one cluster. Thread-safe.
 
@@ -103,6 +118,7 @@ class Brokers:
         self._closing = threading.Event()
         self._forked = False
         self._idle_s = settings.connections_max_idle_ms / 1000
+        self._security = security_of(settings)
 
     # -- who is there ------------------------------------------------------------------------------------
 
@@ -145,7 +161,8 @@ class Brokers:
                 failures.append(error)
         if len(failures) == 1:
             raise failures[0]
-        kind = NotKafka if all(isinstance(each, NotKafka) for each in failures) else BrokerUnavailable
+        kinds = {type(each) for each in failures}
+        kind = kinds.pop() if len(kinds) == 1 else BrokerUnavailable
         raise kind(f"{self.path}: no broker responds: {'; '.join(map(str, failures))}") from failures[0]
 
     def retried(self, attempt: Callable[[float], T], timeout_ms: int | None = None) -> T:
@@ -161,7 +178,7 @@ class Brokers:
             error: EmbedlogError
             try:
                 return attempt(deadline)
-            except NotKafka:
+            except (NotKafka, TlsFailed):
                 self.check_open()
                 raise
             except Retry as again:
@@ -233,7 +250,8 @@ class Brokers:
                 idle = self._idle.get(address)
                 connection = idle.pop() if idle else None
             if connection is None:
-                connection = Connection(address, self.settings, min(deadline, time.monotonic() + _CONNECT_S))
+                limit = min(deadline, time.monotonic() + _CONNECT_S)
+                connection = Connection(address, self.settings, limit, self._security)
                 self.reaches_owner = connection.is_owner
                 break
             if connection.idle_since > oldest and connection.is_usable():

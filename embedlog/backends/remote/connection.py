@@ -9,19 +9,23 @@ must have the correlation id of the oldest request, and bytes that cannot be dec
 error the connection cannot be used again.
 
 The kernel keeps the time of calls that wait (SO_RCVTIMEO): Python's own timeouts cost a system call before
-each of them.
+each of them. Over TLS they are the only ones (security.py).
+
+With SASL it authenticates after ApiVersions, and again before the session's lifetime ends, with the next
+request that finds no other one under way (KIP-368).
 
 For one thread at a time, except `abort`, which makes that thread's request fail.
 """
 
 from __future__ import annotations
 
+import random
 import socket
 import struct
 import time
 from collections import deque
 from collections.abc import Mapping
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from ...errors import BrokerUnavailable, InvalidArgument, RequestTimedOut, UnsupportedByBackend
 from ...files import unix_sockets
@@ -36,6 +40,9 @@ from ...wire.owner_apis import LOG
 from ...wire.request_template import RequestTemplate
 from ...wire.schema import Api
 from .settings import Address, RemoteSettings, is_path, shown_address
+
+if TYPE_CHECKING:
+    from .security import ClientSecurity, TlsSocket
 
 R = TypeVar("R", bound=Response)
 
@@ -69,6 +76,8 @@ SPOKEN: Final[Mapping[str, tuple[int, int]]] = {
     "OffsetDelete": (0, 0),
     "OffsetFetch": (2, 7),
     "Produce": (3, 12),
+    "SaslAuthenticate": (0, 2),
+    "SaslHandshake": (1, 1),
     "SyncGroup": (0, 5),
     "TxnOffsetCommit": (5, 5),
     "WriteTxnMarkers": (1, 2),
@@ -83,6 +92,8 @@ _JOIN_BYTES: Final = 1 << 14  # a smaller request is sent as one piece
 _TIMEVAL: Final = struct.Struct("@ll")  # seconds, microseconds
 _LOOK: Final = int(socket.MSG_PEEK | socket.MSG_DONTWAIT)
 _PRECISION: Final = 0.01  # of a timeout: it is set again only if it differs by more
+_RENEWED: Final = (0.85, 0.95)  # of a session's lifetime, as Kafka's clients do
+_TLS_ALERT: Final = b"\x15\x03"  # how TLS answers to what is not TLS
 
 
 class NotKafka(BrokerUnavailable):
@@ -90,9 +101,16 @@ class NotKafka(BrokerUnavailable):
 
 
 class Connection:
-    """The constructor connects. Raises BrokerUnavailable, NotKafka, UnsupportedByBackend."""
+    """The constructor connects. Raises BrokerUnavailable, NotKafka, UnsupportedByBackend, TlsFailed,
+    AuthenticationFailed, and InvalidSetting for files of `security` that cannot be read."""
 
-    def __init__(self, address: Address, settings: RemoteSettings, deadline: float) -> None:
+    def __init__(
+        self,
+        address: Address,
+        settings: RemoteSettings,
+        deadline: float,
+        security: ClientSecurity | None = None,
+    ) -> None:
         self.address = address
         self.idle_since = 0.0
         self.is_owner = False  # of a log: it offers more than a broker (wire/owner_apis.py)
@@ -104,12 +122,20 @@ class Connection:
         self._next_id = 0
         self.transaction_version = 0  # the feature, of the cluster
         self._versions: dict[int, tuple[int, int]] = {}
+        self._greetings = 0  # the last request before those that need authentication
+        self._security = None if is_path(address) else security
+        self._has_tls = self._security is not None and self._security.has_tls
+        self._renew_at = 0.0  # of time.monotonic; 0: the session has no end
+        self._socket: socket.socket | TlsSocket
         try:
-            self._socket = _connected(address, max(deadline - time.monotonic(), 0.001))
-        except (OSError, UnicodeError) as error:
+            self._socket = connected = _connected(address, max(deadline - time.monotonic(), 0.001))
+            if self._has_tls and self._security is not None:
+                self._socket = self._security.wrapped(connected, address[0], deadline)
+        except (OSError, ValueError) as error:
             raise self._failed(error) from error
         try:
             self._negotiate(deadline)
+            self._authenticate(deadline)
         except BrokerUnavailable:
             self.close()
             raise
@@ -154,6 +180,8 @@ class Connection:
         self, request: Request, deadline: float, *, version: int | None = None, client_id: str | None = None
     ) -> None:
         """Send a request; `receive` returns its response."""
+        if self._renew_at:
+            self._renew(deadline)
         if version is None:
             version = self.version_of(request)
         try:
@@ -166,6 +194,8 @@ class Connection:
 
     def send_again(self, template: RequestTemplate, index: int, records: memoryview, deadline: float) -> None:
         """Send a produce request by its template; `receive_again` returns its response."""
+        if self._renew_at:
+            self._renew(deadline)
         self._send(template.request(self._expect(PRODUCE, template.version), index, records), deadline)
 
     def receive(self, response: type[R], deadline: float) -> R:
@@ -233,7 +263,10 @@ class Connection:
         if self._expected or self._received:
             return False
         try:
-            self._socket.recv(1, _LOOK)
+            if self._has_tls:
+                self._timeout_s = 0.0
+                return self._tls.is_quiet()
+            self._plain.recv(1, _LOOK)
         except BlockingIOError:
             return True
         except OSError:
@@ -252,7 +285,38 @@ class Connection:
         with no_fork:  # see runtime/forking.py
             self._socket.close()
 
+    def has_received(self) -> bool:
+        """Whether bytes of a response are here already, of which a poll of the socket does not tell."""
+        return bool(self._received) or (self._has_tls and self._tls.has_pending())
+
     # -- inside ------------------------------------------------------------------------------------------
+
+    @property
+    def _plain(self) -> socket.socket:
+        return self._socket  # type: ignore[return-value]
+
+    @property
+    def _tls(self) -> TlsSocket:
+        return self._socket  # type: ignore[return-value]
+
+    def _authenticate(self, deadline: float) -> None:
+        """By SASL, if the connection has it."""
+        self._greetings = self._next_id
+        self._renew_at = 0.0
+        if self._security is None or self._security.sasl is None:
+            return
+        lifetime_s = self._security.sasl.authenticate(
+            lambda request, response: self.exchange(request, response, deadline),
+            shown_address(self.address),
+            deadline - time.monotonic(),
+        )
+        self._greetings = self._next_id
+        if lifetime_s:
+            self._renew_at = time.monotonic() + lifetime_s * random.uniform(*_RENEWED)
+
+    def _renew(self, deadline: float) -> None:
+        if not self._expected and time.monotonic() >= self._renew_at:
+            self._authenticate(deadline)
 
     def _negotiate(self, deadline: float) -> None:
         """Learn the broker's versions."""
@@ -275,10 +339,16 @@ class Connection:
                 )
             version = older
 
-    def _failed(self, error: OSError | UnicodeError) -> BrokerUnavailable:
+    def _failed(self, error: OSError | ValueError) -> BrokerUnavailable:
         if isinstance(error, TimeoutError):
             hint = ": its process may be stopped" if is_path(self.address) else ""
             return RequestTimedOut(f"broker {shown_address(self.address)} did not respond in time{hint}")
+        if self._security is not None and isinstance(error, OSError):
+            of_tls = self._security.explained(error, shown_address(self.address), self.address[0])
+            if of_tls is not None:
+                return of_tls
+        if isinstance(error, ConnectionResetError | BrokenPipeError):
+            error = self._ended()
         return BrokerUnavailable(f"broker {shown_address(self.address)}: {error}")
 
     def _not_kafka(self, error: ProtocolError) -> NotKafka:
@@ -290,9 +360,12 @@ class Connection:
         if left <= 0:
             raise TimeoutError
         if abs(left - self._timeout_s) > left * _PRECISION:
-            timeout = _TIMEVAL.pack(int(left), max(int(left % 1 * 1e6), 1))
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeout)
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeout)
+            if self._has_tls:
+                self._socket.settimeout(left)
+            else:
+                timeout = _TIMEVAL.pack(int(left), max(int(left % 1 * 1e6), 1))
+                self._plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeout)
+                self._plain.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeout)
             self._timeout_s = left
 
     def _send(self, chunks: list[Chunk], deadline: float) -> None:
@@ -328,6 +401,11 @@ class Connection:
         except OSError as error:
             raise self._failed(error) from error
         except ProtocolError as error:
+            if bytes(received[:2]) == _TLS_ALERT and not self._greetings:
+                raise NotKafka(
+                    f"{shown_address(self.address)}: this port speaks TLS: use security_protocol "
+                    "SSL or SASL_SSL"
+                ) from None
             raise self._not_kafka(error) from error
 
     def _rest(self, begun: memoryview, size: int, deadline: float) -> memoryview:
@@ -361,7 +439,15 @@ class Connection:
             return received
 
     def _ended(self) -> OSError:
-        return ConnectionResetError("the broker closed the connection")
+        ended = "the broker closed the connection"
+        if is_path(self.address) or (self._greetings and self._next_id > self._greetings + 1):
+            pass
+        elif not self._greetings and not self._has_tls:  # before it said a word
+            ended += ": does this port speak TLS (security_protocol SSL)?"
+        elif self._security is None or self._security.sasl is None:
+            wants = "SASL_SSL" if self._has_tls else "SASL_PLAINTEXT"
+            ended += f" at the first request: does this port want SASL (security_protocol {wants})?"
+        return ConnectionResetError(ended)
 
 
 def _is_unsupported(frame: memoryview, pos: int) -> bool:

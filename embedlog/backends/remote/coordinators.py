@@ -73,17 +73,18 @@ class Coordinators:
 
         return self._brokers.retried(attempt, within + wait_ms)
 
-    def check(self, name: str, code: int, what: str) -> None:
+    def check(self, name: str, code: int, what: str, topic: str = "") -> None:
         """Raises as `check_code`; if the coordinator has moved, the next request looks it up."""
         if code in _MOVED:
             self._found.pop(name, None)
-        check_code(code, what)
+        kind = "transactional id" if self._of_transactions else "group"
+        check_code(code, what, names={kind: name, "topic": topic})
 
     def find(self, name: str, deadline: float) -> Address:
         """Look up a coordinator. For an attempt: raises Retry."""
         key_type, kind = (_TRANSACTION, "transactional id") if self._of_transactions else (_GROUP, "group")
         request = FindCoordinatorRequest(key=name, key_type=key_type)
         answer = self._brokers.ask_any(request, FindCoordinatorResponse, deadline)
-        check_code(answer.error_code, f"coordinator of {kind} {name!r}", answer.error_message)
+        check_code(answer.error_code, f"coordinator of {kind} {name!r}", answer.error_message, {kind: name})
         self._found[name] = address = answer.host, answer.port
         return address

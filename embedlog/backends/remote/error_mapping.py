@@ -6,6 +6,7 @@ a BrokerError, which keeps it. A message has Kafka's name of the code, and advic
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from ... import errors
@@ -100,27 +101,44 @@ _ADVICE: Final[dict[ErrorCode, str]] = {
     ErrorCode.COORDINATOR_NOT_AVAILABLE: "the group has no coordinator: retry",
     ErrorCode.NOT_COORDINATOR: "another broker coordinates the group: look it up, and retry there",
     ErrorCode.UNSUPPORTED_VERSION: "the broker does not have this version of the request",
-    ErrorCode.TOPIC_AUTHORIZATION_FAILED: "this client may not use the topic",
-    ErrorCode.GROUP_AUTHORIZATION_FAILED: "this client may not use the group",
-    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "this client may not do that to the cluster",
-    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "this client may not use the transactional id",
     ErrorCode.SECURITY_DISABLED: "start the brokers with authorizer_class_name=AclAuthorizer",
 }
 
+_FORBIDDEN: Final[dict[int, str]] = {
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: "topic",
+    ErrorCode.GROUP_AUTHORIZATION_FAILED: "group",
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "cluster",
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "transactional id",
+    ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED: "delegation token",
+}
 
-def error_of(code: int, what: str, details: str | None = None) -> errors.EmbedlogError:
+
+def error_of(
+    code: int, what: str, details: str | None = None, names: Mapping[str, str] | None = None
+) -> errors.EmbedlogError:
     """The error for a code that is not 0.
 
-    `what` names the request in a few words; `details` is the broker's own message, if any.
+    `what` names the request in a few words; `details` is the broker's own message, if any; `names` has the
+    topic, the group, the transactional id that it was about.
     """
+    if code in _FORBIDDEN:
+        kind = _FORBIDDEN[code]
+        name = (names or {}).get(kind, "")
+        of = f"{kind} {name!r}" if name else f"the {kind}"
+        return errors.AuthorizationFailed(
+            f"{what}: {ErrorCode(code).name} ({code}): the principal of this client may not do that with {of}"
+            + (f" [{details}]" if details else ""),
+            resource_type=kind,
+            resource=name,
+        )
     if code in _OWNERS:
         return _OWNERS[code](f"{what}: {details or 'the owner cannot write its files'}")
     known = ErrorCode(code) if code in set(ErrorCode) else None
     name = f"error {code}" if known is None else f"{known.name} ({code})"
     own = f" [{details}]" if details else ""
     if known in _OWN:
-        kind, advice = _OWN[known]
-        return kind(f"{what}: {name}: {advice}{own}")
+        of_code, advice = _OWN[known]
+        return of_code(f"{what}: {name}: {advice}{own}")
     advice = f": {_ADVICE[known]}" if known in _ADVICE else ""
     retriable = known is not None and known.retriable
     return errors.BrokerError(f"{what}: {name}{advice}{own}", code=code, retriable=retriable)

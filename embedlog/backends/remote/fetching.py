@@ -282,8 +282,9 @@ def _first_responses(asked: Sequence[Connection], limit: float) -> list[FetchRes
         poll = select.poll()
         for connection in asked:
             poll.register(connection.fileno(), select.POLLIN)
-        found = {fd for fd, _ in poll.poll(max(limit - time.monotonic(), 0) * 1000)}
-        ready = [connection for connection in asked if connection.fileno() in found] or asked
+        waits = not any(each.has_received() for each in asked)
+        found = {fd for fd, _ in poll.poll(max(limit - time.monotonic(), 0) * 1000 if waits else 0)}
+        ready = [each for each in asked if each.fileno() in found or each.has_received()] or asked
     return [connection.receive(FetchResponse, limit) for connection in ready]
 
 

@@ -288,7 +288,7 @@ class RemoteCoordinator:
                     if part.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and self._is_gone(found.name):
                         continue  # there is nothing left to commit
                     what = f"committing {found.name} {part.partition_index} for group {group!r}"
-                    self.coordinators.check(group, part.error_code, what)
+                    self.coordinators.check(group, part.error_code, what, found.name)
 
         self.coordinators.ask(group, request, OffsetCommitResponse, committed_all)
 
@@ -322,7 +322,7 @@ class RemoteCoordinator:
                 for part in topic.partitions:
                     if part.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                         continue
-                    self.coordinators.check(group, part.error_code, what)
+                    self.coordinators.check(group, part.error_code, what, topic.name)
                     if part.committed_offset >= 0:
                         found[TopicPartition(topic.name, part.partition_index)] = CommittedOffset(
                             part.committed_offset, part.committed_leader_epoch, part.metadata or ""
@@ -351,7 +351,7 @@ class RemoteCoordinator:
             self.coordinators.check(group, answer.error_code, what)
             for topic in answer.topics:
                 for part in topic.partitions:
-                    self.coordinators.check(group, part.error_code, what)
+                    self.coordinators.check(group, part.error_code, what, topic.name)
 
         self.coordinators.ask(group, request, OffsetDeleteResponse, deleted)
 

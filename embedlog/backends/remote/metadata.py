@@ -54,6 +54,7 @@ STALE: Final = frozenset(
     }
 )
 """Another broker may lead the partition by now."""
+_UNSEEN: Final = frozenset({ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.CLUSTER_AUTHORIZATION_FAILED})
 _SETTINGS_AGE: Final = 10  # times metadata_max_age_ms
 _MAX_SETTINGS: Final = 1_000  # topics in one request
 
@@ -167,7 +168,7 @@ class Metadata:
         """Raises as `check_code`; forgets the topic if its metadata may be out of date."""
         if code in STALE:
             self.forget(topic)
-        check_code(code, what, message)
+        check_code(code, what, message, {"topic": topic})
 
     def forget_controller(self) -> None:
         """Discard the controller's address, which is out of date."""
@@ -228,6 +229,8 @@ class Metadata:
             if result.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 self.forget(topic)
                 self._refresh(topic, deadline)
+            if result.error_code in _UNSEEN:
+                break  # who may write to a topic need not see its settings
             check_code(result.error_code, f"the settings of topic {topic!r}", result.error_message)
             found = _as_config(result, now)
         self._configs[topic] = found
@@ -257,7 +260,7 @@ class Metadata:
             if found.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 self.forget(topic)
                 raise TopicNotFound(f"no topic {topic!r} at {self._brokers.path}; create_topic creates one")
-            check_code(found.error_code, f"topic {topic!r}")
+            check_code(found.error_code, f"topic {topic!r}", names={"topic": topic})
             return self._views[topic]
         raise Retry(BrokerUnavailable(f"{self._brokers.path}: the response lacks topic {topic!r}"))
 

@@ -1,12 +1,16 @@
-"""The addresses of brokers, and the timeouts and limits of requests."""
+"""The addresses of brokers, the timeouts and limits of requests, and what a client proves itself with."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, ClassVar, Final, TypeAlias
+from urllib.parse import unquote
 
 from ...config import MAX_INT32, MIB, Settings
 from ...errors import InvalidArgument, shown
+from ...fields import Secret
+from ...synonyms import CLIENT, Synonyms, plain
+from .security_names import MECHANISMS, PROTOCOLS, translated
 
 SCHEME: Final = "kafka://"
 DEFAULT_PORT: Final = 9092
@@ -26,8 +30,11 @@ class RemoteSettings(Settings, frozen=True):
         "receive_message_max_bytes": {"low": 1024, "high": MAX_INT32},
         "request_timeout_ms": {"low": 1, "high": MAX_INT32},
         "retry_backoff_ms": {"low": 0, "high": MAX_INT32},
+        "sasl_mechanism": {"allowed": ("", *MECHANISMS)},
+        "security_protocol": {"allowed": PROTOCOLS},
         "session_timeout_ms": {"low": 1, "high": MAX_INT32},
     }
+    synonyms: ClassVar[Synonyms] = CLIENT
 
     client_id: str = "embedlog"
     connections_max_idle_ms: int = 540_000
@@ -38,7 +45,42 @@ class RemoteSettings(Settings, frozen=True):
     receive_message_max_bytes: int = 256 * MIB
     request_timeout_ms: int = 30_000
     retry_backoff_ms: int = 100
+    sasl_mechanism: str = ""
+    sasl_oauth_token_provider: object = None
+    sasl_oauthbearer_client_id: str = ""
+    sasl_oauthbearer_client_secret: Secret = Secret()
+    sasl_oauthbearer_scope: str = ""
+    sasl_oauthbearer_token_endpoint_url: str = ""
+    sasl_plain_password: Secret = Secret()
+    sasl_plain_username: str = ""
+    security_protocol: str = "PLAINTEXT"
     session_timeout_ms: int = 45_000
+    ssl_cafile: str = ""
+    ssl_certfile: str = ""
+    ssl_check_hostname: bool = True
+    ssl_ciphers: str = ""
+    ssl_keyfile: str = ""
+    ssl_password: Secret = Secret()
+
+    @classmethod
+    def parse(cls, given: Mapping[str, Any]) -> dict[str, Any]:
+        """As `Settings.parse`, of the names of Java's clients, too. Raises UnsupportedByBackend as well, for
+        what Kafka's clients have and this one has not."""
+        return super().parse(translated(given))
+
+    def changed(self) -> dict[str, Any]:
+        """Those that are not the defaults."""
+        defaults = type(self)().as_dict()
+        return {name: value for name, value in self.as_dict().items() if value != defaults[name]}
+
+
+def is_secret(typed: str) -> bool:
+    """Whether a setting's value must not be shown."""
+    name = plain(typed)
+    found = RemoteSettings.resolved(name, None)
+    if found is not None:
+        return isinstance(RemoteSettings.fields[found[0]], Secret)
+    return name == "sasl_jaas_config" or name.endswith(("password", "secret"))
 
 
 def is_path(address: Address) -> bool:
@@ -55,9 +97,38 @@ def shown_address(address: Address) -> str:
 
 
 def addresses(text: str) -> list[Address]:
-    """The brokers in "kafka://host:port,host2:port2". Raises InvalidArgument."""
-    found = [_address(part, text) for part in text.removeprefix(SCHEME).rstrip("/").split(",")]
+    """The brokers in "kafka://user@host:port,host2:port2". Raises InvalidArgument."""
+    _, hosts = _parts(text)
+    found = [_address(part, text) for part in hosts.split(",")]
     return list(dict.fromkeys(found))
+
+
+def user_of(text: str) -> str:
+    """The user's name in "kafka://user@host:port", or "". Raises InvalidArgument for a password there."""
+    user, _ = _parts(text)
+    return unquote(user)
+
+
+def without_password(text: str) -> str:
+    """An address as a message may show it."""
+    scheme, _, behind = text.rpartition("//")
+    before, at, hosts = behind.rpartition("@")
+    user, colon, _ = before.partition(":")
+    return f"{scheme}//{user}:...@{hosts}" if at and colon else text
+
+
+def _parts(text: str) -> tuple[str, str]:
+    """The user, still quoted, and the hosts."""
+    user, at, hosts = text.removeprefix(SCHEME).rstrip("/").rpartition("@")
+    if ":" in user:
+        raise InvalidArgument(
+            f"{shown(without_password(text))} has a password, which would be in logs and lists of processes: "
+            "leave it out of the address, and give it in the environment (EMBEDLOG_SASL_PASSWORD), in a file "
+            "(client_config), or as sasl_plain_password"
+        )
+    if at and not user:
+        raise _not_an_address(text)
+    return user, hosts
 
 
 def _address(part: str, text: str) -> Address:
@@ -79,5 +150,5 @@ def _address(part: str, text: str) -> Address:
 
 def _not_an_address(text: str) -> InvalidArgument:
     return InvalidArgument(
-        f"{shown(text)} is not an address of brokers: use kafka://host:9092 or kafka://host:9092,host2:9092"
+        f"{shown(without_password(text))} is not an address of brokers: use kafka://host:9092 or kafka://host:9092,host2:9092"
     )

@@ -219,7 +219,7 @@ class Topics:
         if code == ErrorCode.NOT_CONTROLLER:
             self._metadata.forget_controller()
         try:
-            check_code(code, f"topic {name!r}", message)
+            check_code(code, f"topic {name!r}", message, {"topic": name})
         except InvalidSetting as error:
             unknown = [key for key in settings if _own_name(key) not in TopicSettings.names()]
             raise (UnknownSetting(str(error)) if unknown else error) from None

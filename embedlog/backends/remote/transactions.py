@@ -131,7 +131,7 @@ class RemoteTransactions:
             for found in answer.topics:
                 for part in found.partitions:
                     what = f"committing {found.name} {part.partition_index} for group {group!r}"
-                    self._groups.coordinators.check(group, part.error_code, what)
+                    self._groups.coordinators.check(group, part.error_code, what, found.name)
 
         self._groups.coordinators.ask(group, request, TxnOffsetCommitResponse, committed_all)
 

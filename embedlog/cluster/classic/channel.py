@@ -2,6 +2,8 @@
 
     ask(request) -> connect if there is no connection -> send -> receive the size, then the response -> decode
 
+With a client's settings it is secured as every client's connection is (backends/remote/security.py).
+
 The timeout covers a whole exchange, however slowly its bytes arrive. After any error the connection is
 closed, since its state is unknown; the next request opens a new one. No request is retried here.
 
@@ -15,11 +17,14 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
-from ...errors import BrokerError, BrokerUnavailable, RequestTimedOut
+from ...backends.remote.brokers import security_of
+from ...backends.remote.client_config import client_settings
+from ...backends.remote.settings import Address
+from ...errors import AuthenticationFailed, BrokerError, BrokerUnavailable, RequestTimedOut
 from ...wire.apis import APIS
 from ...wire.apis.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from ...wire.error_codes import ErrorCode
@@ -27,10 +32,17 @@ from ...wire.errors import ProtocolError
 from ...wire.frames import decode_response_header, encode_request
 from ...wire.messages import Request, Response
 
+if TYPE_CHECKING:
+    from ...backends.remote.security import ClientSecurity
+    from ..zookeeper.contents import Broker
+
 _SIZE: Final = struct.Struct(">i")
 _PIECE: Final = 256 << 10
 _MAX_RESPONSE_BYTES: Final = 256 << 20
 _LAST_CORRELATION_ID: Final = (1 << 31) - 1
+
+_SASL: Final = {"SaslHandshake": range(1, 2), "SaslAuthenticate": range(3)}
+_RENEWED: Final = 0.85  # of a session's lifetime: then it connects again
 
 R = TypeVar("R", bound=Response)
 
@@ -41,15 +53,26 @@ class Channel:
     Args:
         timeout_s: for connecting, and for each exchange.
         client_id: sent to the broker.
+        security: of the connection; None for a plain one.
     """
 
-    def __init__(self, host: str, port: int, *, timeout_s: float, client_id: str) -> None:
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        *,
+        timeout_s: float,
+        client_id: str,
+        security: ClientSecurity | None = None,
+    ) -> None:
         self.host = host
         self.port = port
         self._timeout_s = timeout_s
         self._client_id = client_id
         self._lock = threading.Lock()
         self._socket: socket.socket | None = None
+        self._security = security
+        self._renew_at = 0.0  # of time.monotonic; 0: never
         self._correlation_id = 0
         self._versions: dict[int, tuple[int, int]] = {}
 
@@ -84,6 +107,8 @@ class Channel:
         with self._lock:
             try:
                 deadline = time.monotonic() + self._timeout_s + wait_s
+                if self._renew_at and time.monotonic() >= self._renew_at:
+                    self._disconnect()  # the session ends soon
                 if self._socket is None:
                     self._connect(deadline)
                 yield deadline
@@ -92,8 +117,15 @@ class Channel:
                 raise RequestTimedOut(
                     f"{self}: no response to {request.api.name} within {self._timeout_s + wait_s:g} s"
                 ) from error
+            except AuthenticationFailed:
+                self._disconnect()
+                raise
             except OSError as error:
                 self._disconnect()
+                if self._security is not None and (
+                    told := self._security.explained(error, str(self), self.host)
+                ):
+                    raise told from error
                 raise BrokerUnavailable(f"{self}: {request.api.name}: {error}") from error
             except ProtocolError as error:
                 self._disconnect()
@@ -102,8 +134,21 @@ class Channel:
     def _connect(self, deadline: float) -> None:
         self._socket = socket.create_connection((self.host, self.port), _seconds_left(deadline))
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        security = self._security
+        if security is not None and security.has_tls:
+            self._socket = security.handshaken(self._socket, self.host, deadline)
         response = self._exchange(ApiVersionsRequest(), ApiVersionsResponse, 0, deadline)
         self._versions = {each.api_key: (each.min_version, each.max_version) for each in response.api_keys}
+        self._renew_at = 0.0
+        if security is not None and security.sasl is not None:
+            lifetime_s = security.sasl.authenticate(
+                lambda request, kind: self._exchange(
+                    request, kind, self._choose(request, _SASL[request.api.name]), deadline
+                ),
+                str(self),
+                _seconds_left(deadline),
+            )
+            self._renew_at = time.monotonic() + lifetime_s * _RENEWED if lifetime_s else 0.0
 
     def _disconnect(self) -> None:
         if self._socket is not None:
@@ -141,6 +186,21 @@ class Channel:
         sock.settimeout(_seconds_left(deadline))
         sock.sendall(frame)
         return sock
+
+
+def security_from(client_config: str) -> ClientSecurity | None:
+    """From a file with a client's settings; None without one. Raises InvalidArgument, InvalidSetting."""
+    return security_of(client_settings({"client_config": client_config})) if client_config else None
+
+
+def address_for(broker: Broker, security: ClientSecurity | None) -> Address:
+    """The registered endpoint of the connections' security protocol; without one the plaintext one."""
+    wanted = "PLAINTEXT" if security is None else security.protocol
+    protocols: Mapping[str, str] = getattr(broker, "protocols", {})
+    for name, host, port in broker.endpoints:
+        if protocols.get(name, name) == wanted:
+            return host, port
+    return broker.host, broker.port
 
 
 def _seconds_left(deadline: float) -> float:

@@ -37,6 +37,7 @@ class ConnectorSettings(Settings, frozen=True):
     auto_commit_enable: bool = True
     auto_commit_interval_ms: int = 60_000
     auto_offset_reset: str = "largest"
+    client_config: str = ""
     client_id: str = "embedlog"
     consumer_id: str = ""
     consumer_timeout_ms: int = -1

@@ -160,6 +160,7 @@ class _Fetcher(threading.Thread):
             settings.socket_timeout_ms,
             settings.fetch_message_max_bytes,
             settings.client_id,
+            client_config=settings.client_config,
         )
 
     def run(self) -> None:

@@ -123,4 +123,10 @@ class GroupOffsets:
 
     def _connect(self, host: str, port: int) -> SimpleConsumer:
         settings = self._settings
-        return SimpleConsumer(host, port, settings.socket_timeout_ms, client_id=settings.client_id)
+        return SimpleConsumer(
+            host,
+            port,
+            settings.socket_timeout_ms,
+            client_id=settings.client_id,
+            client_config=settings.client_config,
+        )

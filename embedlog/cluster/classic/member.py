@@ -81,7 +81,7 @@ class ZooKeeperMember:
         self._stream = stream
         self._settings = settings
         self._internal = not settings.exclude_internal_topics
-        self._registry = Registry(zookeeper, group, self.rebalance_soon)
+        self._registry = Registry(zookeeper, group, self.rebalance_soon, settings.client_config)
         self._offsets = GroupOffsets(self._registry, settings)
         self._fetchers = Fetchers(self._registry.leaders, settings, self.commit_soon)
         self._changed = threading.Condition()

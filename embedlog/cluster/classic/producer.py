@@ -72,6 +72,8 @@ class Producer(Closing):
         num_retries, retry_backoff_ms: with zk_connect: how often a request is retried, and the pause before.
         request_timeout_ms: for connecting, and for each response.
         zk_session_timeout_ms: of the ZooKeeper session.
+        client_config: a file with settings of TLS and SASL for the brokers; with zk_connect their endpoints
+            of that security protocol are used.
 
     The documents' own names (`producer.type`, `queue.time`, `partitioner.class`) and those of Kafka 0.8 are
     accepted too: Producer(**{"producer.type": "async"}); synonyms.py lists them.
@@ -101,6 +103,7 @@ class Producer(Closing):
         request_timeout_ms: int = 10_000,
         zk_session_timeout_ms: int = 6_000,
         client_id: str = "embedlog",
+        client_config: str = "",
     ) -> None:
         if (zk_connect is None) == (broker_list is None):
             raise InvalidArgument("give zk_connect or broker_list, and not both")
@@ -108,6 +111,7 @@ class Producer(Closing):
             raise InvalidArgument("with broker_list the partition is random: a partitioner needs zk_connect")
         check_choice("producer_type", producer_type, _TYPES)
         check_text("client_id", client_id)
+        check_text("client_config", client_config)
         check_int("batch_size", batch_size, low=1)
         check_int("queue_size", queue_size, low=1)
         check_int("num_retries", num_retries, low=0)
@@ -131,7 +135,9 @@ class Producer(Closing):
         self._lock = threading.Lock()
         self._closed = False
         self._partitions: ZooKeeperPartitions | None = None
-        self.pool = ProducerPool(timeout_s=request_timeout_ms / 1000, client_id=client_id)
+        self.pool = ProducerPool(
+            timeout_s=request_timeout_ms / 1000, client_id=client_id, client_config=client_config
+        )
         self._sender: Sender
         if zk_connect is not None:
             from .zookeeper_partitions import ZooKeeperPartitions

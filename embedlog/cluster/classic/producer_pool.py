@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Final
 
 from ...errors import BrokerUnavailable, Closed, InvalidArgument, shown
-from .channel import Channel
+from .channel import Channel, security_from
 
 _KEPT: Final = 4
 
@@ -21,7 +21,8 @@ _KEPT: Final = 4
 class ProducerPool:
     """Thread-safe."""
 
-    def __init__(self, *, timeout_s: float, client_id: str) -> None:
+    def __init__(self, *, timeout_s: float, client_id: str, client_config: str = "") -> None:
+        self.security = security_from(client_config)
         self._timeout_s = timeout_s
         self._client_id = client_id
         self._lock = threading.Lock()
@@ -69,7 +70,9 @@ class ProducerPool:
             idle = self._idle.setdefault(broker, [])
             channel = idle.pop() if idle else None
         if channel is None:
-            channel = Channel(*address, timeout_s=self._timeout_s, client_id=self._client_id)
+            channel = Channel(
+                *address, timeout_s=self._timeout_s, client_id=self._client_id, security=self.security
+            )
         try:
             yield channel
         finally:

@@ -42,6 +42,7 @@ from ..coordination import BrokerAddress
 from ..zookeeper import contents, paths
 from ..zookeeper.client import ZooKeeper
 from ..zookeeper.contents import STATIC, Subscription
+from .channel import address_for, security_from
 from .topic_filter import compiled
 
 T = TypeVar("T")
@@ -59,8 +60,11 @@ class Registry:
         on_change: called in kazoo's thread when something that was read may have changed.
     """
 
-    def __init__(self, zookeeper: ZooKeeper, group: str, on_change: Callable[[], None]) -> None:
+    def __init__(
+        self, zookeeper: ZooKeeper, group: str, on_change: Callable[[], None], client_config: str = ""
+    ) -> None:
         self.zookeeper = zookeeper
+        self._security = security_from(client_config)
         self.group = group
         self._on_change = on_change
         self._members: dict[str, Subscription] = {}
@@ -274,7 +278,7 @@ class Registry:
             except CorruptZnode as error:
                 _logger.warning("Broker %d is skipped: %s", number, error)
             else:
-                found[number] = BrokerAddress(number, broker.host, broker.port, broker.rack)
+                found[number] = BrokerAddress(number, *address_for(broker, self._security), broker.rack)
         return found
 
     def _owned_by(self, consumer: str, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:

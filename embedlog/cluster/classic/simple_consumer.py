@@ -64,7 +64,7 @@ from ...wire.apis.offset_commit import (
 from ...wire.apis.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic, OffsetFetchResponse
 from ...wire.error_codes import ErrorCode
 from ..coordination import BrokerAddress
-from .channel import Channel
+from .channel import Channel, security_from
 
 __all__ = ["EARLIEST_TIME", "LATEST_TIME", "FetchRequest", "MessageSet", "SimpleConsumer"]
 
@@ -116,6 +116,7 @@ class SimpleConsumer(Closing):
         buffer_size: bytes that a fetch requests at first.
         client_id: sent to the broker.
         max_buffer_size: bytes that a fetch of message sets requests at most, before it fails.
+        client_config: a file with settings of TLS and SASL.
 
     Raises InvalidArgument, InvalidType. Every method may raise BrokerUnavailable, RequestTimedOut, and the
     error of the broker's code: one of embedlog's own, or BrokerError.
@@ -131,6 +132,7 @@ class SimpleConsumer(Closing):
         client_id: str = "embedlog",
         *,
         max_buffer_size: int = 64 * MIB,
+        client_config: str = "",
     ) -> None:
         check_text("host", host)
         check_int("port", port, low=1, high=65_535)
@@ -140,7 +142,13 @@ class SimpleConsumer(Closing):
         check_text("client_id", client_id)
         self._buffer_size = buffer_size
         self._max_buffer_size = max_buffer_size
-        self._channel = Channel(host, port, timeout_s=so_timeout_ms / 1000, client_id=client_id)
+        self._channel = Channel(
+            host,
+            port,
+            timeout_s=so_timeout_ms / 1000,
+            client_id=client_id,
+            security=security_from(client_config),
+        )
 
     def __repr__(self) -> str:
         return f"<embedlog.cluster.classic.SimpleConsumer {self._channel}>"

@@ -24,6 +24,7 @@ from ...runtime.wakeups import Wakeup
 from ..zookeeper import paths
 from ..zookeeper.client import ZooKeeper
 from ..zookeeper.contents import Broker, LeaderAndIsr, decode_number
+from .channel import address_for
 from .producer_data import BrokerPartition
 from .producer_pool import ProducerPool
 
@@ -97,7 +98,7 @@ class ZooKeeperPartitions:
                 node = self._zookeeper.get(paths.broker(int(name)), self._brokers_changed)
                 if node is not None:
                     broker = Broker.decode(node.data)
-                    found[int(name)] = (broker.host, broker.port)
+                    found[int(name)] = address_for(broker, self._pool.security)
             self._brokers = found
             self._pool.follow(found)
 
