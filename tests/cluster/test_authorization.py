@@ -26,7 +26,7 @@ from zookeepers import eventually
 
 import embedlog
 from embedlog.cluster import Broker
-from embedlog.errors import BrokerError, CorruptCheckpoint, InvalidSetting
+from embedlog.errors import AuthorizationFailed, CorruptCheckpoint, InvalidSetting
 from embedlog.security.acls import (
     CLUSTER_NAME,
     Binding,
@@ -214,7 +214,7 @@ def test_the_librarys_own_client(broker: Broker, authorizer: Authorizer) -> None
         log.append("mine", b"x")
         assert [record.value for record in log.read("mine", 0)] == [b"x"]
         assert log.topics() == ["mine"]
-        with pytest.raises(BrokerError, match="may not use the topic"):
+        with pytest.raises(AuthorizationFailed, match="topic 'theirs'"):
             log.append("theirs", b"x")
 
 
