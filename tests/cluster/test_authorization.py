@@ -381,6 +381,33 @@ def test_whoever_may_describe_is_told_why_not(broker: Broker, authorizer: Author
     assert "theirs" in broker.log.topics()
 
 
+def test_an_empty_name_does_not_hide_an_id(broker: Broker, authorizer: Authorizer) -> None:
+    authorizer.add(allow(TOPIC, "*") + allow(TOPIC, "theirs", permission=Permission.DENY))
+    with Wire(broker) as wire:
+
+        def answer(topic_id: bytes) -> tuple[str | None, int]:
+            asked = DeleteTopicsRequest(
+                topics=[DeleteTopicState(name="", topic_id=topic_id)], timeout_ms=1000
+            )
+            (found,) = wire.ask(asked, 6).responses
+            return found.name, found.error_code
+
+        assert answer(broker.context.topic_id("theirs")) == answer(bytes(range(16)))
+    assert "theirs" in broker.log.topics()
+
+
+def test_an_owners_socket_asks_nobody(tmp_path: Path) -> None:
+    with (
+        embedlog.open(tmp_path / "log", shared=True) as log,
+        Broker(log, authorizer_class_name="AclAuthorizer") as broker,
+        Wire(broker) as stranger,
+        Wire.to_owner(tmp_path / "log") as owner,
+    ):
+        log.create_topic("mine")
+        assert stranger.produce("mine", batch_of(b"x")).error_code == REFUSED
+        assert owner.produce("mine", batch_of(b"x")).error_code == 0
+
+
 # -- administration ------------------------------------------------------------------------------------------
 
 

@@ -97,9 +97,8 @@ class FetchHandlers:
             session, requested = self._sessions.begin(request, context.version, self._broker.topic_name)
         except ApiError as error:
             return FetchResponse(error_code=error.code)
-        access = self._broker.access_of(context.connection, "Fetch")
-        if access is not None:
-            requested = authorized(access, context.version, request, requested)
+        if self._broker.access is not None:
+            requested = authorized(self._broker.access, context, request, requested)
         max_bytes = min(max(request.max_bytes, 0), self._broker.settings.fetch_max_bytes)
 
         def read() -> list[ReadResult]:

@@ -169,7 +169,9 @@ class TopicHandlers:
 
     def _delete_topics(self, version: int, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
         asked = request.topics or [DeleteTopicState(name=name) for name in request.topic_names]
-        named = [topic.name or self._broker.topic_name(topic.topic_id) for topic in asked]
+        named = [
+            self._broker.topic_name(topic.topic_id) if topic.name is None else topic.name for topic in asked
+        ]
         counts = Counter(named)
         results = []
         for topic, name in zip(asked, named, strict=True):
