@@ -18,7 +18,6 @@ import logging
 import os
 import re
 import stat
-import tomllib
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
@@ -144,6 +143,8 @@ def _own(where: str, given: Mapping[str, str]) -> dict[str, str]:
 
 
 def _from_toml(where: str, data: bytes) -> dict[str, Any]:
+    import tomllib  # slow to import
+
     try:
         return dict(_flat(tomllib.loads(data.decode())))
     except UnicodeDecodeError:

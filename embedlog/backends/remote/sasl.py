@@ -36,6 +36,7 @@ _MAX_BYTES: Final = 1 << 16
 _MAX_ITERATIONS: Final = 1_000_000  # about a second; Kafka's own brokers allow 16,384
 _ITERATIONS: Final = re.compile(r"(?:.*,)?i=([0-9]{1,20})(?:,.*)?", re.DOTALL)
 _MAX_STEPS: Final = 8
+_SHOWN: Final = 500
 
 
 class Exchange(Protocol):
@@ -116,8 +117,13 @@ class Sasl:
 
     def _refused(self, where: str, answer: SaslAuthenticateResponse) -> str:
         who = "the token" if self._tokens else f"the user {shown(self._settings.sasl_plain_username)}"
-        details = f": {shown(answer.error_message)}" if answer.error_message else ""
+        details = f": {_said(answer.error_message)}" if answer.error_message else ""
         return f"broker {where} does not accept {who} ({self.mechanism}){details}"
+
+
+def _said(text: str) -> str:
+    """The words of a broker, which is not trusted yet."""
+    return repr(text[:_SHOWN])
 
 
 def _plain(user: str, password: str) -> Said:
@@ -129,7 +135,9 @@ def _oauth(token: Token, where: str) -> Said:
     refusal = yield f"n,,\x01auth=Bearer {token.value}{extensions}\x01\x01".encode()
     if refusal:
         yield b"\x01"  # the broker then says what is wrong
-        raise AuthenticationFailed(f"broker {where} does not accept the token: {shown(refusal)}")
+        raise AuthenticationFailed(
+            f"broker {where} does not accept the token: {_said(refusal.decode('utf-8', 'replace'))}"
+        )
 
 
 def _scram(mechanism: str, user: str, password: str, where: str) -> Said:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, ClassVar, Final, TypeAlias
-from urllib.parse import unquote
 
 from ...config import MAX_INT32, MIB, Settings
 from ...errors import InvalidArgument, shown
@@ -106,6 +105,10 @@ def addresses(text: str) -> list[Address]:
 def user_of(text: str) -> str:
     """The user's name in "kafka://user@host:port", or "". Raises InvalidArgument for a password there."""
     user, _ = _parts(text)
+    if "%" not in user:
+        return user
+    from urllib.parse import unquote  # slow to import
+
     return unquote(user)
 
 
