@@ -39,6 +39,7 @@ class Fields:
     """The base: fields are given to the constructor in the order of their definition, or by name."""
 
     fields: ClassVar[dict[str, Any]] = {}  # name -> default, as defined
+    secrets: ClassVar[frozenset[str]] = frozenset()  # names of those whose values are not shown
 
     def __init_subclass__(cls, *, frozen: bool = False) -> None:
         own = {
@@ -77,7 +78,10 @@ class Fields:
         return {name: getattr(self, name) for name in self.fields}
 
     def __repr__(self) -> str:
-        shown = ", ".join(f"{name}={value!r}" for name, value in self.as_dict().items())
+        shown = ", ".join(
+            f"{name}={'[hidden]' if name in self.secrets and value else repr(value)}"
+            for name, value in self.as_dict().items()
+        )
         return f"{type(self).__qualname__}({shown})"
 
     def __eq__(self, other: object) -> bool:

@@ -17,7 +17,7 @@ from ..store.store import Store
 from ..wire.error_codes import ErrorCode
 from .api_errors import ApiError
 from .connection import Connection
-from .coordination import Coordination
+from .coordination import BrokerAddress, Coordination
 from .group_settings import GroupConfigs
 from .meter import Meter
 from .producer_id_block import ProducerIdBlock
@@ -130,6 +130,11 @@ class BrokerContext:
             raise ApiError(
                 ErrorCode.UNKNOWN_LEADER_EPOCH, f"the leader epoch is {current}, not {leader_epoch} yet"
             )
+
+    def brokers_for(self, connection: Connection) -> list[BrokerAddress]:
+        """The live brokers, at the listener that a client came through; without those that do not have it."""
+        at = [broker.at(connection.listener.name) for broker in self.coordination.brokers()]
+        return [broker for broker in at if broker is not None]
 
     def queue_groups(self) -> set[str]:
         """The share groups that have begun to read a topic, those of the library's queues included."""
