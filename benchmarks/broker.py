@@ -69,23 +69,30 @@ def serving(kind: str, where: Path) -> Iterator[Served]:
         process.communicate("")
 
 
-def _connected(port: int) -> socket.socket:
+def connected(port: int) -> socket.socket:
     connection = socket.create_connection(("127.0.0.1", port))
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return connection
 
 
-def _frame(request: ProduceRequest | FetchRequest | MetadataRequest, version: int) -> bytes:
+def frame_of(request: ProduceRequest | FetchRequest | MetadataRequest, version: int) -> bytes:
     return b"".join(map(bytes, encode_request(request, version, 1, "bench")))  # type: ignore[arg-type]
 
 
-def _produce(batch: bytes) -> bytes:
+def produce(batch: bytes) -> bytes:
     data = [PartitionProduceData(index=0, records=batch)]
     topics = [TopicProduceData(name=_TOPIC, partition_data=data)]
-    return _frame(ProduceRequest(acks=1, timeout_ms=10_000, topic_data=topics), 9)
+    return frame_of(ProduceRequest(acks=1, timeout_ms=10_000, topic_data=topics), 9)
 
 
-def _receive_frame(connection: socket.socket, buffer: bytearray) -> int:
+def fetch(offset: int, size: int) -> bytes:
+    """The frame of a request for a batch of that size."""
+    part = FetchPartition(fetch_offset=offset, partition_max_bytes=size)
+    topics = [FetchTopic(topic=_TOPIC, partitions=[part])]
+    return frame_of(FetchRequest(max_wait_ms=0, min_bytes=1, topics=topics), _FETCH_VERSION)
+
+
+def receive_frame(connection: socket.socket, buffer: bytearray) -> int:
     """Receive one frame into the buffer. Returns its size in bytes."""
     received = connection.recv_into(buffer)
     size = FRAME.unpack_from(buffer)[0] + FRAME.size
@@ -95,17 +102,17 @@ def _receive_frame(connection: socket.socket, buffer: bytearray) -> int:
     return int(size)
 
 
-def _make_topic(connection: socket.socket) -> None:
+def make_topic(connection: socket.socket) -> None:
     request = MetadataRequest(topics=[MetadataRequestTopic(name=_TOPIC)])
-    connection.sendall(_frame(request, 4))
-    _receive_frame(connection, bytearray(1 << 16))
+    connection.sendall(frame_of(request, 4))
+    receive_frame(connection, bytearray(1 << 16))
 
 
 # -- small requests ------------------------------------------------------------------------------------
 
 
 def _requests(connections: int, ahead: int, seconds: float) -> Row:
-    small = _produce(bytes(encode_batch([(None, b"x" * 100, (), 1_700_000_000_000)])))
+    small = produce(bytes(encode_batch([(None, b"x" * 100, (), 1_700_000_000_000)])))
     at_once = f", {ahead} sent ahead" if ahead > 1 else ""
     title = f"{len(small)} B produce requests, {connections} connection{'s'[: connections > 1]}{at_once}"
     measured = partial(_request_rate, frame=small, connections=connections, ahead=ahead, seconds=seconds)
@@ -121,12 +128,12 @@ def _request_rate(kind: str, *, frame: bytes, connections: int, ahead: int, seco
     @contextmanager
     def prepare(where: Path) -> Iterator[Work]:
         with serving(kind, where) as served, ExitStack() as stack:
-            sockets = [stack.enter_context(_connected(served.port)) for _ in range(connections)]
+            sockets = [stack.enter_context(connected(served.port)) for _ in range(connections)]
             if kind == "broker":
-                _make_topic(sockets[0])
+                make_topic(sockets[0])
             buffer = bytearray(1 << 16)
             sockets[0].sendall(frame)
-            answer = _receive_frame(sockets[0], buffer)
+            answer = receive_frame(sockets[0], buffer)
 
             def work() -> Sample:
                 before = cpu_seconds(served.pid)
@@ -165,14 +172,14 @@ def _exchange(
 
 
 def _latency(percentile: int, seconds: float) -> Row:
-    small = _produce(bytes(encode_batch([(None, b"x" * 100, (), 1_700_000_000_000)])))
+    small = produce(bytes(encode_batch([(None, b"x" * 100, (), 1_700_000_000_000)])))
 
     def measured(kind: str) -> Prepare:
         @contextmanager
         def prepare(where: Path) -> Iterator[Work]:
-            with serving(kind, where) as served, _connected(served.port) as connection:
+            with serving(kind, where) as served, connected(served.port) as connection:
                 if kind == "broker":
-                    _make_topic(connection)
+                    make_topic(connection)
                 buffer = bytearray(1 << 16)
 
                 def work() -> Sample:
@@ -181,7 +188,7 @@ def _latency(percentile: int, seconds: float) -> Row:
                     started = before = time.perf_counter()
                     while before - started < seconds:
                         connection.sendall(small)
-                        _receive_frame(connection, buffer)
+                        receive_frame(connection, buffer)
                         now = time.perf_counter()
                         took.append(now - before)
                         before = now
@@ -202,14 +209,14 @@ def _latency(percentile: int, seconds: float) -> Row:
 
 
 def _large_produce(times: int) -> Row:
-    frame = _produce(bytes(encode_batch([(None, bytes(1024), (), 1_700_000_000_000)] * 1000)))
+    frame = produce(bytes(encode_batch([(None, bytes(1024), (), 1_700_000_000_000)] * 1000)))
 
     def measured(kind: str) -> Prepare:
         @contextmanager
         def prepare(where: Path) -> Iterator[Work]:
-            with serving(kind, where) as served, _connected(served.port) as connection:
+            with serving(kind, where) as served, connected(served.port) as connection:
                 if kind == "broker":
-                    _make_topic(connection)
+                    make_topic(connection)
                 buffer = bytearray(1 << 16)
 
                 def work() -> Sample:
@@ -217,7 +224,7 @@ def _large_produce(times: int) -> Row:
                     for _ in range(times):
                         connection.sendall(frame)
                         if kind == "broker":
-                            _receive_frame(connection, buffer)
+                            receive_frame(connection, buffer)
                         else:
                             connection.recv(4)
                     took = time.perf_counter() - started
@@ -238,24 +245,19 @@ def _large_produce(times: int) -> Row:
 def _large_fetch(times: int) -> Row:
     batch = bytes(encode_batch([(None, bytes(1024), (), 1_700_000_000_000)] * 1000))
 
-    def asking(offset: int) -> bytes:
-        part = FetchPartition(fetch_offset=offset, partition_max_bytes=len(batch))
-        topics = [FetchTopic(topic=_TOPIC, partitions=[part])]
-        return _frame(FetchRequest(max_wait_ms=0, min_bytes=1, topics=topics), _FETCH_VERSION)
-
     def measured(kind: str) -> Prepare:
         @contextmanager
         def prepare(where: Path) -> Iterator[Work]:
-            with serving(kind, where) as served, _connected(served.port) as connection:
+            with serving(kind, where) as served, connected(served.port) as connection:
                 buffer = bytearray(2 * MIB)
                 asks = [b"next"]
                 if kind == "broker":
-                    _make_topic(connection)
-                    frame = _produce(batch)
+                    make_topic(connection)
+                    frame = produce(batch)
                     for _ in range(64):
                         connection.sendall(frame)
-                        _receive_frame(connection, buffer)
-                    asks = [asking(number * 1000) for number in range(64)]
+                        receive_frame(connection, buffer)
+                    asks = [fetch(number * 1000, len(batch)) for number in range(64)]
 
                 def work() -> Sample:
                     moved = 0
@@ -264,7 +266,7 @@ def _large_fetch(times: int) -> Row:
                         for number in range(times):
                             connection.sendall(asks[number % len(asks)])
                             if kind == "broker":
-                                moved += _receive_frame(connection, buffer)
+                                moved += receive_frame(connection, buffer)
                             else:
                                 left = MIB
                                 while left:

@@ -39,6 +39,7 @@ _FAMILIES = (
     "protocol",
     "broker",
     "clients",
+    "tls",
     "command_line",
     "mirroring",
 )

@@ -93,11 +93,26 @@ def broker() -> None:
         sys.stdin.read()
 
 
+def broker_with_tls() -> None:
+    """embedlog's broker, with TLS; DIR/tls has the certificates."""
+    from embedlog.cluster import Broker
+    from embedlog.security.certificates import Certificates
+
+    where = sys.argv[2]
+    keystore = Certificates(f"{where}/tls", "bench").of_broker(["127.0.0.1"])
+    settings = {"listeners": "SSL://127.0.0.1:0", "ssl_keystore_location": keystore}
+    with Broker(f"{where}/log", max_message_bytes=64 * MIB, **settings) as serving:
+        print(serving.port, flush=True)
+        sys.stdin.read()
+
+
 def main() -> None:
     """Serve as the arguments say."""
     kind = sys.argv[1]
     if kind == "broker":
         broker()
+    elif kind == "tls":
+        broker_with_tls()
     elif kind == "uvloop":
         import uvloop
 

@@ -9,6 +9,7 @@ import select
 import signal
 import socket
 import sys
+from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any, Final, Self
 
@@ -35,11 +36,14 @@ class Stopped(BaseException):
 class Stop:
     """Waits for the signals of `stops`. Until `is_awaited` is set they raise Stopped.
 
+    reloads: SIGHUP is not one that ends the command, but one for which `wait` calls its argument.
+
     After `wait`, the second signal has its usual effect, for a user who does not want to wait.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, reloads: bool = False) -> None:
         self.is_awaited = False
+        self._reloads = reloads
         self._wakes, self._woken = socket.socketpair()
         for end in (self._wakes, self._woken):
             end.setblocking(False)
@@ -47,7 +51,9 @@ class Stop:
 
     def __enter__(self) -> Self:
         self._fd_before = signal.set_wakeup_fd(self._wakes.fileno(), warn_on_full_buffer=False)
-        self._before = {number: signal.signal(number, self._got) for number in stops()}
+        # SIGHUP is taken even if it was ignored, as nohup has it: that is how daemons are told.
+        signals = [*stops(), signal.SIGHUP] if self._reloads else stops()
+        self._before = {number: signal.signal(number, self._got) for number in signals}
         return self
 
     def __exit__(
@@ -60,9 +66,10 @@ class Stop:
         self._wakes.close()
         self._woken.close()
 
-    def wait(self) -> int:
-        """Wait for one of the signals. Returns which one came."""
-        number = self.next()
+    def wait(self, reload: Callable[[], object] = lambda: None) -> int:
+        """Wait for one of the signals. Returns which one came. For SIGHUP: see `reloads`."""
+        while (number := self.next()) == signal.SIGHUP:
+            reload()
         self._restore()
         return number
 

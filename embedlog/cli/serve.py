@@ -13,10 +13,12 @@ from typing import Any, Final
 
 from .. import __version__
 from ..cluster import Broker
+from ..cluster.listeners import Listener, is_own
 from ..cluster.settings import BrokerSettings
 from ..config import UNLIMITED, LogSettings, TopicSettings
 from ..errors import InvalidArgument, StorageError
 from ..files.names import INTERNAL_TOPICS
+from ..security.protocol import SecurityProtocol
 from ..synonyms import BROKER_ARGUMENTS, plain
 from .arguments import add_command, add_directory, add_json, count, settings
 from .long_running import FORMATS, LAST_PORT, LEVELS, Stop, Stopped, log_messages, port
@@ -28,7 +30,7 @@ _DESCRIPTION = """\
 Serve a log directory, created if missing, to Kafka clients (confluent-kafka, aiokafka, kafka-python, kcat,
 Java). The broker is the directory's writer; other processes on this machine can read the files meanwhile.
 SIGTERM or Ctrl-C stops it: it takes no new connections, answers the requests in progress, makes everything
-durable and exits with 0.
+durable and exits with 0. SIGHUP has it read its certificates again, unless it runs in a terminal.
 
 There is no authentication yet: only this machine can connect, unless --allow-remote is given."""
 _LOCK = (
@@ -37,6 +39,12 @@ _LOCK = (
 )
 _NOT_OVER_WIRE: Final = "it is the broker itself: give the directory to serve, and --port"
 _PORT: Final = 9092
+_PROTOCOLS: Final = {
+    SecurityProtocol.PLAINTEXT: "plaintext",
+    SecurityProtocol.SSL: "TLS",
+    SecurityProtocol.SASL_PLAINTEXT: "plaintext, with passwords",
+    SecurityProtocol.SASL_SSL: "TLS, with passwords",
+}
 _SECTIONS: Final = ("broker", "log", "topics", "serve")
 
 # What a configuration file may hold besides settings: the flags with a value, and their types.
@@ -126,7 +134,8 @@ def run(args: argparse.Namespace, ui: UI) -> int:
     options = _options(args)
     log_messages(options.pop("log_format", "text"), options.pop("log_level", "warning"))
     raise_open_files()
-    with Stop() as stop, contextlib.ExitStack() as ends:
+    # From a terminal, SIGHUP says that it was closed, which ends the broker.
+    with Stop(reloads=not ui.out.isatty()) as stop, contextlib.ExitStack() as ends:
         try:
             if args.with_zookeeper:
                 options.setdefault("zookeeper", _ZOOKEEPER)
@@ -137,7 +146,7 @@ def run(args: argparse.Namespace, ui: UI) -> int:
             return 0
         with broker:
             _began(args, ui, broker)
-            if stop.wait() == signal.SIGINT and ui.out.isatty():
+            if stop.wait(broker.reload_certificates) == signal.SIGINT and ui.out.isatty():
                 ui.line()  # the terminal has written ^C
     served = broker.server.accepted
     if args.json:
@@ -214,6 +223,7 @@ def _began(args: argparse.Namespace, ui: UI, broker: Broker) -> None:
                 "listening": broker.bootstrap_servers,
                 "host": broker.host,
                 "port": broker.port,
+                "listeners": [f"{each.name}://{_address(each.host, each.port)}" for each in broker.listeners],
                 "metrics_port": broker.metrics_port,
                 "broker_id": broker.address.node_id,
                 "cluster_id": cluster_id,
@@ -233,7 +243,6 @@ def _began(args: argparse.Namespace, ui: UI, broker: Broker) -> None:
         ui.flush()
         return
     how = "" if recovery.clean else "recovered after a crash, "
-    where = f"{_address(broker.host, broker.port)} (plaintext, {_who(broker)})"
     ui.line(f"embedlog    {__version__} · broker {broker.address.node_id} · cluster {cluster_id}")
     ui.line(
         f"log         {args.directory} · {counted(len(topics), 'topic')}, "
@@ -246,10 +255,14 @@ def _began(args: argparse.Namespace, ui: UI, broker: Broker) -> None:
     ui.line(f"retention   {_retention(defaults)}")
     ui.line(f"durability  {_durability(defaults)}")
     if broker.metrics_port is not None:
-        ui.line(f"metrics     http://{_address(broker.host, broker.metrics_port)}/metrics and /health")
+        scheme = "https" if broker.settings.metrics_ssl else "http"
+        ui.line(f"metrics     {scheme}://{_address(broker.host, broker.metrics_port)}/metrics and /health")
     if broker.bootstrap_servers != _address(broker.host, broker.port):
         ui.line(f"advertised  {broker.bootstrap_servers}, which is where clients connect to")
-    ui.line(f"listening   {where}")
+    for listener in broker.listeners:
+        name = f"{listener.name} · " if len(broker.listeners) > 1 else ""
+        where = f"{name}{_address(listener.host, listener.port)}"
+        ui.line(f"listening   {where} ({_PROTOCOLS[listener.protocol]}, {_who(broker, listener)})")
     ui.flush()
 
 
@@ -257,8 +270,11 @@ def _address(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def _who(broker: Broker) -> str:
-    return "this machine only" if broker.is_local else "open to other machines, without authentication"
+def _who(broker: Broker, listener: Listener) -> str:
+    if is_own(listener.host):
+        return "this machine only"
+    authenticates = listener.protocol.has_sasl or broker.asks_for_certificates(listener)
+    return "open to other machines" + ("" if authenticates else ", without authentication")
 
 
 def _retention(defaults: TopicSettings) -> str:

@@ -13,7 +13,6 @@ requests that have begun, leave the cluster, close groups and log.
 from __future__ import annotations
 
 import contextlib
-import ipaddress
 import logging
 import os
 import shutil
@@ -21,12 +20,12 @@ import tempfile
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from ..backends.local import WriterBackend
 from ..config import LogSettings, TopicSettings, sorted_settings
-from ..errors import Closed, InvalidArgument, ReadOnly, counted
+from ..errors import Closed, InvalidArgument, InvalidSetting, ReadOnly, counted
 from ..files.filesystem import default_open_files
 from ..groups.share_coordinator import ShareGroupCoordinator
 from ..log import Log
@@ -41,12 +40,21 @@ from .broker_channel import BrokerClient
 from .broker_context import BrokerContext
 from .coordination import BrokerAddress, Coordination, SingleBroker, check_standalone
 from .dispatch import Dispatcher
-from .listeners import Listener, inter_broker_listener, listener_of, parse_listeners
+from .listeners import (
+    Listener,
+    inter_broker_listener,
+    is_of_a_listener,
+    is_own,
+    listener_of,
+    parse_listeners,
+    settings_by_listener,
+)
 from .marker_sender import MarkerSender
 from .meter import Meter
 from .metrics import MetricsServer
 from .server import Bound, Server, bind, room_for_connections
 from .settings import BrokerSettings
+from .tls_context import ListenerTls
 
 logger = logging.getLogger(__name__)
 
@@ -112,6 +120,7 @@ class Broker(Closing):
         given = [each for each in (host, port, advertised_host, advertised_port) if each is not None]
         check_flag("allow_remote", allow_remote)
         layout = {"layout": settings.pop("layout")} if "layout" in settings else {}
+        of_listeners = {name: settings.pop(name) for name in list(settings) if is_of_a_listener(name)}
         of_broker, *of_log_and_topics = sorted_settings(settings, BrokerSettings, LogSettings, TopicSettings)
         of_log = layout | of_log_and_topics[0] | of_log_and_topics[1]
         self.settings = BrokerSettings().with_changes(of_broker)
@@ -129,8 +138,9 @@ class Broker(Closing):
         else:
             listeners = parse_listeners(self.settings)
         main = listeners.index(inter_broker_listener(self.settings, listeners))
+        self._tls = _tls_of(listeners, self.settings, of_listeners)
         for listener in listeners:
-            if not (allow_remote or _is_own(listener.host)):
+            if not (allow_remote or is_own(listener.host)):
                 raise InvalidArgument(
                     f"{listener.host or 'every address'} may be reached from other machines, and "
                     f"{_OPEN_TO_ALL}. Give allow_remote=True (on the command line --allow-remote) if that is "
@@ -144,10 +154,14 @@ class Broker(Closing):
             for listener in listeners:
                 bound.append((bind(listener.host, listener.port), listener))
                 undo.callback(bound[-1][0].close)
-            self._server = Server(bound, self.settings)
+            self._server = Server(bound, self.settings, tls=self._tls)
             undo.callback(self._server.stop, 0)
             self._listener = self._server.listeners[main]
-            self._metrics = None if metrics_port is None else MetricsServer(self._listener.host, metrics_port)
+            self._metrics = (
+                None
+                if metrics_port is None
+                else MetricsServer(self._listener.host, metrics_port, self._tls_of_metrics())
+            )
             if self._metrics is not None:
                 undo.callback(self._metrics.stop)
             if isinstance(path, Log):
@@ -184,6 +198,10 @@ class Broker(Closing):
                 self._listener.advertised_host,
                 self._listener.advertised_port,
                 self.settings.broker_rack or None,
+                tuple(
+                    (each.name, each.advertised_host, each.advertised_port)
+                    for each in sorted(self._server.listeners, key=lambda each: each is not self._listener)
+                ),
             )
             meter = None if self._metrics is None else Meter()
             coordination: Coordination
@@ -192,8 +210,9 @@ class Broker(Closing):
                 coordination = SingleBroker(store, address)
                 transactions = self.log.backend.transactions
             else:
+                protocols = {each.name: each.protocol.value for each in self._server.listeners}
                 coordination = undo.enter_context(
-                    _registered(store, address, self.settings, zookeeper, zookeeper_auth)
+                    _registered(store, address, protocols, self.settings, zookeeper, zookeeper_auth)
                 )
                 client = BrokerClient(self.settings.inter_broker_client_config)
                 sender = MarkerSender(coordination, client)
@@ -263,7 +282,7 @@ class Broker(Closing):
     @property
     def is_local(self) -> bool:
         """Whether only this machine reaches it."""
-        return all(_is_own(listener.host) for listener in self._server.listeners)
+        return all(is_own(listener.host) for listener in self._server.listeners)
 
     @property
     def metrics_port(self) -> int | None:
@@ -274,6 +293,30 @@ class Broker(Closing):
     def bootstrap_servers(self) -> str:
         """ "host:port", as clients are configured."""
         return str(self.address)
+
+    def asks_for_certificates(self, listener: Listener) -> bool:
+        """Whether only clients with a certificate connect there."""
+        tls = self._tls.get(listener.name)
+        return tls is not None and tls.requires_certificates
+
+    def reload_certificates(self) -> None:
+        """Read the files of certificates again that have changed, now rather than at the next connection.
+
+        Connections go on with what they have. Files that cannot be used are logged.
+        """
+        for tls in self._tls.values():
+            tls.reload()
+
+    def _tls_of_metrics(self) -> ListenerTls | None:
+        """What the metrics port shares with a listener. Raises InvalidSetting."""
+        if not self.settings.metrics_ssl:
+            return None
+        for listener in (self._listener, *self._server.listeners):
+            if listener.name in self._tls:
+                return self._tls[listener.name]
+        raise InvalidSetting(
+            "metrics_ssl needs a listener with TLS, whose certificate the metrics port shows"
+        )
 
     def check_open(self) -> None:
         """Raises Closed."""
@@ -293,6 +336,18 @@ class Broker(Closing):
         self._undo.close()
 
 
+def _tls_of(
+    listeners: Sequence[Listener], settings: BrokerSettings, given: dict[str, Any]
+) -> dict[str, ListenerTls]:
+    """Of the listeners that have it, by name. Raises UnknownSetting, InvalidType, InvalidSetting."""
+    own = settings_by_listener(given, settings, listeners)
+    found = {}
+    for listener in listeners:
+        if listener.protocol.has_tls:
+            found[listener.name] = ListenerTls(listener, own[listener.name])
+    return found
+
+
 def _shares_of(backend: WriterBackend) -> Callable[[], ShareGroupCoordinator]:
     """The coordinator of share groups is created when it is first used."""
     return lambda: backend.share_coordinator
@@ -310,7 +365,12 @@ def _claim(store: Store) -> None:
 
 @contextlib.contextmanager
 def _registered(
-    store: Store, address: BrokerAddress, settings: BrokerSettings, connect: str, auth: str | None
+    store: Store,
+    address: BrokerAddress,
+    protocols: Mapping[str, str],
+    settings: BrokerSettings,
+    connect: str,
+    auth: str | None,
 ) -> Iterator[Coordination]:
     """The broker's membership of its cluster."""
     try:
@@ -327,7 +387,7 @@ def _registered(
         auth=auth,
         set_acl=settings.zookeeper_set_acl,
     )
-    with client, contextlib.closing(RegisteredBroker(client, store, address)) as registered:
+    with client, contextlib.closing(RegisteredBroker(client, store, address, protocols)) as registered:
         registered.start()
         yield registered
 
@@ -352,11 +412,3 @@ def _check_address(
         check_int("metrics_port", metrics_port, low=0, high=_LAST_PORT)
         if metrics_port and metrics_port == port:
             raise InvalidArgument(f"port and metrics_port are both {port}: they must differ")
-
-
-def _is_own(host: str) -> bool:
-    """Whether an address is reachable from this machine only."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

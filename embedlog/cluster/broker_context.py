@@ -19,7 +19,7 @@ from .access import Access, AccessControl
 from .api_errors import ApiError
 from .broker_channel import BrokerClient
 from .connection import Connection
-from .coordination import Coordination
+from .coordination import BrokerAddress, Coordination
 from .group_settings import GroupConfigs
 from .meter import Meter
 from .producer_id_block import ProducerIdBlock
@@ -142,6 +142,11 @@ class BrokerContext:
         if self.access is None:
             return None
         return self.access.of(connection.principal, connection.host, api)
+
+    def brokers_for(self, connection: Connection) -> list[BrokerAddress]:
+        """The live brokers, at the listener that a client came through; without those that do not have it."""
+        at = [broker.at(connection.listener.name) for broker in self.coordination.brokers()]
+        return [broker for broker in at if broker is not None]
 
     def queue_groups(self) -> set[str]:
         """The share groups that have begun to read a topic, those of the library's queues included."""

@@ -35,9 +35,11 @@ from typing import Final, Protocol, TypeAlias
 from ..errors import Closed
 from ..runtime.forking import no_fork
 from ..security.principal import ANONYMOUS, Principal
+from .first_bytes import of_a_length
 from .frame_memory import FrameMemory
+from .handshakes import Handshakes
 from .listeners import Listener
-from .outbox import Chunk, FileRegion, Outbox, release
+from .outbox import Chunk, Outbox, discard, is_small
 from .poll import READ, WRITE
 from .transport import Transport
 
@@ -46,7 +48,6 @@ logger = logging.getLogger(__name__)
 _LENGTH: Final = struct.Struct(">i")
 _LARGE_FRAME: Final = 16 << 10  # a larger frame gets its own buffer unless it arrives in one read
 _MAX_UNREAD: Final = 64 << 10
-_SMALL_RESPONSE: Final = 16 << 10
 _COALESCE_BYTES: Final = 256 << 10  # responses are sent at once when they reach this size
 _DISCONNECTED: Final = frozenset(
     {errno.EPIPE, errno.ECONNRESET, errno.ETIMEDOUT, errno.ENOTCONN, errno.EBADF}
@@ -128,6 +129,13 @@ class EventLoop(Protocol):
     def serve_next_turn(self, connection: Connection) -> None:
         """Call its `serve_deferred` in the next turn."""
 
+    def read_next_turn(self, connection: Connection) -> None:
+        """Call its `on_readable` in the next turn, if it is watched for READ then."""
+
+    @property
+    def handshakes(self) -> Handshakes:
+        """Those that are open."""
+
     def remove(self, connection: Connection) -> None:
         """Forget a connection that closes."""
 
@@ -150,7 +158,7 @@ class Connection:
         self.watched = 0  # the events polled for; set by the loop
         self.half_closed = False  # the client sends no more; it may still wait for responses
         self._transport = transport
-        self._in_handshake = True
+        self._in_handshake = False
         self._unread = bytearray()
         self._received_bytes = 0
         # Since when the arriving request's rate is measured, and the bytes received by then.
@@ -172,10 +180,20 @@ class Connection:
         return self._transport.fileno()
 
     def open(self) -> None:
-        """Begin with the handshake, if the transport has one."""
-        events = self._transport.handshake()
+        """Begin; or continue the handshake, if the transport has one."""
+        try:
+            events = self._transport.handshake()
+        except OSError as error:
+            self._close_failed(None, error)
+            return
+        if events and not self._in_handshake:
+            self.loop.handshakes.begin(self)
         self._in_handshake = bool(events)
         self.loop.watch(self, events or READ)
+        if not events:
+            self.loop.handshakes.end(self)
+            self.principal = self._transport.principal
+            self._read_on()
 
     @property
     def has_hung_up(self) -> bool:
@@ -204,6 +222,13 @@ class Connection:
             events = READ if len(self._unread) < _MAX_UNREAD else 0
         if events != self.watched:
             self.loop.watch(self, events)
+        if events & READ:
+            self._read_on()
+
+    def _read_on(self) -> None:
+        """What TLS holds is announced by no event."""
+        if self._transport.has_pending:
+            self.loop.read_next_turn(self)
 
     @property
     def unsent_bytes(self) -> int:
@@ -249,10 +274,12 @@ class Connection:
         """The socket has bytes. `buffer` (and its view) is the loop's, reused for each read."""
         try:
             if self._in_handshake:
-                self.open()
+                self.loop.handshakes.ready(self)
                 return
             if self._frame is not None:
                 self._fill_frame()
+                if not self.closed and self.watched & READ:
+                    self._read_on()
                 return
             count = self._transport.recv_into(view)
         except BlockingIOError:
@@ -391,7 +418,7 @@ class Connection:
                 response = response.result()
             if isinstance(response, bytes):
                 whole = response
-            elif _is_small(response):
+            elif is_small(response):
                 whole = b"".join(response)  # type: ignore[arg-type]
             else:
                 self._outbox.add(response)
@@ -404,12 +431,7 @@ class Connection:
             self._close_after(error)
 
     def _reject_length(self, size: int, first_bytes: bytes) -> None:
-        hint = ""
-        if first_bytes[:4] in (b"GET ", b"POST", b"HEAD", b"PUT ", b"OPTI"):
-            hint = " (this is HTTP; the port speaks Kafka's protocol)"
-        elif first_bytes[:2] == b"\x16\x03":
-            hint = " (this is TLS; the port is plaintext)"
-        limit = self.loop.max_frame_bytes
+        limit, hint = self.loop.max_frame_bytes, of_a_length(first_bytes)
         self.close(f"a request of {size:,} bytes is outside 1..{limit:,} (socket.request.max.bytes){hint}")
 
     # -- responding ------------------------------------------------------------------------------------
@@ -423,7 +445,7 @@ class Connection:
         if response is None:
             return
         if self.closed:
-            _discard(response)
+            discard(response)
             return
         try:
             self._outbox.add(response.result())
@@ -457,7 +479,7 @@ class Connection:
     def on_writable(self) -> None:
         """The socket accepts bytes again."""
         if self._in_handshake:
-            self.open()
+            self.loop.handshakes.ready(self)
         else:
             self._continue()
 
@@ -486,8 +508,10 @@ class Connection:
 
     # -- closing ---------------------------------------------------------------------------------------
 
-    def _close_failed(self, action: str, error: OSError) -> None:
-        self.close(None if error.errno in _DISCONNECTED else f"{action} failed: {error}")
+    def _close_failed(self, action: str | None, error: OSError) -> None:
+        """`action`: None in the handshake, whose errors say so themselves."""
+        reason = error.strerror if action is None else f"{action} failed: {error}"
+        self.close(None if error.errno in _DISCONNECTED else reason)
 
     def close(self, reason: str | None, level: int = logging.WARNING) -> None:
         """Release everything. `reason` is logged in one line; None if the client simply disconnected."""
@@ -497,7 +521,7 @@ class Connection:
         if reason is not None:
             logger.log(level, "%r: connection closed: %s", self, reason)
         if self._pending is not None and not self._pending.cancel():
-            self._pending.add_done_callback(_discard)
+            self._pending.add_done_callback(discard)
         self._outbox.clear()
         if self._frame is not None:
             self.loop.frame_memory.release(self, self._frame, reuse=False)
@@ -507,18 +531,9 @@ class Connection:
         self.loop.watch(self, 0)
         with contextlib.suppress(OSError), no_fork:  # see runtime/forking.py
             self._transport.close()
+        self.loop.handshakes.end(self)
         self.loop.remove(self)
 
     def abandon(self) -> None:
         """In a forked child: close the copy of the socket."""
-        self._transport.close()
-
-
-def _discard(response: Future[Sequence[Chunk]]) -> None:
-    """Release the files of a response that is not sent."""
-    with contextlib.suppress(CancelledError, Exception):
-        release(response.result())
-
-
-def _is_small(chunks: Sequence[Chunk]) -> bool:
-    return FileRegion not in map(type, chunks) and sum([len(chunk) for chunk in chunks]) <= _SMALL_RESPONSE
+        self._transport.abandon()

@@ -12,13 +12,15 @@ Source: Kafka's broker configurations; KIP-103 (separation of internal and exter
 
 from __future__ import annotations
 
+import ipaddress
 import re
 import socket
 from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from ..errors import InvalidSetting, shown
+from ..errors import InvalidSetting, UnknownSetting, shown
 from ..security.protocol import SecurityProtocol
+from ..synonyms import plain
 from .settings import BrokerSettings
 
 _LISTENER: Final = re.compile(
@@ -26,6 +28,8 @@ _LISTENER: Final = re.compile(
 )
 _MAPPING: Final = re.compile(r"([A-Za-z][A-Za-z0-9_.-]{0,248}):([A-Z_]+)")
 _LAST_PORT: Final = 65_535
+_OWN: Final = "listener_name_"
+_OF_LISTENERS: Final = ("ssl_",)
 _EVERY_ADDRESS: Final = ("", "0.0.0.0", "::")
 
 
@@ -92,6 +96,14 @@ def named(host: str) -> str:
     return socket.gethostname() if host in _EVERY_ADDRESS else host
 
 
+def is_own(host: str) -> bool:
+    """Whether an address is reachable from this machine only."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
 def inter_broker_listener(settings: BrokerSettings, listeners: Sequence[Listener]) -> Listener:
     """The listener that other brokers connect to. Raises InvalidSetting."""
     name = settings.inter_broker_listener_name
@@ -99,6 +111,43 @@ def inter_broker_listener(settings: BrokerSettings, listeners: Sequence[Listener
         if listener.name == (name or listeners[0].name):
             return listener
     raise InvalidSetting(f"inter_broker_listener_name: {shown(name)} is not one of the listeners")
+
+
+def settings_by_listener(
+    given: dict[str, Any], settings: BrokerSettings, listeners: Sequence[Listener]
+) -> dict[str, BrokerSettings]:
+    """Each listener's settings by its name: `settings`, under what is given for it alone.
+
+    listener.name.clients.ssl.client.auth=required      of the listener CLIENTS
+
+    Args:
+        given: settings whose names begin with listener.name, by those.
+
+    Raises UnknownSetting, InvalidType, InvalidSetting.
+    """
+    own: dict[str, dict[str, Any]] = {listener.name: {} for listener in listeners}
+    for typed, value in given.items():
+        for listener in own:
+            name = plain(typed).lower().removeprefix(f"{_OWN}{plain(listener).lower()}_")
+            if name.startswith(_OF_LISTENERS):
+                own[listener][name] = value
+                break
+        else:
+            raise UnknownSetting(
+                f"unknown setting {shown(typed)}: there is no such listener, or it is not a setting that a "
+                "listener may have to itself (those that begin with ssl. are)"
+            )
+    # As in Kafka: with SASL no certificate is asked for, unless the listener's own settings do.
+    with_sasl = settings.replaced(ssl_client_auth="none")
+    return {
+        each.name: (with_sasl if each.protocol.has_sasl else settings).with_changes(own[each.name])
+        for each in listeners
+    }
+
+
+def is_of_a_listener(name: str) -> bool:
+    """Whether a setting is one for `settings_by_listener`."""
+    return plain(name).lower().startswith(_OWN)
 
 
 def _addresses(setting: str, text: str) -> list[tuple[str, tuple[str, int]]]:

@@ -23,6 +23,8 @@ from ..errors import EmbedlogError
 from .broker_context import BrokerContext
 from .meter import BUCKETS_S, Meter
 from .server import Server, bind, listen
+from .tls_context import ListenerTls
+from .tls_errors import reason_of
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -94,6 +96,11 @@ class Collector:
         slow = sum(processor.too_slow for processor in processors)
         text = "Connections closed because a request arrived too slowly."
         into.counter("embedlog_connections_timed_out", text, slow)
+        pending = sum(len(processor.handshakes) for processor in processors)
+        into.gauge("embedlog_ssl_handshakes", "TLS handshakes that are under way.", pending)
+        ended = sum(processor.handshakes.closed for processor in processors)
+        text = "TLS handshakes ended because they took too long, or were too many."
+        into.counter("embedlog_ssl_handshakes_timed_out", text, ended)
         held = sum(processor.frame_memory.held_bytes for processor in processors)
         into.gauge("embedlog_request_buffer_bytes", "Memory of large requests that are arriving.", held)
         received = sum(processor.bytes_in for processor in processors)
@@ -131,11 +138,12 @@ class MetricsServer:
 
     Args:
         host, port: the address to listen on; port 0 takes a free one.
+        tls: serves HTTPS with its certificate; None: HTTP.
 
     Raises AddressInUse, InvalidArgument; EmbedlogError if prometheus-client is not installed.
     """
 
-    def __init__(self, host: str, port: int) -> None:
+    def __init__(self, host: str, port: int, tls: ListenerTls | None = None) -> None:
         try:
             import prometheus_client
         except ImportError as error:
@@ -145,6 +153,7 @@ class MetricsServer:
         self._http.server_close()  # its IPv4 socket
         self._http.socket = bind(host, port)
         self._http.owner = self
+        self._http.tls = tls
         self.port: int = self._http.socket.getsockname()[1]
         self._broker: BrokerContext | None = None
         self._thread = threading.Thread(target=self._serve, name="embedlog-metrics", daemon=True)
@@ -191,6 +200,7 @@ class _Http(ThreadingHTTPServer):
 
     daemon_threads = True
     owner: MetricsServer
+    tls: ListenerTls | None
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -204,6 +214,14 @@ class _Http(ThreadingHTTPServer):
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:
+            request.settimeout(_REQUEST_TIMEOUT_S)
+            if self.tls is not None:
+                try:
+                    request = self.tls.current().context.wrap_socket(request, server_side=True)
+                except OSError as error:
+                    logger.warning("%s: a scrape failed: %s", client_address[0], reason_of(error))
+                    request.close()
+                    return
             super().process_request_thread(request, client_address)
         finally:
             self._slots.release()

@@ -9,10 +9,12 @@ not keep the processor from its other connections.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import socket
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import CancelledError, Future
 from typing import Final, TypeAlias
 
 from .transport import Data, Transport
@@ -113,6 +115,17 @@ class Outbox:
             self.chunks.popleft()
             region.release()
         return sent
+
+
+def is_small(chunks: Sequence[Chunk]) -> bool:
+    """Whether a response is to be sent as one piece."""
+    return FileRegion not in map(type, chunks) and sum([len(chunk) for chunk in chunks]) <= _JOIN_BYTES
+
+
+def discard(response: Future[Sequence[Chunk]]) -> None:
+    """Release the files of a response that is not sent."""
+    with contextlib.suppress(CancelledError, Exception):
+        release(response.result())
 
 
 def release(chunks: Iterable[Chunk]) -> None:

@@ -25,14 +25,17 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from .connection import Application, Connection
 from .frame_memory import FrameMemory
+from .handshakes import HandshakeLimits, Handshakes
 from .listeners import Listener
 from .poll import READ, WRITE, Poller
-from .transport import PlainTransport
+from .tls_context import Tls
+from .tls_transport import TlsTransport
+from .transport import PlainTransport, Transport
 
 logger = logging.getLogger(__name__)
 
@@ -68,6 +71,7 @@ class Processor:
         max_idle_ms: a connection idle for this long is closed.
         min_bytes_per_second, grace_ms: a request that arrives more slowly than this over grace_ms closes its
             connection; 0: no minimum.
+        handshakes: limits of those that are open.
         on_close: called for each connection that closes.
         dedicated: new connections go elsewhere as long as they can, once it has one.
     """
@@ -82,6 +86,7 @@ class Processor:
         min_bytes_per_second: int,
         grace_ms: int,
         max_idle_ms: int,
+        handshakes: HandshakeLimits,
         on_close: Callable[[Connection], object],
         dedicated: bool = False,
     ) -> None:
@@ -105,6 +110,9 @@ class Processor:
         self._connection_by_fd: dict[int, Connection] = {}
         self._posted: deque[Callable[[], object]] = deque()
         self._deferred: dict[Connection, None] = {}  # to serve in the next turn, in order
+        self._unread: dict[Connection, None] = {}  # to read from in the next turn
+        self._received: memoryview | None = None  # of ciphertext
+        self.handshakes = Handshakes(handshakes, self.call_later)
         self._timers: list[tuple[float, int, Timer]] = []
         self._cancelled_timers = 0
         self._sequence = itertools.count()
@@ -137,10 +145,12 @@ class Processor:
             with contextlib.suppress(OSError):  # already awake, or ended
                 self._waker.send(b"\0")
 
-    def adopt(self, connected: socket.socket, listener: Listener, host: str, port: int) -> None:
+    def adopt(
+        self, connected: socket.socket, listener: Listener, host: str, port: int, tls: Tls | None = None
+    ) -> None:
         """Serve a connection from now on."""
         self._arriving.add(connected)
-        self.post(lambda: self._adopt(connected, listener, host, port))
+        self.post(lambda: self._adopt(connected, listener, host, port, tls))
 
     def stop(self, deadline: float) -> None:
         """Answer the requests that have begun, until `deadline` (of time.monotonic); then close every
@@ -193,13 +203,26 @@ class Processor:
         """It has more requests than its share of this turn allows: call `serve_deferred` in the next turn."""
         self._deferred[connection] = None
 
+    def read_next_turn(self, connection: Connection) -> None:
+        """See `EventLoop`."""
+        self._unread[connection] = None
+
     def remove(self, connection: Connection) -> None:
         """Forget a connection that is closed. Until then a forked child must know it (`abandon`)."""
         self.connections.discard(connection)
         self._on_close(connection)
 
-    def _adopt(self, connected: socket.socket, listener: Listener, host: str, port: int) -> None:
-        connection = Connection(self, PlainTransport(connected), listener, host, port)
+    def _adopt(
+        self, connected: socket.socket, listener: Listener, host: str, port: int, tls: Tls | None
+    ) -> None:
+        transport: Transport
+        if tls is None:
+            transport = PlainTransport(connected)
+        else:
+            if self._received is None:
+                self._received = memoryview(bytearray(_BUFFER_BYTES))
+            transport = TlsTransport(connected, tls.context, tls.principal_of, self._received)
+        connection = Connection(self, transport, listener, host, port)
         self.connections.add(connection)
         self._arriving.discard(connected)
         if self._stopping:
@@ -232,11 +255,13 @@ class Processor:
 
     def _turn(self) -> None:
         self._sleeping = True
-        timeout = 0 if self._posted or self._deferred else self._sleep_s()
+        busy = self._posted or self._deferred or self._unread or self.handshakes.has_work
+        timeout = 0 if busy else self._sleep_s()
         ready = self._poller.poll(timeout, _MAX_EVENTS)
         self._sleeping = False
         self.now = time.monotonic()
         deferred, self._deferred = self._deferred, {}
+        unread, self._unread = self._unread, {}
         self.share_s = min(_SHARE_S, _TURN_S / (len(ready) + len(deferred) or 1))
         for fd, events in ready:
             connection = self._connection_by_fd.get(fd)
@@ -246,6 +271,7 @@ class Processor:
             try:
                 if events == READ:
                     connection.on_readable(self._buffer, self._view)
+                    unread.pop(connection, None)
                 else:
                     watched = connection.watched
                     if events & ~READ and watched & WRITE:
@@ -257,6 +283,10 @@ class Processor:
                 connection.close("internal error of the broker")
         for connection in deferred:
             self._call(connection.serve_deferred)
+        if unread:
+            self._read(unread)
+        if self.handshakes.has_work:
+            self._call(self.handshakes.run)
         for _ in range(len(self._posted)):  # callbacks that these post wait for the next turn
             self._call(self._posted.popleft())
         while self._timers and self._timers[0][0] <= self.now:
@@ -265,6 +295,16 @@ class Processor:
                 self._call(timer.callback)
         if self.now >= self._next_check and len(ready) < _MAX_EVENTS:  # else some are still unread
             self._check_connections()
+
+    def _read(self, connections: Iterable[Connection]) -> None:
+        """Read what TLS holds of them already."""
+        for connection in connections:
+            if not connection.closed and connection.watched & READ:
+                try:
+                    connection.on_readable(self._buffer, self._view)
+                except Exception:
+                    logger.exception("%r: reading failed", connection)
+                    connection.close("internal error of the broker")
 
     def _drain_waker(self, fd: int) -> None:
         """The descriptor belongs to the waker, or to a connection that this turn has closed."""

@@ -22,7 +22,8 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
 from ..errors import EmbedlogError, InvalidArgument
@@ -30,9 +31,11 @@ from ..files.unix_sockets import peer_pid
 from ..runtime.forking import no_fork
 from .connection import Application, Connection, EventLoop
 from .frame_memory import FrameMemory
+from .handshakes import HandshakeLimits
 from .listeners import Listener
 from .processor import Processor
 from .settings import BrokerSettings
+from .tls_context import ListenerTls
 
 logger = logging.getLogger(__name__)
 
@@ -58,12 +61,21 @@ class Server:
     Args:
         bound: the sockets to listen on, from `bind`, or a Unix socket. The server closes them.
         settings: the limits.
+        tls: of the listeners that have it, by name.
         dedicated: each connection gets a processor of its own, as long as there are fewer of them than
             num_network_threads; so its requests may wait for a disk there (`EventLoop.may_wait`).
     """
 
-    def __init__(self, bound: Sequence[Bound], settings: BrokerSettings, *, dedicated: bool = False) -> None:
+    def __init__(
+        self,
+        bound: Sequence[Bound],
+        settings: BrokerSettings,
+        *,
+        tls: Mapping[str, ListenerTls] = MappingProxyType({}),
+        dedicated: bool = False,
+    ) -> None:
         self._settings = settings
+        self._tls = tls
         self._dedicated = dedicated
         self._bound = tuple(bound)
         self.listeners = tuple(
@@ -174,7 +186,10 @@ class Server:
         sock.setblocking(False)
         with contextlib.suppress(OSError):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._choose_processor().adopt(sock, listener, host, port)
+        tls = self._tls.get(listener.name)
+        # Reads the files again if they have changed: here that delays no connection that is open.
+        current = None if tls is None else tls.current()
+        self._choose_processor().adopt(sock, listener, host, port, current)
 
     def _choose_processor(self) -> Processor:
         """The one with the fewest connections; a new one if all have some and there may be more."""
@@ -199,6 +214,11 @@ class Server:
             min_bytes_per_second=settings.request_min_bytes_per_second,
             grace_ms=settings.request_grace_ms,
             max_idle_ms=settings.connections_max_idle_ms,
+            handshakes=HandshakeLimits(
+                max(settings.max_ssl_handshakes // settings.num_network_threads, 1),
+                max(settings.max_ssl_handshakes_per_ip // settings.num_network_threads, 1),
+                settings.ssl_handshake_timeout_ms / 1000,
+            ),
             on_close=self._on_close,
             dedicated=self._dedicated,
         )

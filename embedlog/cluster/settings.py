@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from ..config import DAY_MS, MAX_INT32, MIB, Settings
+from ..fields import Secret
 from ..synonyms import BROKER, Synonyms
 
 MAX_INT16 = (1 << 15) - 1
@@ -51,6 +52,8 @@ class BrokerSettings(Settings, frozen=True):
         "max_decompressed_message_bytes": {"low": 1024, "high": 128 * MIB},
         "max_groups": {"low": 1, "high": MAX_INT32},
         "max_incremental_fetch_session_cache_slots": {"low": 0, "high": MAX_INT32},
+        "max_ssl_handshakes": {"low": 1, "high": MAX_INT32},
+        "max_ssl_handshakes_per_ip": {"low": 1, "high": MAX_INT32},
         "max_partitions": {"low": 1, "high": MAX_INT32},
         "max_partitions_per_request": {"low": 1, "high": MAX_INT32},
         "num_io_threads": {"low": 1, "high": 1024},
@@ -65,6 +68,8 @@ class BrokerSettings(Settings, frozen=True):
         "request_grace_ms": {"low": 1, "high": MAX_INT32},
         "request_min_bytes_per_second": {"low": 0, "high": MAX_INT32},
         "socket_request_max_bytes": {"low": 1024, "high": MAX_INT32},
+        "ssl_client_auth": {"allowed": ("none", "requested", "required")},
+        "ssl_handshake_timeout_ms": {"low": 1, "high": MAX_INT32},
         "zookeeper_session_timeout_ms": {
             "low": 1_000,
             "high": 40_000,
@@ -107,6 +112,9 @@ class BrokerSettings(Settings, frozen=True):
     max_incremental_fetch_session_cache_slots: int = 1_000
     max_partitions: int = 100_000
     max_partitions_per_request: int = 1_000
+    max_ssl_handshakes: int = 1_000
+    max_ssl_handshakes_per_ip: int = 250
+    metrics_ssl: bool = False
     num_io_threads: int = 8
     num_network_threads: int = 1
     num_partitions: int = 1
@@ -119,6 +127,16 @@ class BrokerSettings(Settings, frozen=True):
     request_grace_ms: int = 30_000
     request_min_bytes_per_second: int = 1_024
     socket_request_max_bytes: int = 100 * MIB
+    ssl_cipher_suites: str = ""
+    ssl_client_auth: str = "none"
+    ssl_enabled_protocols: str = "TLSv1.2,TLSv1.3"
+    ssl_handshake_timeout_ms: int = 15_000
+    ssl_key_password: Secret = Secret()
+    ssl_keystore_location: str = ""
+    ssl_keystore_type: str = "PEM"
+    ssl_principal_mapping_rules: str = "DEFAULT"
+    ssl_truststore_location: str = ""
+    ssl_truststore_type: str = "PEM"
     super_users: str = ""
     zookeeper_session_timeout_ms: int = 6_000
     zookeeper_set_acl: bool = False

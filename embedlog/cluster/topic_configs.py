@@ -17,10 +17,12 @@ from typing import Any, Final, NamedTuple
 
 from ..config import MAX_INT32, MAX_INT64, Settings, TopicSettings
 from ..errors import InvalidSetting, InvalidType
+from ..fields import Secret
 from ..retention import POLICIES
 from ..synonyms import BROKER_NAMES
 
-BOOLEAN, STRING, INT, LONG, DOUBLE, LIST = 1, 2, 3, 5, 6, 7  # Kafka's numbers for the types of settings
+# Kafka's numbers for the types of settings
+BOOLEAN, STRING, INT, LONG, DOUBLE, LIST, PASSWORD = 1, 2, 3, 5, 6, 7, 9
 TOPIC, DYNAMIC, STATIC, DEFAULT, GROUP = 1, 2, 4, 5, 8  # and for where a value comes from: the topic, ...
 _LISTS: Final = frozenset({"cleanup_policy", "delete_policy"})
 
@@ -153,6 +155,7 @@ class ConfigEntry(NamedTuple):
     type: int
     read_only: bool = False
     synonyms: tuple[tuple[str, int], ...] = ()
+    sensitive: bool = False  # its value is not told
 
 
 def config_entry(
@@ -160,6 +163,8 @@ def config_entry(
 ) -> ConfigEntry:
     """A setting with these values and their sources; the first one is effective."""
     found = [(value, source) for value, source in values]
+    if isinstance(settings.fields[name], Secret):
+        return ConfigEntry(dotted(name), "", found[0][1], PASSWORD, sensitive=True, **more)
     (first, source), texts = found[0], tuple((format_value(value), source) for value, source in found)
     return ConfigEntry(
         dotted(name), texts[0][0], source, config_type(settings, name, first), synonyms=texts, **more

@@ -1,4 +1,4 @@
-"""The byte stream under a connection: plain TCP, and the place for TLS.
+"""The byte stream under a connection: plain TCP here, TLS in tls_transport.py.
 
 A transport never blocks. Reading and sending raise BlockingIOError if the socket is not ready, another
 OSError if the stream failed. A transport whose peers negotiate before the first byte of data does so in
@@ -12,11 +12,20 @@ import socket
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeAlias
 
+from ..security.principal import ANONYMOUS, Principal
+
 Data: TypeAlias = "bytes | bytearray | memoryview"
 
 
 class Transport(Protocol):
-    """What a connection needs from its byte stream. For one thread."""
+    """What a connection needs from its byte stream. For one thread.
+
+    has_pending: whether `recv_into` gives more bytes, or the end, although no event tells: they have arrived.
+    principal: the client's, by its certificate; once the handshake is complete.
+    """
+
+    has_pending: bool
+    principal: Principal
 
     @property
     def recv_into(self) -> Callable[[memoryview], int]:
@@ -37,20 +46,26 @@ class Transport(Protocol):
     def handshake(self) -> int:
         """Continue the handshake. Returns the event to wait for: poll.READ or poll.WRITE; 0 once complete."""
 
+    @property
+    def abandon(self) -> Callable[[], object]:
+        """Close the copy of the socket in a forked child; the connection goes on."""
+
     def close(self) -> None: ...
 
 
 class PlainTransport:
     """Unencrypted TCP. `recv_into` and `send` are the socket's own methods, which saves a call each."""
 
-    __slots__ = ("_socket", "close", "fileno", "recv_into", "send")
+    __slots__ = ("_socket", "abandon", "close", "fileno", "has_pending", "principal", "recv_into", "send")
 
     def __init__(self, connected: socket.socket) -> None:
         self._socket = connected
         self.recv_into: Callable[[memoryview], int] = connected.recv_into
         self.send: Callable[[Data, int], int] = connected.send
         self.fileno = connected.fileno
-        self.close = connected.close
+        self.abandon = self.close = connected.close
+        self.has_pending = False
+        self.principal = ANONYMOUS
 
     def send_vectored(self, buffers: Sequence[Data], flags: int) -> int:
         return self._socket.sendmsg(buffers, (), flags)

@@ -97,7 +97,7 @@ def test_live_brokers(coordination: tuple[Coordination, Store]) -> None:
     assert cluster.cluster_id == store.catalog.log_id
     assert cluster.node_id == 0
     assert cluster.is_current
-    assert cluster.brokers() == [BrokerAddress(0, "127.0.0.1", 10_000)]
+    assert [each[:4] for each in cluster.brokers()] == [(0, "127.0.0.1", 10_000, None)]
     assert cluster.controller_id() == 0
 
 
@@ -277,7 +277,7 @@ def test_a_broker_waits_for_its_old_session_to_end(
 
         ending = threading.Thread(target=end)
         ending.start()
-        assert members.join(1).brokers() == [BrokerAddress(1, "127.0.0.1", 10_001)]
+        assert [each[:3] for each in members.join(1).brokers()] == [(1, "127.0.0.1", 10_001)]
         ending.join()
 
 

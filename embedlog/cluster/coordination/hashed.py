@@ -46,10 +46,15 @@ def partition_of(view: ClusterView, topic: str, name: str) -> TopicPartition | N
     return None if found is None else TopicPartition(topic, partition_for(name, len(found.topic.partitions)))
 
 
-def coordinator_of(view: ClusterView, partition: TopicPartition) -> BrokerAddress | None:
-    """The live leader of a partition; None if there is none now."""
+def coordinator_of(view: ClusterView, partition: TopicPartition, listener: str) -> BrokerAddress | None:
+    """The live leader of a partition; None if there is none now. `listener`: as in `address_of`."""
     state = view.state(partition)
-    broker = None if state is None else view.brokers.get(state.leader)
-    if state is None or broker is None:
+    return None if state is None else address_of(view, state.leader, listener)
+
+
+def address_of(view: ClusterView, number: int, listener: str) -> BrokerAddress | None:
+    """A live broker; None if it is not. `listener`: that brokers use among themselves."""
+    broker = view.brokers.get(number)
+    if broker is None:
         return None
-    return BrokerAddress(state.leader, broker.host, broker.port, broker.rack)
+    return BrokerAddress(number, *broker.at(listener), broker.rack, broker.endpoints)

@@ -20,7 +20,8 @@ from __future__ import annotations
 import logging
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Final
 
 from ...errors import BrokerIdInUse, DirectoryError, InvalidArgument, ZooKeeperError
@@ -127,13 +128,21 @@ def register(
     address: BrokerAddress,
     clock_ms: Callable[[], int],
     stopped: Callable[[], bool],
+    protocols: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[int, float]:
     """Step 4. Returns the session, and a time at which it was certainly valid.
 
     Raises BrokerIdInUse, ZooKeeperError.
     """
     path = paths.broker(address.node_id)
-    data = contents.Broker(address.host, address.port, clock_ms(), address.rack).encode()
+    data = contents.Broker(
+        address.host,
+        address.port,
+        clock_ms(),
+        address.rack,
+        endpoints=address.endpoints,
+        protocols=protocols,
+    ).encode()
     for _ in _await_broker_id(zookeeper, address, stopped):
         since, session = clock(), zookeeper.session_id
         if session and zookeeper.create(path, data, ephemeral=True):
@@ -161,7 +170,8 @@ def _await_broker_id(
         holder = zookeeper.get(paths.broker(address.node_id))
         if holder is None:
             continue
-        host, port = contents.Broker.decode(holder.data)[:2]
+        registered = contents.Broker.decode(holder.data)
+        host, port = registered.at(address.endpoints[0][0]) if address.endpoints else registered[:2]
         if clock() > deadline or ((host, port) != (address.host, address.port) and _is_listening(host, port)):
             raise BrokerIdInUse(
                 f"broker id {address.node_id} is taken by the broker at {host}:{port}: give this one another "

@@ -13,12 +13,24 @@ Assignment: TypeAlias = Mapping[int, Sequence[int]]
 
 
 class BrokerAddress(NamedTuple):
-    """A broker and its advertised address."""
+    """A broker and its advertised addresses.
+
+    host, port: of the listener that the cluster's brokers use. endpoints: (listener's name, host, port) of
+    all, that one first; empty where there are no listeners by name.
+    """
 
     node_id: int
     host: str
     port: int
     rack: str | None = None
+    endpoints: tuple[tuple[str, str, int], ...] = ()
+
+    def at(self, listener: str) -> BrokerAddress | None:
+        """For clients that came through a listener of that name; None: this broker has none."""
+        for name, host, port in self.endpoints:
+            if name == listener:
+                return self._replace(host=host, port=port)
+        return None if self.endpoints else self
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"

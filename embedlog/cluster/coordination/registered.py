@@ -20,6 +20,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import Any, Final
 
 from kazoo.exceptions import NodeExistsError
@@ -59,6 +60,7 @@ _CATCH_UP_S: Final = 2.0  # timeout for another broker's topic to appear
 _TICK_S: Final = 1.0  # between checks of state that no watch reports
 _RETRY_S: Final = 0.2
 _JOIN_S: Final = 60.0
+_PLAINTEXT: Final = "PLAINTEXT"
 _LAST_ID: Final = (1 << 63) - 1
 _UNCONNECTED: Final = 0  # the session id while there is no connection
 
@@ -70,6 +72,7 @@ class RegisteredBroker:
 
     Args:
         address: registered for clients and other brokers.
+        protocols: the security protocols of its listeners, by name.
     """
 
     def __init__(
@@ -77,10 +80,13 @@ class RegisteredBroker:
         zookeeper: ZooKeeper,
         store: Store,
         address: BrokerAddress,
+        protocols: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self._zookeeper = zookeeper
         self._store = store
         self._address = address
+        self._protocols = protocols
+        self._listener = address.endpoints[0][0] if address.endpoints else _PLAINTEXT
         self._cluster_id = ""
         self._view = EMPTY
         self._led: frozenset[TopicPartition] = frozenset()
@@ -143,7 +149,7 @@ class RegisteredBroker:
 
     def brokers(self) -> list[BrokerAddress]:
         return [
-            BrokerAddress(number, broker.host, broker.port, broker.rack)
+            BrokerAddress(number, *broker.at(self._listener), broker.rack, broker.endpoints)
             for number, broker in self._view.brokers.items()
         ]
 
@@ -168,7 +174,7 @@ class RegisteredBroker:
             self._wanted_topics |= {topic}
             self._wake.set()
             return None
-        return hashed.coordinator_of(view, partition)
+        return hashed.coordinator_of(view, partition, self._listener)
 
     def coordinates(self, name: str, topic: str = OFFSETS_TOPIC) -> bool:
         partition = self.partition_of(name, topic)
@@ -192,7 +198,7 @@ class RegisteredBroker:
 
     def address_of(self, node_id: int) -> tuple[str, int] | None:
         broker = self._view.brokers.get(node_id)
-        return None if broker is None else (broker.host, broker.port)
+        return None if broker is None else broker.at(self._listener)
 
     @property
     def latest_coordinator_epoch(self) -> int:
@@ -452,7 +458,9 @@ class RegisteredBroker:
     def _join(self) -> None:
         """Register in the current session."""
         self._cluster_id = join(self._zookeeper, self._store, self._address, lambda: self._stopped)
-        session, since = register(self._zookeeper, self._address, self._store.clock_ms, lambda: self._stopped)
+        session, since = register(
+            self._zookeeper, self._address, self._store.clock_ms, lambda: self._stopped, self._protocols
+        )
         self._registries.invalidate_all()
         self._led = frozenset()  # until the registries have been read again
         self._session = session

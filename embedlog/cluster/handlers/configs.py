@@ -190,7 +190,9 @@ class ConfigHandlers:
         """Settings of Kafka's brokers that are read-only facts here."""
         coordination = self._broker.coordination
         own = [broker for broker in coordination.brokers() if broker.node_id == coordination.node_id]
-        listeners = ",".join(f"PLAINTEXT://{broker}" for broker in own)
+        listeners = ",".join(
+            f"{name}://{broker.at(name)}" for broker in own for name, _, _ in broker.endpoints
+        )
         found = (listeners, STATIC), ("1", DEFAULT), (self._broker.store.path, STATIC)
         return [
             ConfigEntry(name, value, source, type, read_only=True)
@@ -365,8 +367,9 @@ def _with_source(value: object, default: object) -> tuple[object, int]:
 def _encode_entry(value: ConfigEntry, synonyms: bool) -> DescribeConfigsResourceResult:
     return DescribeConfigsResourceResult(
         name=value.name,
-        value=value.value,
+        value=None if value.sensitive else value.value,
         read_only=value.read_only,
+        is_sensitive=value.sensitive,
         is_default=value.source == DEFAULT,
         config_source=value.source,
         synonyms=[

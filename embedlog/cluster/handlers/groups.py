@@ -90,6 +90,7 @@ class GroupHandlers:
         else:
             topic = TRANSACTION_STATE_TOPIC if key_type == _TRANSACTION else OFFSETS_TOPIC
             found = self._broker.coordination.coordinator_of(key, topic)
+            found = None if found is None else found.at(context.connection.listener.name)
             if found is None:
                 code, message = ErrorCode.COORDINATOR_NOT_AVAILABLE, "there is no coordinator now"
             else:

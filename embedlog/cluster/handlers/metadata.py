@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 
 from ...errors import EmbedlogError, TopicExists, TopicNotFound
@@ -43,6 +43,7 @@ _NEWEST_SHARES = 1
 _FIRST_WITH_LEVEL_0 = 4  # of ApiVersions: clients of v3 refuse a feature that may have level 0
 _BROKERS = 1  # an endpoint type
 _FIRST_WITH_NULL_FOR_ALL = 1
+_FIRST_WITH_LISTENER_NOT_FOUND = 6
 
 
 class MetadataHandlers:
@@ -119,10 +120,13 @@ class MetadataHandlers:
         if request.include_topic_authorized_operations:
             for topic in topics:
                 topic.topic_authorized_operations = ON_A_TOPIC
+        brokers = broker.brokers_for(context.connection)
+        if len(brokers) < len(broker.coordination.brokers()):
+            _hide_leaders(topics, {each.node_id for each in brokers}, context.version)
         return MetadataResponse(
             brokers=[
                 MetadataResponseBroker(node_id=b.node_id, host=b.host, port=b.port, rack=b.rack)
-                for b in broker.coordination.brokers()
+                for b in brokers
             ],
             cluster_id=broker.coordination.cluster_id,
             controller_id=broker.coordination.controller_id(),
@@ -144,7 +148,7 @@ class MetadataHandlers:
             controller_id=broker.coordination.controller_id(),
             brokers=[
                 DescribeClusterBroker(broker_id=b.node_id, host=b.host, port=b.port, rack=b.rack)
-                for b in broker.coordination.brokers()
+                for b in broker.brokers_for(context.connection)
             ],
             cluster_authorized_operations=_cluster_operations(request),
         )
@@ -193,6 +197,19 @@ class MetadataHandlers:
             replica_nodes=list(placement.replicas),
             isr_nodes=list(placement.isr),
         )
+
+
+def _hide_leaders(topics: Iterable[MetadataResponseTopic], seen: set[int], version: int) -> None:
+    """Leaders without the client's listener are none to it."""
+    code = (
+        ErrorCode.LISTENER_NOT_FOUND
+        if version >= _FIRST_WITH_LISTENER_NOT_FOUND
+        else ErrorCode.LEADER_NOT_AVAILABLE
+    )
+    for topic in topics:
+        for partition in topic.partitions:
+            if partition.leader_id >= 0 and partition.leader_id not in seen:
+                partition.leader_id, partition.error_code = -1, code
 
 
 def _cluster_operations(request: MetadataRequest | DescribeClusterRequest) -> int:

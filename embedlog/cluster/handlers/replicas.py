@@ -169,9 +169,11 @@ class ReplicaHandlers:
             response.nodes = [
                 Node(
                     node_id=each.node_id,
-                    listeners=[Listener(name="PLAINTEXT", host=each.host, port=each.port)],
+                    listeners=[
+                        Listener(name=context.connection.listener.name, host=each.host, port=each.port)
+                    ],
                 )
-                for each in self._broker.coordination.brokers()
+                for each in self._broker.brokers_for(context.connection)
             ]
         return response
 

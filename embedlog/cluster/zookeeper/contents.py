@@ -50,14 +50,18 @@ STATIC, WHITE_LIST, BLACK_LIST = "static", "white_list", "black_list"
 _BROKER_VERSION: Final = 5
 _TOPIC_VERSION: Final = 3
 _PLAINTEXT: Final = "PLAINTEXT"
-_ENDPOINT: Final = re.compile(r"([A-Za-z0-9_]+)://\[?(.*?)\]?:([0-9]+)")
+_ENDPOINT: Final = re.compile(r"([A-Za-z0-9_.-]+)://\[?(.*?)\]?:([0-9]+)")
 _PATTERNS: Final = frozenset({STATIC, WHITE_LIST, BLACK_LIST})
 _OLD_PATTERNS: Final = {"*": WHITE_LIST, "!": BLACK_LIST}
 _MAX_BYTES: Final = 1 << 20  # ZooKeeper's own limit of a znode
 
 
 class Broker(NamedTuple):
-    """A broker's registration. `endpoints`: (listener, host, port); `host`, `port`: the plaintext one."""
+    """A broker's registration.
+
+    endpoints: (listener, host, port). protocols: of the listeners whose names are not those of protocols.
+    host, port: of the plaintext listener; without one, which Kafka writes as null and -1, of the first one.
+    """
 
     host: str
     port: int
@@ -65,17 +69,27 @@ class Broker(NamedTuple):
     rack: str | None = None
     jmx_port: int = -1
     endpoints: tuple[tuple[str, str, int], ...] = ()
+    protocols: Mapping[str, str] = {}
+
+    def at(self, listener: str) -> tuple[str, int]:
+        """The address of a listener; if there is none of that name, `host` and `port`."""
+        for name, host, port in self.endpoints:
+            if name == listener:
+                return host, port
+        return self.host, self.port
 
     def encode(self) -> bytes:
         endpoints = self.endpoints or ((_PLAINTEXT, self.host, self.port),)
+        protocols = {name: self.protocols.get(name, name) for name, _, _ in endpoints}
+        plaintext = next((each for each in endpoints if protocols[each[0]] == _PLAINTEXT), (None, None, -1))
         fields: dict[str, Any] = {
             "version": _BROKER_VERSION,
-            "host": self.host,
-            "port": self.port,
+            "host": plaintext[1],
+            "port": plaintext[2],
             "endpoints": [f"{name}://{_bracketed(host)}:{port}" for name, host, port in endpoints],
             "jmx_port": self.jmx_port,
             "timestamp": str(self.timestamp_ms),
-            "listener_security_protocol_map": {name: name for name, _, _ in endpoints},
+            "listener_security_protocol_map": protocols,
             "features": {},
         }
         if self.rack is not None:
@@ -107,6 +121,11 @@ class Broker(NamedTuple):
             fields.get("rack", str, None),
             fields.get("jmx_port", int, -1),
             tuple(endpoints) or ((_PLAINTEXT, host, port),),
+            {
+                name: protocol
+                for name, protocol in fields.get("listener_security_protocol_map", dict, {}).items()
+                if name != protocol
+            },
         )
 
     @classmethod
