@@ -32,7 +32,8 @@ Java). The broker is the directory's writer; other processes on this machine can
 SIGTERM or Ctrl-C stops it: it takes no new connections, answers the requests in progress, makes everything
 durable and exits with 0. SIGHUP has it read its certificates again, unless it runs in a terminal.
 
-There is no authentication yet: only this machine can connect, unless --allow-remote is given."""
+Only this machine can connect, unless --allow-remote is given. Then clients must authenticate, or --insecure
+says that nobody has to."""
 _LOCK = (
     "Holds the writer's lock while it runs: a second broker on the directory, and commands that write to it, "
     "are refused (exit 2)."
@@ -52,9 +53,11 @@ _OF_FILE: Final[Mapping[str, type]] = {
     "host": str,
     "port": int,
     "allow_remote": bool,
+    "insecure": bool,
     "advertised_host": str,
     "advertised_port": int,
     "metrics_port": int,
+    "metrics_host": str,
     "zookeeper": str,
     "zookeeper_auth": str,
     "log_format": str,
@@ -81,7 +84,13 @@ def add_parser(subparsers: Any) -> None:
         "--allow-remote",
         action="store_true",
         default=None,
-        help="allow a --host that other machines can reach",
+        help="allow a --host that other machines can reach, where clients authenticate",
+    )
+    parser.add_argument(
+        "--insecure",
+        action="store_true",
+        default=None,
+        help="allow it although nobody authenticates: whoever reaches the port reads and writes everything",
     )
     parser.add_argument(
         "--advertised-host", metavar="HOST", help="the host that clients connect to, if it differs"
@@ -94,6 +103,9 @@ def add_parser(subparsers: Any) -> None:
         type=port,
         metavar="N",
         help="serve GET /metrics (Prometheus) and GET /health here (needs the extra 'cluster')",
+    )
+    parser.add_argument(
+        "--metrics-host", metavar="HOST", help="the address for --metrics-port, if it differs"
     )
     parser.add_argument(
         "--broker-id",
@@ -254,9 +266,11 @@ def _began(args: argparse.Namespace, ui: UI, broker: Broker) -> None:
         ui.line(f"zookeeper   {broker.zookeeper} · {counted(len(alive), 'broker')} in the cluster")
     ui.line(f"retention   {_retention(defaults)}")
     ui.line(f"durability  {_durability(defaults)}")
-    if broker.metrics_port is not None:
+    if broker.metrics_port is not None and broker.metrics_host is not None:
         scheme = "https" if broker.settings.metrics_ssl else "http"
-        ui.line(f"metrics     {scheme}://{_address(broker.host, broker.metrics_port)}/metrics and /health")
+        ui.line(
+            f"metrics     {scheme}://{_address(broker.metrics_host, broker.metrics_port)}/metrics and /health"
+        )
     if broker.bootstrap_servers != _address(broker.host, broker.port):
         ui.line(f"advertised  {broker.bootstrap_servers}, which is where clients connect to")
     for listener in broker.listeners:

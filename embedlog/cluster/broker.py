@@ -60,8 +60,13 @@ logger = logging.getLogger(__name__)
 
 _STOP_S: Final = 10.0
 _LAST_PORT: Final = 65_535
-_OPEN_TO_ALL: Final = (
-    "there is no authentication: any client that reaches the port reads and writes everything"
+_AUTHENTICATING: Final = (
+    "give the listener SASL (listeners=SASL_SSL://...), or TLS with ssl_client_auth=required; or give "
+    "insecure=True (on the command line --insecure) if anybody may read and write everything"
+)
+_FOR_METRICS: Final = (
+    "give metrics_host=127.0.0.1; or metrics_ssl=true with ssl_client_auth=required; or insecure=True if "
+    "anybody may see the metrics"
 )
 
 # The logs that brokers of this process serve. Each broker assigns producer ids: two on one log would assign
@@ -76,13 +81,15 @@ class Broker(Closing):
     Args:
         path: the log directory, created if it does not exist; or an open `embedlog.Log` (mode "rw"), which
             the process can go on using; None for a temporary directory that is deleted on close.
-        host: the address to listen on (127.0.0.1). Any but a loopback address needs allow_remote=True, as
-            there is no authentication.
+        host: the address to listen on (127.0.0.1).
+        allow_remote: addresses may be other than loopback addresses. Clients of these must authenticate,
+            unless insecure=True.
         port: 0 takes a free one; see `port` and `bootstrap_servers`.
         advertised_host, advertised_port: the address that clients connect to, if it differs. The setting
             `listeners` stands for all four, where there are several addresses.
-        metrics_port: of GET /metrics (Prometheus) and GET /health, on the same host; 0 takes a free port,
-            None serves neither. Needs prometheus-client (extra `cluster`).
+        metrics_port: of GET /metrics (Prometheus) and GET /health; 0 takes a free port, None serves neither.
+            Needs prometheus-client (extra `cluster`).
+        metrics_host: its address, if it is not that of the listener for other brokers.
         zookeeper: "host:port,host:port/chroot" of the ZooKeeper through which brokers are a cluster; the
             directory joins it, with the topics that it has. None for a broker on its own. Needs kazoo (extra
             `cluster`). `settings` then has broker_id, another one for each broker.
@@ -107,18 +114,21 @@ class Broker(Closing):
         host: str | None = None,
         port: int | None = None,
         allow_remote: bool = False,
+        insecure: bool = False,
         advertised_host: str | None = None,
         advertised_port: int | None = None,
         metrics_port: int | None = None,
+        metrics_host: str | None = None,
         zookeeper: str | None = None,
         zookeeper_auth: str | None = None,
         stop_timeout_s: float = _STOP_S,
         **settings: Any,
     ) -> None:
         began = time.perf_counter()
-        _check_address(host, port, advertised_host, advertised_port, metrics_port)
+        _check_address(host, port, advertised_host, advertised_port, metrics_port, metrics_host)
         given = [each for each in (host, port, advertised_host, advertised_port) if each is not None]
         check_flag("allow_remote", allow_remote)
+        check_flag("insecure", insecure)
         layout = {"layout": settings.pop("layout")} if "layout" in settings else {}
         of_listeners = {name: settings.pop(name) for name in list(settings) if is_of_a_listener(name)}
         of_broker, *of_log_and_topics = sorted_settings(settings, BrokerSettings, LogSettings, TopicSettings)
@@ -140,12 +150,14 @@ class Broker(Closing):
         main = listeners.index(inter_broker_listener(self.settings, listeners))
         self._tls = _tls_of(listeners, self.settings, of_listeners)
         for listener in listeners:
-            if not (allow_remote or is_own(listener.host)):
-                raise InvalidArgument(
-                    f"{listener.host or 'every address'} may be reached from other machines, and "
-                    f"{_OPEN_TO_ALL}. Give allow_remote=True (on the command line --allow-remote) if that is "
-                    "what you want"
-                )
+            authenticates = listener.protocol.has_sasl or self.asks_for_certificates(listener)
+            _check_reach(listener.host, allow_remote, authenticates or insecure, _AUTHENTICATING)
+        metrics_tls = None
+        if metrics_port is not None:
+            metrics_host = listeners[main].host if metrics_host is None else metrics_host
+            metrics_tls = self._tls_of_metrics(listeners, main)
+            asks = metrics_tls is not None and metrics_tls.requires_certificates
+            _check_reach(metrics_host, allow_remote, asks or insecure, _FOR_METRICS)
         self.zookeeper = zookeeper
         self._stop_timeout_s = stop_timeout_s
         self._closed = False
@@ -157,12 +169,9 @@ class Broker(Closing):
             self._server = Server(bound, self.settings, tls=self._tls)
             undo.callback(self._server.stop, 0)
             self._listener = self._server.listeners[main]
-            self._metrics = (
-                None
-                if metrics_port is None
-                else MetricsServer(self._listener.host, metrics_port, self._tls_of_metrics())
-            )
-            if self._metrics is not None:
+            self._metrics = None
+            if metrics_port is not None and metrics_host is not None:
+                self._metrics = MetricsServer(metrics_host, metrics_port, metrics_tls)
                 undo.callback(self._metrics.stop)
             if isinstance(path, Log):
                 if zookeeper is not None:
@@ -290,6 +299,11 @@ class Broker(Closing):
         return None if self._metrics is None else self._metrics.port
 
     @property
+    def metrics_host(self) -> str | None:
+        """The address of metrics and health; None if there is none."""
+        return None if self._metrics is None else self._metrics.host
+
+    @property
     def bootstrap_servers(self) -> str:
         """ "host:port", as clients are configured."""
         return str(self.address)
@@ -307,11 +321,11 @@ class Broker(Closing):
         for tls in self._tls.values():
             tls.reload()
 
-    def _tls_of_metrics(self) -> ListenerTls | None:
+    def _tls_of_metrics(self, listeners: Sequence[Listener], main: int) -> ListenerTls | None:
         """What the metrics port shares with a listener. Raises InvalidSetting."""
         if not self.settings.metrics_ssl:
             return None
-        for listener in (self._listener, *self._server.listeners):
+        for listener in (listeners[main], *listeners):
             if listener.name in self._tls:
                 return self._tls[listener.name]
         raise InvalidSetting(
@@ -346,6 +360,22 @@ def _tls_of(
         if listener.protocol.has_tls:
             found[listener.name] = ListenerTls(listener, own[listener.name])
     return found
+
+
+def _check_reach(host: str, allow_remote: bool, is_safe: bool, advice: str) -> None:
+    """Raises InvalidArgument for an address that other machines reach, and should not."""
+    if is_own(host):
+        return
+    address = host or "every address"
+    if not allow_remote:
+        raise InvalidArgument(
+            f"{address} may be reached from other machines: give allow_remote=True (on the command line "
+            "--allow-remote) if that is what you want"
+        )
+    if not is_safe:
+        raise InvalidArgument(
+            f"{address} may be reached from other machines, and nobody authenticates there: {advice}"
+        )
 
 
 def _shares_of(backend: WriterBackend) -> Callable[[], ShareGroupCoordinator]:
@@ -398,6 +428,7 @@ def _check_address(
     advertised_host: object,
     advertised_port: object,
     metrics_port: object,
+    metrics_host: object,
 ) -> None:
     """Raises InvalidType, InvalidArgument."""
     if host is not None:
@@ -408,6 +439,8 @@ def _check_address(
         check_text("advertised_host", advertised_host)
     if advertised_port is not None:
         check_int("advertised_port", advertised_port, low=1, high=_LAST_PORT)
+    if metrics_host is not None:
+        check_text("metrics_host", metrics_host)
     if metrics_port is not None:
         check_int("metrics_port", metrics_port, low=0, high=_LAST_PORT)
         if metrics_port and metrics_port == port:

@@ -154,6 +154,7 @@ class MetricsServer:
         self._http.socket = bind(host, port)
         self._http.owner = self
         self._http.tls = tls
+        self.host = host
         self.port: int = self._http.socket.getsockname()[1]
         self._broker: BrokerContext | None = None
         self._thread = threading.Thread(target=self._serve, name="embedlog-metrics", daemon=True)

@@ -228,7 +228,9 @@ def test_other_hosts_need_a_flag(run: Run, serve: Callable[..., Served]) -> None
     ran = run("serve", "data", "--host", "0.0.0.0", "--port", "0")
     assert (ran.code, ran.out) == (2, "")
     assert "--allow-remote" in ran.err
-    served = serve("--host", "0.0.0.0", "--allow-remote", "--advertised-host", "localhost", "--json")
+    served = serve(
+        "--host", "0.0.0.0", "--allow-remote", "--insecure", "--advertised-host", "localhost", "--json"
+    )
     assert served.facts["listening"] == f"localhost:{served.facts['port']}"
     produce(served, "events", 1)
     assert served.end()[0] == 0
@@ -339,7 +341,7 @@ def test_invalid_flags(run: Run, tmp_path: Path) -> None:
         (["--config", "none.toml"], "none.toml cannot be read"),
         (["--set", "port=5"], "--port"),
         (["--set", "retention"], "write name=value"),
-        (["--host", "192.0.2.1", "--allow-remote"], "cannot listen on 192.0.2.1:9092"),
+        (["--host", "192.0.2.1", "--allow-remote", "--insecure"], "cannot listen on 192.0.2.1:9092"),
     ):
         ran = run("serve", "data", *arguments)
         assert ran.code in (1, 2)

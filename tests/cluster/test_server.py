@@ -316,11 +316,38 @@ def test_it_listens_on_localhost_by_default() -> None:
         with pytest.raises(embedlog.errors.InvalidArgument, match="allow_remote"):
             Broker(host=host)
     with (
-        Broker(host="0.0.0.0", allow_remote=True, advertised_host="127.0.0.1") as broker,
+        Broker(host="0.0.0.0", allow_remote=True, insecure=True, advertised_host="127.0.0.1") as broker,
         Wire(broker) as wire,
     ):
         (address,) = wire.ask(MetadataRequest(topics=[]), 4).brokers
         assert (address.host, address.port) == ("127.0.0.1", broker.port)
+
+
+def test_remote_listeners_authenticate() -> None:
+    for listeners in ("PLAINTEXT://0.0.0.0:0", "PLAINTEXT://127.0.0.1:0,A://192.0.2.1:0"):
+        with pytest.raises(embedlog.errors.InvalidArgument, match="nobody authenticates there: give the"):
+            Broker(listeners=listeners, listener_security_protocol_map="A:PLAINTEXT", allow_remote=True)
+    with pytest.raises(
+        embedlog.errors.InvalidArgument, match="nobody authenticates there: give metrics_host"
+    ):
+        Broker(metrics_port=0, metrics_host="0.0.0.0", allow_remote=True)
+    with pytest.raises(
+        embedlog.errors.InvalidArgument, match=r"0\.0\.0\.0 may be reached.*allow_remote=True"
+    ):
+        Broker(metrics_port=0, metrics_host="0.0.0.0")
+
+
+def test_metrics_at_an_address_of_their_own() -> None:
+    with (
+        Broker(
+            host="0.0.0.0", allow_remote=True, insecure=True, metrics_port=0, metrics_host="127.0.0.1"
+        ) as broker,
+        pytest.raises(ConnectionRefusedError),
+    ):
+        assert broker.metrics_port is not None
+        assert (broker.host, broker.metrics_host) == ("0.0.0.0", "127.0.0.1")
+        socket.create_connection(("127.0.0.1", broker.metrics_port)).close()
+        socket.create_connection(("127.0.0.2", broker.metrics_port)).close()
 
 
 def test_a_taken_port_and_a_locked_directory(broker: Broker, tmp_path: object) -> None:
@@ -342,8 +369,11 @@ def test_a_taken_port_and_a_locked_directory(broker: Broker, tmp_path: object) -
         ({"port": 9092, "metrics_port": 9092}, "port and metrics_port are both 9092"),
         ({"host": 3}, "host must be str"),
         ({"host": "no.such.invalid"}, "allow_remote=True"),
-        ({"host": "no.such.invalid", "allow_remote": True}, "cannot listen on no.such.invalid:0"),
-        ({"host": "192.0.2.1", "allow_remote": True}, "cannot listen on 192.0.2.1:0"),
+        (
+            {"host": "no.such.invalid", "allow_remote": True, "insecure": True},
+            "cannot listen on no.such.invalid:0",
+        ),
+        ({"host": "192.0.2.1", "allow_remote": True, "insecure": True}, "cannot listen on 192.0.2.1:0"),
         ({"allow_remote": "no"}, "allow_remote must be"),
     ],
 )
