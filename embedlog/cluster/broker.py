@@ -33,9 +33,11 @@ from ..log import Log
 from ..open import open_directory
 from ..runtime.closing import Closing
 from ..runtime.worker_pool import WorkerPool
+from ..security.users import DocumentUsers, UserStore
 from ..store.store import Store
 from ..synonyms import BROKER_ARGUMENTS
 from ..validation import also_named, as_path, check_flag, check_int, check_text
+from .authentication import authenticator_of
 from .broker_context import BrokerContext
 from .coordination import BrokerAddress, Coordination, SingleBroker, check_standalone
 from .dispatch import Dispatcher
@@ -134,6 +136,11 @@ class Broker(Closing):
                     f"{_OPEN_TO_ALL}. Give allow_remote=True (on the command line --allow-remote) if that is "
                     "what you want"
                 )
+        if zookeeper is not None and listeners[main].protocol.has_sasl:
+            raise InvalidArgument(
+                f"other brokers cannot authenticate to the listener {listeners[main].name}: give one without "
+                "SASL, which only they reach, as inter_broker_listener_name"
+            )
         self.zookeeper = zookeeper
         self._stop_timeout_s = stop_timeout_s
         self._closed = False
@@ -209,6 +216,10 @@ class Broker(Closing):
                 None if zookeeper is not None else _shares_of(self.log.backend),
             )
             undo.callback(self.context.close)
+            self.context.users = users = _users_of(store, coordination)
+            self.context.authenticator = authenticator = authenticator_of(users, self.settings, listeners)
+            if authenticator is not None:
+                undo.callback(authenticator.close)
             self.address = address
             self._dispatcher = Dispatcher(self.context)
             self._dispatcher.start()
@@ -290,6 +301,17 @@ class Broker(Closing):
 def _shares_of(backend: WriterBackend) -> Callable[[], ShareGroupCoordinator]:
     """The coordinator of share groups is created when it is first used."""
     return lambda: backend.share_coordinator
+
+
+def _users_of(store: Store, coordination: Coordination) -> UserStore:
+    """In ZooKeeper if that is where the cluster is, else in the log's directory."""
+    if isinstance(coordination, SingleBroker):
+        return DocumentUsers(store.path)
+    from .coordination.registered import RegisteredBroker
+    from .coordination.zookeeper_users import ZooKeeperUsers
+
+    assert isinstance(coordination, RegisteredBroker)
+    return ZooKeeperUsers(coordination.zookeeper)
 
 
 def _claim(store: Store) -> None:

@@ -13,9 +13,11 @@ from ..groups.share_coordinator import ShareGroupCoordinator
 from ..groups.transaction_coordinator import TransactionCoordinator
 from ..partition import Partition
 from ..security.principal import Principal
+from ..security.users import UserStore
 from ..store.store import Store
 from ..wire.error_codes import ErrorCode
 from .api_errors import ApiError
+from .authentication import Authenticator
 from .connection import Connection
 from .coordination import Coordination
 from .group_settings import GroupConfigs
@@ -77,6 +79,8 @@ class BrokerContext:
         self.coordination = coordination
         self.settings = settings
         self.meter = meter
+        self.users: UserStore | None = None  # set before requests come, as is:
+        self.authenticator: Authenticator | None = None  # None: no listener has SASL
         self.shares = shares
         self.group_configs = GroupConfigs(store, lambda: self.settings)
         self.dynamic_settings: dict[str, Any] = {}  # changed since the start

@@ -33,6 +33,7 @@ from .frame_memory import FrameMemory
 from .listeners import Listener
 from .poll import READ, WRITE, Poller
 from .transport import PlainTransport
+from .unauthenticated import Candidates, Unauthenticated
 
 logger = logging.getLogger(__name__)
 
@@ -68,6 +69,7 @@ class Processor:
         max_idle_ms: a connection idle for this long is closed.
         min_bytes_per_second, grace_ms: a request that arrives more slowly than this over grace_ms closes its
             connection; 0: no minimum.
+        unauthenticated: limits of the connections that have not authenticated.
         on_close: called for each connection that closes.
         dedicated: new connections go elsewhere as long as they can, once it has one.
     """
@@ -82,6 +84,7 @@ class Processor:
         min_bytes_per_second: int,
         grace_ms: int,
         max_idle_ms: int,
+        unauthenticated: Unauthenticated,
         on_close: Callable[[Connection], object],
         dedicated: bool = False,
     ) -> None:
@@ -106,6 +109,7 @@ class Processor:
         self._posted: deque[Callable[[], object]] = deque()
         self._deferred: dict[Connection, None] = {}  # to serve in the next turn, in order
         self._timers: list[tuple[float, int, Timer]] = []
+        self.candidates = Candidates(unauthenticated, self.call_later)
         self._cancelled_timers = 0
         self._sequence = itertools.count()
         self._stopping = False
@@ -201,6 +205,8 @@ class Processor:
     def _adopt(self, connected: socket.socket, listener: Listener, host: str, port: int) -> None:
         connection = Connection(self, PlainTransport(connected), listener, host, port)
         self.connections.add(connection)
+        if listener.protocol.has_sasl:
+            connection.require_authentication()
         self._arriving.discard(connected)
         if self._stopping:
             connection.close(None)

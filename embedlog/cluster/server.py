@@ -33,6 +33,7 @@ from .frame_memory import FrameMemory
 from .listeners import Listener
 from .processor import Processor
 from .settings import BrokerSettings
+from .unauthenticated import Unauthenticated
 
 logger = logging.getLogger(__name__)
 
@@ -199,6 +200,11 @@ class Server:
             min_bytes_per_second=settings.request_min_bytes_per_second,
             grace_ms=settings.request_grace_ms,
             max_idle_ms=settings.connections_max_idle_ms,
+            unauthenticated=Unauthenticated(
+                max(settings.max_unauthenticated_connections // settings.num_network_threads, 1),
+                settings.authentication_timeout_ms / 1000,
+                settings.sasl_server_max_receive_size,
+            ),
             on_close=self._on_close,
             dedicated=self._dedicated,
         )

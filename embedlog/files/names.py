@@ -36,6 +36,7 @@ TRANSACTIONS_FILE: Final = "published-transactions.json"
 PRODUCER_IDS_FILE: Final = "producer-ids.json"
 CLUSTER_FILE: Final = "cluster.json"
 GROUP_SETTINGS_FILE: Final = "group-settings.json"
+USERS_FILE: Final = "users.json"
 SOCKET_FILE: Final = "embedlog.sock"
 STAGING_DIRECTORY: Final = "staging"
 ROOT_FILES: Final = (
@@ -52,6 +53,7 @@ ROOT_FILES: Final = (
     PRODUCER_IDS_FILE,
     CLUSTER_FILE,
     GROUP_SETTINGS_FILE,
+    USERS_FILE,
 )
 
 LEADER_EPOCH_FILE: Final = "leader-epoch-checkpoint"

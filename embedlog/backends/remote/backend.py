@@ -31,6 +31,7 @@ from .settings import Address, RemoteSettings, addresses
 from .share_groups import ShareCalls
 from .topics import Topics
 from .transactions import RemoteTransactions
+from .users import RemoteUsers
 
 _ATTRIBUTES: Final = 22  # the pos of their low byte in a batch
 
@@ -184,6 +185,12 @@ class RemoteBackend:
             self._brokers.abandon()
         finally:
             self.coordinator.abandon()
+
+    @property
+    def users(self) -> RemoteUsers:
+        """The brokers' users."""
+        self.check_open()
+        return RemoteUsers(self._brokers)
 
     # -- what only a log's owner offers --------------------------------------------------------------------
 

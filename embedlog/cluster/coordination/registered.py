@@ -125,6 +125,11 @@ class RegisteredBroker:
     # -- queries ---------------------------------------------------------------------------------------
 
     @property
+    def zookeeper(self) -> ZooKeeper:
+        """The client of the broker's session."""
+        return self._zookeeper
+
+    @property
     def cluster_id(self) -> str:
         return self._cluster_id
 
