@@ -42,6 +42,7 @@ COMMANDS: Final = {
     "groups": "groups",
     "queue": "queue",
     "transactions": "transactions",
+    "users": "users",
     "stats": "stats",
     "dump": "dump",
     "verify": "check",

@@ -32,9 +32,11 @@ from ..log import Log
 from ..open import open_directory
 from ..runtime.closing import Closing
 from ..runtime.worker_pool import WorkerPool
+from ..security.users import DocumentUsers, UserStore
 from ..store.store import Store
 from ..synonyms import BROKER_ARGUMENTS
 from ..validation import also_named, as_path, check_flag, check_int, check_text
+from .authentication import authenticator_of
 from .authorizing import access_control
 from .broker_channel import BrokerClient
 from .broker_context import BrokerContext
@@ -240,6 +242,10 @@ class Broker(Closing):
                 None if zookeeper is not None else _shares_of(self.log.backend),
             )
             undo.callback(self.context.close)
+            self.context.users = users = _users_of(store, coordination)
+            self.context.authenticator = authenticator = authenticator_of(users, self.settings, listeners)
+            if authenticator is not None:
+                undo.callback(authenticator.close)
             self.address = address
             self.context.access = access = access_control(self.context)
             if access is not None:
@@ -381,6 +387,17 @@ def _check_reach(host: str, allow_remote: bool, is_safe: bool, advice: str) -> N
 def _shares_of(backend: WriterBackend) -> Callable[[], ShareGroupCoordinator]:
     """The coordinator of share groups is created when it is first used."""
     return lambda: backend.share_coordinator
+
+
+def _users_of(store: Store, coordination: Coordination) -> UserStore:
+    """In ZooKeeper if that is where the cluster is, else in the log's directory."""
+    if isinstance(coordination, SingleBroker):
+        return DocumentUsers(store.path)
+    from .coordination.registered import RegisteredBroker
+    from .coordination.zookeeper_users import ZooKeeperUsers
+
+    assert isinstance(coordination, RegisteredBroker)
+    return ZooKeeperUsers(coordination.zookeeper)
 
 
 def _claim(store: Store) -> None:

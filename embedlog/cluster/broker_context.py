@@ -13,10 +13,12 @@ from ..groups.share_coordinator import ShareGroupCoordinator
 from ..groups.transaction_coordinator import TransactionCoordinator
 from ..partition import Partition
 from ..security.principal import Principal
+from ..security.users import UserStore
 from ..store.store import Store
 from ..wire.error_codes import ErrorCode
 from .access import Access, AccessControl
 from .api_errors import ApiError
+from .authentication import Authenticator
 from .broker_channel import BrokerClient
 from .connection import Connection
 from .coordination import BrokerAddress, Coordination
@@ -82,6 +84,8 @@ class BrokerContext:
         self.coordination = coordination
         self.settings = settings
         self.meter = meter
+        self.users: UserStore | None = None  # set before requests come, as is:
+        self.authenticator: Authenticator | None = None  # None: no listener has SASL
         self.shares = shares
         self.access: AccessControl | None = None
         self.group_configs = GroupConfigs(store, lambda: self.settings)

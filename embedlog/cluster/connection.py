@@ -26,6 +26,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import logging
+import math
 import struct
 import time
 from collections.abc import Callable, Sequence
@@ -42,6 +43,7 @@ from .listeners import Listener
 from .outbox import Chunk, Outbox, discard, is_small
 from .poll import READ, WRITE
 from .transport import Transport
+from .unauthenticated import Candidates
 
 logger = logging.getLogger(__name__)
 
@@ -126,6 +128,10 @@ class EventLoop(Protocol):
     def watch(self, connection: Connection, events: int) -> None:
         """Poll the connection for READ, WRITE, both or nothing from now on."""
 
+    @property
+    def candidates(self) -> Candidates:
+        """The connections that have not authenticated."""
+
     def serve_next_turn(self, connection: Connection) -> None:
         """Call its `serve_deferred` in the next turn."""
 
@@ -151,6 +157,9 @@ class Connection:
         self.host = host
         self.port = port
         self.principal: Principal = ANONYMOUS
+        self.authentication: object = None  # the application's
+        self.session_ends = math.inf  # of time.monotonic; then it authenticates, or has to
+        self._max_frame_bytes = loop.max_frame_bytes
         self.client_id = ""  # of its last request; for log lines
         self.application_state: object = None
         self.active_at = loop.now
@@ -268,6 +277,25 @@ class Connection:
                 f"{now - self._progress[0]:.1f} s (request.min.bytes.per.second, request.grace.ms)"
             )
 
+    # -- authentication ----------------------------------------------------------------------------------
+
+    def require_authentication(self) -> None:
+        """Before it is opened: nothing but authentication until `authenticated`."""
+        self.session_ends = -math.inf
+        self._max_frame_bytes = min(self._max_frame_bytes, self.loop.candidates.limits.frame_bytes)
+        self.loop.candidates.add(self)
+
+    def authenticated(self, principal: Principal, session_ends: float) -> None:
+        """It is `principal` until `session_ends`, of time.monotonic."""
+        self.principal = principal
+        self.session_ends = session_ends
+        self._max_frame_bytes = self.loop.max_frame_bytes
+        self.loop.candidates.remove(self)
+
+    def end(self) -> None:
+        """Close it when the response that is being made has been sent."""
+        self.half_closed = True
+
     # -- reading ---------------------------------------------------------------------------------------
 
     def on_readable(self, buffer: bytearray, view: memoryview) -> None:
@@ -335,7 +363,7 @@ class Connection:
         share_ends = 0.0
         while end - pos >= 4 and not self.closed:
             (size,) = _LENGTH.unpack_from(buffer, pos)
-            if not 0 < size <= self.loop.max_frame_bytes:
+            if not 0 < size <= self._max_frame_bytes:
                 self._reject_length(size, bytes(view[pos : min(end, pos + 16)]))
                 break
             stop: int = pos + 4 + size
@@ -431,8 +459,13 @@ class Connection:
             self._close_after(error)
 
     def _reject_length(self, size: int, first_bytes: bytes) -> None:
-        limit, hint = self.loop.max_frame_bytes, of_a_length(first_bytes)
-        self.close(f"a request of {size:,} bytes is outside 1..{limit:,} (socket.request.max.bytes){hint}")
+        limit, hint = self._max_frame_bytes, of_a_length(first_bytes)
+        name = (
+            "socket.request.max.bytes"
+            if limit == self.loop.max_frame_bytes
+            else "sasl.server.max.receive.size, until it has authenticated"
+        )
+        self.close(f"a request of {size:,} bytes is outside 1..{limit:,} ({name}){hint}")
 
     # -- responding ------------------------------------------------------------------------------------
 
@@ -532,6 +565,7 @@ class Connection:
         with contextlib.suppress(OSError), no_fork:  # see runtime/forking.py
             self._transport.close()
         self.loop.handshakes.end(self)
+        self.loop.candidates.remove(self)
         self.loop.remove(self)
 
     def abandon(self) -> None:

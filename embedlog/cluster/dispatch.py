@@ -39,6 +39,7 @@ from .api_errors import (
     owner_commit_error_code_for,
     owner_error_code_for,
 )
+from .authentication import SASL_AUTHENTICATE, SASL_HANDSHAKE
 from .authorization import guarded
 from .broker_context import BrokerContext, Handler, RequestContext
 from .connection import CloseConnection, Connection, EncodedResponse
@@ -57,6 +58,7 @@ from .handlers.metadata import MetadataHandlers
 from .handlers.offsets import OffsetHandlers
 from .handlers.produce import LastProduce, ProduceHandlers, remember
 from .handlers.replicas import ReplicaHandlers
+from .handlers.sasl import SaslHandlers
 from .handlers.share_fetch import ShareFetchHandlers
 from .handlers.share_groups import ShareGroupHandlers
 from .handlers.share_offsets import ShareOffsetHandlers
@@ -64,6 +66,7 @@ from .handlers.topic_partitions import TopicPartitionHandlers
 from .handlers.topics import TopicHandlers
 from .handlers.transaction_admin import TransactionAdminHandlers
 from .handlers.transactions import TransactionHandlers
+from .handlers.users import UserHandlers
 from .local_members import LocalMembers
 from .log_throttle import LogThrottle
 from .outbox import Chunk
@@ -123,6 +126,9 @@ class Dispatcher:
             **TransactionAdminHandlers(broker, self._groups).handlers(),
             **ConsumerGroupHandlers(broker, self._groups).handlers(),
         }
+        if broker.users is not None:
+            handlers.update(SaslHandlers(broker).handlers())
+            handlers.update(UserHandlers(broker, broker.users).handlers())
         self._share_fetch: ShareFetchHandlers | None = None
         if broker.shares is not None:
             self._share_fetch = ShareFetchHandlers(broker, broker.shares)
@@ -174,6 +180,11 @@ class Dispatcher:
         """See `connection.Application`."""
         if not self._coordination.is_current:
             raise self._no_session()
+        if connection.session_ends <= connection.loop.now:
+            assert self._broker.authenticator is not None
+            answer = self._broker.authenticator.admit(connection, frame)
+            if answer is not None:
+                return answer
         last = connection.application_state
         if isinstance(last, LastProduce):
             began = 0.0 if self._meter is None else time.perf_counter()
@@ -202,6 +213,8 @@ class Dispatcher:
             raise _malformed(error) from None
         context = RequestContext(version, client_id, connection, connection.principal)
         if len(frame) > (_LARGE_PRODUCE if key == _PRODUCE else _LARGE):
+            if key in (SASL_HANDSHAKE, SASL_AUTHENTICATE):  # their handlers are of the loop's thread
+                raise CloseConnection(f"a {route.exchange.api.name} request of {len(frame):,} bytes")
             # The copy is writable like the original: appends put their offsets into it.
             return flatten_future(
                 self._broker.run_large(

@@ -111,6 +111,18 @@ class Collector:
         text = "Memory of responses that clients have not read yet."
         into.gauge("embedlog_response_buffer_bytes", text, unsent)
 
+        authenticator = self._broker.authenticator
+        if authenticator is not None:
+            text = "Authentications that succeeded, those of running connections included."
+            into.counter("embedlog_authentications", text, authenticator.succeeded)
+            text = "Authentications that failed."
+            into.counter("embedlog_authentications_failed", text, authenticator.failed)
+            text = "Connections closed because their session had ended."
+            into.counter("embedlog_sessions_expired", text, authenticator.expired)
+            closed = sum(processor.candidates.closed for processor in processors)
+            text = "Connections closed because they did not authenticate in time, or too many did not."
+            into.counter("embedlog_connections_unauthenticated", text, closed)
+
     def _add_records(self, into: Families) -> None:
         meter = self._meter
         into.counter("embedlog_produced_batches", "Batches appended for clients.", meter.produced_batches)

@@ -36,6 +36,7 @@ from .poll import READ, WRITE, Poller
 from .tls_context import Tls
 from .tls_transport import TlsTransport
 from .transport import PlainTransport, Transport
+from .unauthenticated import Candidates, Unauthenticated
 
 logger = logging.getLogger(__name__)
 
@@ -72,6 +73,7 @@ class Processor:
         min_bytes_per_second, grace_ms: a request that arrives more slowly than this over grace_ms closes its
             connection; 0: no minimum.
         handshakes: limits of those that are open.
+        unauthenticated: limits of the connections that have not authenticated.
         on_close: called for each connection that closes.
         dedicated: new connections go elsewhere as long as they can, once it has one.
     """
@@ -87,6 +89,7 @@ class Processor:
         grace_ms: int,
         max_idle_ms: int,
         handshakes: HandshakeLimits,
+        unauthenticated: Unauthenticated,
         on_close: Callable[[Connection], object],
         dedicated: bool = False,
     ) -> None:
@@ -114,6 +117,7 @@ class Processor:
         self._received: memoryview | None = None  # of ciphertext
         self.handshakes = Handshakes(handshakes, self.call_later)
         self._timers: list[tuple[float, int, Timer]] = []
+        self.candidates = Candidates(unauthenticated, self.call_later)
         self._cancelled_timers = 0
         self._sequence = itertools.count()
         self._stopping = False
@@ -224,6 +228,8 @@ class Processor:
             transport = TlsTransport(connected, tls.context, tls.principal_of, self._received)
         connection = Connection(self, transport, listener, host, port)
         self.connections.add(connection)
+        if listener.protocol.has_sasl:
+            connection.require_authentication()
         self._arriving.discard(connected)
         if self._stopping:
             connection.close(None)

@@ -36,6 +36,7 @@ from .listeners import Listener
 from .processor import Processor
 from .settings import BrokerSettings
 from .tls_context import ListenerTls
+from .unauthenticated import Unauthenticated
 
 logger = logging.getLogger(__name__)
 
@@ -218,6 +219,11 @@ class Server:
                 max(settings.max_ssl_handshakes // settings.num_network_threads, 1),
                 max(settings.max_ssl_handshakes_per_ip // settings.num_network_threads, 1),
                 settings.ssl_handshake_timeout_ms / 1000,
+            ),
+            unauthenticated=Unauthenticated(
+                max(settings.max_unauthenticated_connections // settings.num_network_threads, 1),
+                settings.authentication_timeout_ms / 1000,
+                settings.sasl_server_max_receive_size,
             ),
             on_close=self._on_close,
             dedicated=self._dedicated,

@@ -30,8 +30,11 @@ class BrokerSettings(Settings, frozen=True):
 
     rules: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "authorizer_class_name": {"allowed": AUTHORIZERS},
+        "authentication_timeout_ms": {"low": 1, "high": MAX_INT32},
         "broker_id": {"low": 0, "high": MAX_INT32},
+        "connection_failed_authentication_delay_ms": {"low": 0, "high": MAX_INT32},
         "connections_max_idle_ms": {"low": 1, "high": MAX_INT32},
+        "connections_max_reauth_ms": {"low": 0, "high": MAX_INT32},
         "fetch_max_bytes": {"low": 1024, "high": MAX_INT32},
         "group_consumer_heartbeat_interval_ms": {"low": 1, "high": MAX_INT32},
         "group_consumer_max_size": {"low": 1, "high": MAX_INT32},
@@ -56,6 +59,7 @@ class BrokerSettings(Settings, frozen=True):
         "max_ssl_handshakes_per_ip": {"low": 1, "high": MAX_INT32},
         "max_partitions": {"low": 1, "high": MAX_INT32},
         "max_partitions_per_request": {"low": 1, "high": MAX_INT32},
+        "max_unauthenticated_connections": {"low": 1, "high": MAX_INT32},
         "num_io_threads": {"low": 1, "high": 1024},
         "num_network_threads": {"low": 1, "high": 1024},
         "num_partitions": {"low": 1, "high": 100_000},
@@ -67,6 +71,9 @@ class BrokerSettings(Settings, frozen=True):
         "queued_max_request_bytes_per_ip": {"low": MIB, "high": 1 << 50},
         "request_grace_ms": {"low": 1, "high": MAX_INT32},
         "request_min_bytes_per_second": {"low": 0, "high": MAX_INT32},
+        "sasl_oauthbearer_clock_skew_seconds": {"low": 0, "high": MAX_INT32},
+        "sasl_oauthbearer_jwks_endpoint_refresh_ms": {"low": 1, "high": MAX_INT32},
+        "sasl_server_max_receive_size": {"low": 1024, "high": MAX_INT32},
         "socket_request_max_bytes": {"low": 1024, "high": MAX_INT32},
         "ssl_client_auth": {"allowed": ("none", "requested", "required")},
         "ssl_handshake_timeout_ms": {"low": 1, "high": MAX_INT32},
@@ -83,9 +90,12 @@ class BrokerSettings(Settings, frozen=True):
     authorizer_audit_topic: str = ""
     authorizer_class_name: str = ""
     auto_create_topics_enable: bool = True
+    authentication_timeout_ms: int = 10_000
     broker_id: int = 0
     broker_rack: str = ""
+    connection_failed_authentication_delay_ms: int = 100
     connections_max_idle_ms: int = 600_000
+    connections_max_reauth_ms: int = 0
     delete_topic_enable: bool = True
     fetch_max_bytes: int = 55 * MIB
     group_consumer_heartbeat_interval_ms: int = 5_000
@@ -115,6 +125,7 @@ class BrokerSettings(Settings, frozen=True):
     max_ssl_handshakes: int = 1_000
     max_ssl_handshakes_per_ip: int = 250
     metrics_ssl: bool = False
+    max_unauthenticated_connections: int = 1_000
     num_io_threads: int = 8
     num_network_threads: int = 1
     num_partitions: int = 1
@@ -126,6 +137,14 @@ class BrokerSettings(Settings, frozen=True):
     queued_max_request_bytes_per_ip: int = 128 * MIB
     request_grace_ms: int = 30_000
     request_min_bytes_per_second: int = 1_024
+    sasl_enabled_mechanisms: str = "SCRAM-SHA-256,SCRAM-SHA-512"
+    sasl_oauthbearer_clock_skew_seconds: int = 30
+    sasl_oauthbearer_expected_audience: str = ""
+    sasl_oauthbearer_expected_issuer: str = ""
+    sasl_oauthbearer_jwks_endpoint_refresh_ms: int = 3_600_000
+    sasl_oauthbearer_jwks_endpoint_url: str = ""
+    sasl_oauthbearer_sub_claim_name: str = "sub"
+    sasl_server_max_receive_size: int = 512 << 10
     socket_request_max_bytes: int = 100 * MIB
     ssl_cipher_suites: str = ""
     ssl_client_auth: str = "none"

@@ -33,6 +33,7 @@ from .settings import Address, RemoteSettings, addresses
 from .share_groups import ShareCalls
 from .topics import Topics
 from .transactions import RemoteTransactions
+from .users import RemoteUsers
 
 _ATTRIBUTES: Final = 22  # the pos of their low byte in a batch
 
@@ -194,6 +195,12 @@ class RemoteBackend:
         """The brokers' ACLs."""
         self.check_open()
         return RemoteAcls(self._brokers)
+
+    @property
+    def users(self) -> RemoteUsers:
+        """The brokers' users."""
+        self.check_open()
+        return RemoteUsers(self._brokers)
 
     # -- what only a log's owner offers --------------------------------------------------------------------
 

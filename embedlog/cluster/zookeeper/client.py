@@ -9,7 +9,8 @@ one, and `on_session` listeners are called. Without a connection, an idempotent 
 seconds; any other raises ZooKeeperUnavailable at once: it may have been executed, so the caller checks.
 
 Access: auth="user:password" authenticates the session by ZooKeeper's digest scheme. With set_acl=True only
-that user can change the nodes that it creates, and everyone can read them, as with Kafka's zookeeper.set.acl.
+that user can change the nodes that it creates, and everyone can read them, as with Kafka's zookeeper.set.acl;
+users' credentials only that user can read.
 Nodes under /consumers stay open to all: consumers of any program write there.
 """
 
@@ -44,7 +45,7 @@ from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, READ_ACL_UNSAFE
 from ...errors import InvalidArgument, ZooKeeperError, ZooKeeperUnavailable
 from ...runtime.closing import Closing
 from ...validation import check_flag, check_text
-from .paths import CONSUMERS
+from .paths import CONSUMERS, SASL_SECRET, USERS
 
 logger = logging.getLogger(__name__)
 
@@ -188,7 +189,8 @@ class ZooKeeper(Closing):
                     self._ensure(path.rpartition("/")[0])
 
     def append(self, path: str, data: bytes) -> None:
-        """Create a node whose name is this one's and the next number; its parent exists."""
+        """Create a node whose name is this one's and the next number; its parent exists. After an error there
+        may be one."""
         with _converted_errors():
             self._kazoo.create(path, data, acl=self.acl_of(path), sequence=True)
 
@@ -243,6 +245,8 @@ class ZooKeeper(Closing):
         """The ACL of a node to be created at this path."""
         if path == CONSUMERS or path.startswith(CONSUMERS + "/"):
             return list(OPEN_ACL_UNSAFE)
+        if self._acl[:1] == CREATOR_ALL_ACL and (path == SASL_SECRET or path.startswith(USERS)):
+            return list(CREATOR_ALL_ACL)
         return self._acl
 
     def pipeline(self, requests: Iterable[Callable[[KazooClient], Any]]) -> list[Any]:
