@@ -55,6 +55,7 @@ COMMANDS: Final = {
     "work": "work",
     "serve": "serve",
     "acls": "acls",
+    "quotas": "quotas",
     "cluster": "cluster",
     "zookeeper": "zookeeper",
     "demo": "demo",

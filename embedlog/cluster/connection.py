@@ -29,12 +29,13 @@ import logging
 import struct
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import Future
 from typing import Final, Protocol, TypeAlias
 
-from ..errors import Closed
 from ..runtime.forking import no_fork
 from ..security.principal import ANONYMOUS, Principal
+from .close_reasons import CloseConnection as CloseConnection
+from .close_reasons import Progress, reason_of
 from .first_bytes import of_a_length
 from .frame_memory import FrameMemory
 from .handshakes import Handshakes
@@ -55,17 +56,6 @@ _DISCONNECTED: Final = frozenset(
 
 
 EncodedResponse: TypeAlias = "Sequence[Chunk] | Future[Sequence[Chunk]]"
-
-
-class CloseConnection(Exception):
-    """Raised by an application that has no response for this client. The message is logged.
-
-    level: of the log line; lower if the application has already logged a reason that affects all clients.
-    """
-
-    def __init__(self, reason: str, level: int = logging.WARNING) -> None:
-        super().__init__(reason)
-        self.level = level
 
 
 class Application(Protocol):
@@ -160,15 +150,15 @@ class Connection:
         self._transport = transport
         self._in_handshake = False
         self._unread = bytearray()
-        self._received_bytes = 0
-        # Since when the arriving request's rate is measured, and the bytes received by then.
-        self._progress: tuple[float, int] | None = None
+        self._progress = Progress()
         self._frame: bytearray | None = None  # buffer of a large frame
         self._frame_size = 0
         self._filled = 0
         self._awaits_memory = False
         self._pending: Future[Sequence[Chunk]] | None = None
         self._has_deferred = False  # `_unread` may hold whole requests
+        self.rest_s = 0.0  # after the response that is being made; set by the application
+        self._rests: Cancellable | None = None  # until a quota lets it go on
         self._outbox = Outbox(transport)
 
     def __repr__(self) -> str:
@@ -243,7 +233,7 @@ class Connection:
     @property
     def may_expire(self) -> bool:
         """Waiting for the client, for its next request or for its reading; or it may have disconnected."""
-        return self._pending is None or self.half_closed
+        return (self._pending is None and self._rests is None) or self.half_closed
 
     def check_rate(self, min_bytes: float, grace_s: float) -> None:
         """Close the connection if a request is arriving and less than min_bytes of it came within grace_s.
@@ -256,17 +246,11 @@ class Connection:
             and self.is_idle
             and not self._has_deferred
         )
-        now = self.loop.now
         if not is_arriving:
-            self._progress = None
-        elif self._progress is None or self._received_bytes - self._progress[1] >= min_bytes:
-            self._progress = now, self._received_bytes
-        elif now - self._progress[0] >= grace_s:
+            self._progress.since = None
+        elif reason := self._progress.too_slow(self.loop.now, min_bytes, grace_s):
             self.loop.too_slow += 1
-            self.close(
-                f"a request arrives too slowly: {self._received_bytes - self._progress[1]:,} bytes in "
-                f"{now - self._progress[0]:.1f} s (request.min.bytes.per.second, request.grace.ms)"
-            )
+            self.close(reason)
 
     # -- reading ---------------------------------------------------------------------------------------
 
@@ -292,7 +276,7 @@ class Connection:
             return
         self.active_at = self.loop.now
         self.loop.bytes_in += count
-        self._received_bytes += count
+        self._progress.received_bytes += count
         if self._has_deferred or self._pending is not None or self._outbox.chunks:
             self._unread += view[:count]
             self._has_deferred = True
@@ -316,7 +300,7 @@ class Connection:
 
     def serve_deferred(self) -> None:
         """Handle the requests that had to wait for this turn."""
-        if self.closed or self._pending is not None or self._outbox.chunks:
+        if self.closed or self._pending is not None or self._outbox.chunks or self._rests is not None:
             return  # `_continue` defers them again
         self._serve_unread()
         self._continue()
@@ -352,6 +336,7 @@ class Connection:
                 self._flush()
             if (
                 self._pending is not None
+                or self._rests is not None
                 or self._outbox.bytes_left >= _COALESCE_BYTES
                 or time.perf_counter() >= share_ends
             ):
@@ -391,7 +376,7 @@ class Connection:
             return
         self.active_at = self.loop.now
         self.loop.bytes_in += count
-        self._received_bytes += count
+        self._progress.received_bytes += count
         self._filled += count
         if self._filled == self._frame_size:
             frame, self._frame = self._frame, None
@@ -407,7 +392,7 @@ class Connection:
 
     def _handle(self, frame: memoryview, *, more: bool = False) -> None:
         """Handle one frame. `more`: others follow, and the responses leave together."""
-        self._progress = None
+        self._progress.since = None
         try:
             response = self.loop.application.handle(self, frame)
             if isinstance(response, Future):
@@ -416,6 +401,8 @@ class Connection:
                     response.add_done_callback(self._on_response)
                     return
                 response = response.result()
+            if self.rest_s:
+                self._rest()
             if isinstance(response, bytes):
                 whole = response
             elif is_small(response):
@@ -451,27 +438,35 @@ class Connection:
             self._outbox.add(response.result())
         except Exception as error:
             self._close_after(error)
+        if self.rest_s and not self.closed:
+            self._rest()
+        self._continue()
+
+    def _rest(self) -> None:
+        """Handle no request for `rest_s`. The response leaves at once, bytes are received (KIP-219)."""
+        self._rests = self.loop.call_later(self.rest_s, self._end_rest)
+        self.rest_s = 0.0
+        self._has_deferred = True
+
+    def _end_rest(self) -> None:
+        self._rests = None
+        self.active_at = self.loop.now
         self._continue()
 
     def _close_after(self, error: Exception) -> None:
-        if isinstance(error, CancelledError):
-            self.close("the broker is shutting down")
-        elif isinstance(error, CloseConnection):
-            self.close(str(error), error.level)
-        elif isinstance(error, Closed):
-            self.close(str(error))
-        else:
+        known = reason_of(error)
+        if known is None:
             logger.error("%r: a request could not be answered", self, exc_info=error)
-            self.close("internal error of the broker")
+        self.close(*known or ("internal error of the broker",))
 
     def _continue(self) -> None:
         """Send the outbox, then handle the requests that waited for it."""
         if self._outbox.chunks:
             self._flush()
         if not self.closed and self.is_idle:
-            if self._has_deferred:
+            if self._has_deferred and self._rests is None:
                 self.loop.serve_next_turn(self)
-            elif self.half_closed:
+            elif self.half_closed and not (self._has_deferred and self._unread):
                 self.close(None)
         if not self.closed:
             self._watch()
@@ -522,6 +517,8 @@ class Connection:
             logger.log(level, "%r: connection closed: %s", self, reason)
         if self._pending is not None and not self._pending.cancel():
             self._pending.add_done_callback(discard)
+        if self._rests is not None:
+            self._rests.cancel()
         self._outbox.clear()
         if self._frame is not None:
             self.loop.frame_memory.release(self, self._frame, reuse=False)

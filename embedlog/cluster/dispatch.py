@@ -19,6 +19,7 @@ import logging
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from ..backends.log_requests import LogRequests
@@ -56,6 +57,7 @@ from .handlers.log import LogHandlers
 from .handlers.metadata import MetadataHandlers
 from .handlers.offsets import OffsetHandlers
 from .handlers.produce import LastProduce, ProduceHandlers, remember
+from .handlers.quotas import QuotaHandlers
 from .handlers.replicas import ReplicaHandlers
 from .handlers.share_fetch import ShareFetchHandlers
 from .handlers.share_groups import ShareGroupHandlers
@@ -67,6 +69,7 @@ from .handlers.transactions import TransactionHandlers
 from .local_members import LocalMembers
 from .log_throttle import LogThrottle
 from .outbox import Chunk
+from .usage import Usage, usage_of
 
 logger = logging.getLogger(__name__)
 
@@ -123,6 +126,8 @@ class Dispatcher:
             **TransactionAdminHandlers(broker, self._groups).handlers(),
             **ConsumerGroupHandlers(broker, self._groups).handlers(),
         }
+        if broker.quotas is not None and requests is None:
+            handlers.update(QuotaHandlers(broker, broker.quotas).handlers())
         self._share_fetch: ShareFetchHandlers | None = None
         if broker.shares is not None:
             self._share_fetch = ShareFetchHandlers(broker, broker.shares)
@@ -146,6 +151,7 @@ class Dispatcher:
         self._coordination = broker.coordination
         self._meter = broker.meter if requests is None else None  # metrics are of the network
         self._stale_session_log = LogThrottle()
+        self._quotas = broker.quotas if requests is None else None
         self._routes = {
             key: Route(
                 exchange, handlers[exchange.api.name], exchange.api.min_version, exchange.api.max_version
@@ -175,7 +181,16 @@ class Dispatcher:
         if not self._coordination.is_current:
             raise self._no_session()
         last = connection.application_state
-        if isinstance(last, LastProduce):
+        quotas = self._quotas
+        if quotas is not None:
+            now = connection.loop.now
+            if now >= quotas.look_at:
+                quotas.look(now)
+            if not quotas.is_on:
+                quotas = None
+        if isinstance(last, LastProduce) and not (
+            quotas is not None and quotas.limits(connection.principal.name, last.context.client_id)
+        ):
             began = 0.0 if self._meter is None else time.perf_counter()
             result = self._produce.produce_again(last, frame)
             if isinstance(result, bytes):
@@ -200,15 +215,15 @@ class Dispatcher:
                 )
         except ProtocolError as error:
             raise _malformed(error) from None
-        context = RequestContext(version, client_id, connection, connection.principal)
+        usage = None if quotas is None else usage_of(quotas, connection, client_id, key, version)
+        context = RequestContext(version, client_id, connection, connection.principal, usage)
+        decode_and_run = self._decode_and_run if usage is None else partial(usage.run, self._decode_and_run)
         if len(frame) > (_LARGE_PRODUCE if key == _PRODUCE else _LARGE):
             # The copy is writable like the original: appends put their offsets into it.
             return flatten_future(
-                self._broker.run_large(
-                    self._decode_and_run, context, route, header, memoryview(bytearray(frame))
-                )
+                self._broker.run_large(decode_and_run, context, route, header, memoryview(bytearray(frame)))
             )
-        return self._decode_and_run(context, route, header, frame)
+        return decode_and_run(context, route, header, frame)
 
     def _decode_and_run(
         self, context: RequestContext, route: Route, header: RequestHeader, frame: memoryview
@@ -226,7 +241,25 @@ class Dispatcher:
             and len(frame) <= _MAX_TEMPLATE_BYTES
         ):
             remember(frame, header, context, request, rules)
+        if context.usage is not None:
+            return self._finish(context.usage, len(frame), header, result, began)
         return self._encode_result(header, result, began)
+
+    def _finish(
+        self,
+        usage: Usage,
+        frame_bytes: int,
+        header: RequestHeader,
+        result: Response | Future[Any] | None,
+        began: float,
+    ) -> EncodedResponse:
+        """As `_encode_result`, for a client with a quota."""
+
+        def finish(response: Response | None) -> Sequence[Chunk]:
+            usage.finish(frame_bytes, response)
+            return self._encode(header, response, began)
+
+        return map_future(result, finish) if isinstance(result, Future) else finish(result)
 
     def _encode_result(
         self, header: RequestHeader, result: Response | Future[Any] | None, began: float

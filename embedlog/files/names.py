@@ -37,6 +37,7 @@ PRODUCER_IDS_FILE: Final = "producer-ids.json"
 CLUSTER_FILE: Final = "cluster.json"
 GROUP_SETTINGS_FILE: Final = "group-settings.json"
 ACLS_FILE: Final = "acls.json"
+QUOTAS_FILE: Final = "quotas.json"
 SOCKET_FILE: Final = "embedlog.sock"
 STAGING_DIRECTORY: Final = "staging"
 ROOT_FILES: Final = (
@@ -54,6 +55,7 @@ ROOT_FILES: Final = (
     CLUSTER_FILE,
     GROUP_SETTINGS_FILE,
     ACLS_FILE,
+    QUOTAS_FILE,
 )
 
 LEADER_EPOCH_FILE: Final = "leader-epoch-checkpoint"

@@ -9,6 +9,8 @@
     partition_state  {"version":1,"leader":1,"leader_epoch":0,"controller_epoch":1,"isr":[1]}
     controller       {"version":1,"brokerid":1,"timestamp":"1700000000000"}
     topic_config     {"version":1,"config":{"retention.ms":"60000"}}
+                     the same for users, client ids and addresses
+    config_change    {"version":2,"entity_path":"users/alice"}
     cluster_id       {"version":"1","id":"22 characters of a UUID"}
     producer_ids     {"version":1,"broker":1,"block_start":"0","block_end":"999"}         both included
     consumer         {"version":1,"subscription":{"clicks":2},"pattern":"static","timestamp":"1700000000000"}
@@ -288,6 +290,11 @@ def decode_config(data: bytes) -> dict[str, str]:
     """Raises CorruptZnode."""
     found = _Fields(data, "a topic's settings").get("config", dict, {})
     return {str(name): str(value) for name, value in found.items()}
+
+
+def encode_config_change(entity_path: str) -> bytes:
+    """A notification: whose settings have changed."""
+    return _encode({"version": 2, "entity_path": entity_path})
 
 
 def encode_cluster_id(cluster_id: str) -> bytes:

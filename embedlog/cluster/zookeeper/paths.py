@@ -8,6 +8,11 @@
     /controller                                            e   the broker that elects leaders
     /controller_epoch                                      p   number of controllers elected so far
     /config/topics/[topic]                                 p   the topic's settings
+    /config/users/[user]                                   p   the user's quotas
+    /config/users/[user]/clients/[client id]               p   of a client id of this user
+    /config/clients/[client id]                            p   the client id's quotas
+    /config/ips/[address]                                  p   the address's quotas
+    /config/changes/config_change_[number]                 p   a notification: whose settings have changed
     /admin/delete_topics/[topic]                           p   a topic to be deleted
     /cluster/id                                            p   the cluster's id
     /latest_producer_id_block                              p   the block of producer ids claimed last
@@ -20,6 +25,7 @@
     /kafka-acl-extended-changes/acl_changes_[number]       p   the same for prefixes
 
 e: ephemeral, deleted with its creator's session; p: persistent. Paths are relative to the chroot.
+Users, client ids and addresses are written as in an URL; "<default>" stands for all others.
 In 0.7 the name of a partition is "[broker]-[partition]", which consumers use in place of the number.
 
 Source: Kafka 0.7, 0.10 and 2.7 design, "ZooKeeper directories"; Kafka 2.x's names.
@@ -29,6 +35,7 @@ from __future__ import annotations
 
 import re
 from typing import Final, NamedTuple
+from urllib.parse import quote, unquote
 
 from ...errors import InvalidArgument
 from ...model import TopicPartition
@@ -39,6 +46,8 @@ TOPICS: Final = "/brokers/topics"
 CONTROLLER: Final = "/controller"
 CONTROLLER_EPOCH: Final = "/controller_epoch"
 TOPIC_CONFIGS: Final = "/config/topics"
+CONFIG_CHANGES: Final = "/config/changes"
+CONFIG_CHANGE: Final = f"{CONFIG_CHANGES}/config_change_"
 DELETE_TOPICS: Final = "/admin/delete_topics"
 CLUSTER_ID: Final = "/cluster/id"
 PRODUCER_IDS: Final = "/latest_producer_id_block"
@@ -48,6 +57,7 @@ PREFIXED_ACLS: Final = "/kafka-acl-extended/prefixed"
 ACL_CHANGES: Final = "/kafka-acl-changes"
 PREFIXED_ACL_CHANGES: Final = "/kafka-acl-extended-changes"
 ACL_CHANGE: Final = "acl_changes_"
+_DEFAULT: Final = "<default>"
 
 _NUMBER: Final = r"(0|[1-9][0-9]{0,9})"
 _NAME: Final = r"([^/]+)"
@@ -142,6 +152,21 @@ def controller_epoch() -> str:
 
 def topic_config(topic: str) -> str:
     return f"{TOPIC_CONFIGS}/{_name(topic)}"
+
+
+def config_entity(entity_path: str) -> str:
+    """Of "users/[name]" and the like, with names that are `sanitized`; or of their parent."""
+    return f"/config/{entity_path}"
+
+
+def sanitized(name: str | None) -> str:
+    """The name of a user, client id or address as a step of a path; None is the default."""
+    return _DEFAULT if name is None else quote(name, safe="").replace("~", "%7E")
+
+
+def unsanitized(step: str) -> str | None:
+    """The reverse of `sanitized`."""
+    return None if step == _DEFAULT else unquote(step)
 
 
 def deletion(topic: str) -> str:
