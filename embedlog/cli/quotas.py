@@ -113,9 +113,10 @@ def _set(args: argparse.Namespace, ui: UI, quotas: _Quotas) -> int:
     for given in args.quota:
         key, _, text = given.partition("=")
         try:
-            values[key] = checked_value(of, key, float(text))
+            number = float(text)
         except ValueError:
             raise InvalidArgument(f"--quota {given!r} is not KEY=NUMBER") from None
+        values[key] = checked_value(of, key, number)
     quotas.alter(of, values)
     _show(args, ui, {of: values}, "")
     return 0

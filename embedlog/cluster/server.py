@@ -137,6 +137,8 @@ class Server:
         """In a forked child: close the copies of the sockets without waiting for a lock or a thread."""
         for bound, _ in self._bound:
             bound.close()
+        for _, _, held, _ in self._held:
+            held.close()
         for processor in self.processors:
             processor.abandon()
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import trustme
-from conftest import started
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
     NoEncryption,
@@ -17,10 +16,10 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 from wire import Wire
-from zookeepers import eventually
+from zookeepers import eventually, started
 
 from embedlog.cluster import Broker
-from embedlog.cluster.classic import ConsumerConnector
+from embedlog.cluster.classic import ConsumerConnector, Producer, ProducerData
 from embedlog.cluster.zookeeper.client import ZooKeeper
 from embedlog.cluster.zookeeper.running import Extras, ZooKeepers
 from embedlog.cluster.zookeeper.security import Security
@@ -182,7 +181,7 @@ def test_settings_that_do_not_go_together(tmp_path: Path, settings: dict[str, ob
         Broker(tmp_path, zookeeper="127.0.0.1:1", **settings)
 
 
-def test_a_broker_and_a_connector_over_tls_and_sasl(secured: Secured, tmp_path: Path) -> None:
+def test_a_broker_and_classic_clients_over_tls_and_sasl(secured: Secured, tmp_path: Path) -> None:
     tls = {
         "zookeeper_ssl_client_enable": True,
         "zookeeper_ssl_keystore_location": secured.keystore,
@@ -194,11 +193,12 @@ def test_a_broker_and_a_connector_over_tls_and_sasl(secured: Secured, tmp_path: 
         broker.context.coordination.create_topic("t", 1, {})
         with Wire(broker) as wire:
             assert wire.ask(MetadataRequest(topics=None), 9).topics[0].name == "t"
+        with Producer(connect, zookeeper_auth=auth, **tls) as writes:
+            writes.send(ProducerData("t", b"x"))
         with ConsumerConnector(
             connect, "g", zookeeper_auth=auth, auto_offset_reset="smallest", **tls
         ) as reads:
             (stream,) = reads.create_message_streams({"t": 1})["t"]
-            broker.log.append("t", b"x")
             assert next(iter(stream)).value == b"x"
         with ZooKeeper(f"{secured.plain}/secured") as nobody:
             eventually(lambda: nobody.get("/brokers/topics/t"))
