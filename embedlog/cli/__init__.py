@@ -56,6 +56,7 @@ COMMANDS: Final = {
     "work": "work",
     "serve": "serve",
     "acls": "acls",
+    "quotas": "quotas",
     "cluster": "cluster",
     "zookeeper": "zookeeper",
     "demo": "demo",

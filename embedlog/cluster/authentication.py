@@ -44,7 +44,9 @@ from ..security.sasl import (
     Step,
 )
 from ..security.users import UserStore
-from .connection import CloseConnection, Connection, EncodedResponse
+from .close_reasons import CloseConnection
+from .connection import Connection
+from .event_loop import EncodedResponse
 from .listeners import Listener
 from .log_throttle import LogThrottle
 from .settings import BrokerSettings

@@ -21,17 +21,21 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ..backends.local import WriterBackend
 from ..config import LogSettings, TopicSettings, sorted_settings
 from ..errors import Closed, InvalidArgument, InvalidSetting, ReadOnly, counted
 from ..files.filesystem import default_open_files
+from ..files.names import QUOTAS_FILE
 from ..groups.share_coordinator import ShareGroupCoordinator
 from ..log import Log
 from ..open import open_directory
 from ..runtime.closing import Closing
 from ..runtime.worker_pool import WorkerPool
+from ..security.quota_meters import Windows
+from ..security.quota_store import QuotaStore, StoredQuotas
+from ..security.quotas import Quotas
 from ..security.users import DocumentUsers, UserStore
 from ..store.store import Store
 from ..synonyms import BROKER_ARGUMENTS
@@ -57,6 +61,9 @@ from .metrics import MetricsServer
 from .server import Bound, Server, bind, room_for_connections
 from .settings import BrokerSettings
 from .tls_context import ListenerTls
+
+if TYPE_CHECKING:
+    from .coordination.registered import RegisteredBroker
 
 logger = logging.getLogger(__name__)
 
@@ -220,11 +227,13 @@ class Broker(Closing):
                 check_standalone(store)
                 coordination = SingleBroker(store, address)
                 transactions = self.log.backend.transactions
+                quotas: QuotaStore = StoredQuotas(os.path.join(store.path, QUOTAS_FILE))
             else:
                 protocols = {each.name: each.protocol.value for each in self._server.listeners}
-                coordination = undo.enter_context(
+                coordination = registered = undo.enter_context(
                     _registered(store, address, protocols, self.settings, zookeeper, zookeeper_auth)
                 )
+                quotas = _quotas_of(registered)
                 client = BrokerClient(self.settings.inter_broker_client_config)
                 sender = MarkerSender(coordination, client)
                 undo.callback(sender.close)
@@ -246,6 +255,12 @@ class Broker(Closing):
             self.context.authenticator = authenticator = authenticator_of(users, self.settings, listeners)
             if authenticator is not None:
                 undo.callback(authenticator.close)
+            self.context.quotas = Quotas(
+                quotas,
+                Windows(self.settings.quota_window_num, self.settings.quota_window_size_seconds),
+                self.settings.max_connection_creation_rate,
+            )
+            undo.callback(self.context.quotas.close)
             self.address = address
             self.context.access = access = access_control(self.context)
             if access is not None:
@@ -253,7 +268,11 @@ class Broker(Closing):
             self._dispatcher = Dispatcher(self.context)
             self._dispatcher.start()
             undo.callback(self._dispatcher.stop)
-            self._server.start(self._dispatcher, room_for_connections(self.settings, store.max_open_files))
+            self._server.start(
+                self._dispatcher,
+                room_for_connections(self.settings, store.max_open_files),
+                self.context.quotas,
+            )
             if self._metrics is not None and meter is not None:
                 self._metrics.start(self.context, self.log.backend, meter, self._server)
             store.catalog.writer_lock.note_broker(self.bootstrap_servers)
@@ -410,6 +429,13 @@ def _claim(store: Store) -> None:
         _served.add(store)
 
 
+def _quotas_of(registered: RegisteredBroker) -> QuotaStore:
+    """The store of the cluster's quotas."""
+    from .coordination.zookeeper_quotas import ZooKeeperQuotas
+
+    return ZooKeeperQuotas(registered.zookeeper)
+
+
 @contextlib.contextmanager
 def _registered(
     store: Store,
@@ -418,11 +444,12 @@ def _registered(
     settings: BrokerSettings,
     connect: str,
     auth: str | None,
-) -> Iterator[Coordination]:
+) -> Iterator[RegisteredBroker]:
     """The broker's membership of its cluster."""
     try:
         from .coordination.registered import RegisteredBroker
         from .zookeeper.client import ZooKeeper
+        from .zookeeper.security import Security
     except ImportError as error:
         raise InvalidArgument(
             f"brokers form a cluster through kazoo, which is not installed ({error}): "
@@ -433,6 +460,7 @@ def _registered(
         session_timeout_s=settings.zookeeper_session_timeout_ms / 1000,
         auth=auth,
         set_acl=settings.zookeeper_set_acl,
+        security=Security.of(settings),
     )
     with client, contextlib.closing(RegisteredBroker(client, store, address, protocols)) as registered:
         registered.start()

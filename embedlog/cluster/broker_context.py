@@ -13,6 +13,7 @@ from ..groups.share_coordinator import ShareGroupCoordinator
 from ..groups.transaction_coordinator import TransactionCoordinator
 from ..partition import Partition
 from ..security.principal import Principal
+from ..security.quotas import Quotas
 from ..security.users import UserStore
 from ..store.store import Store
 from ..wire.error_codes import ErrorCode
@@ -27,6 +28,7 @@ from .meter import Meter
 from .producer_id_block import ProducerIdBlock
 from .settings import BrokerSettings
 from .transaction_permission import TransactionPermissions
+from .usage import Usage, current
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -37,12 +39,13 @@ Handler: TypeAlias = Callable[["RequestContext", Any], Any]
 
 
 class RequestContext(NamedTuple):
-    """A request's API version and its sender."""
+    """A request's API version, its sender, and what it uses of quotas if some apply."""
 
     version: int
     client_id: str
     connection: Connection
     principal: Principal
+    usage: Usage | None = None
 
 
 class BrokerContext:
@@ -88,6 +91,7 @@ class BrokerContext:
         self.authenticator: Authenticator | None = None  # None: no listener has SASL
         self.shares = shares
         self.access: AccessControl | None = None
+        self.quotas: Quotas | None = None  # None on the socket of a log's owner
         self.group_configs = GroupConfigs(store, lambda: self.settings)
         self.dynamic_settings: dict[str, Any] = {}  # changed since the start
         self.topics_lock = threading.RLock()  # held by requests that change topics
@@ -106,15 +110,15 @@ class BrokerContext:
 
     def run_blocking(self, work: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> Future[_T]:
         """Run it in another thread."""
-        return self._executor.submit(work, *args, **kwargs)
+        return _submit(self._executor, work, *args, **kwargs)
 
     def run_large(self, work: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> Future[_T]:
         """Run it in the thread for large requests, after those before it."""
-        return self._large_executor.submit(work, *args, **kwargs)
+        return _submit(self._large_executor, work, *args, **kwargs)
 
     def run_conversion(self, work: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> Future[_T]:
         """Run it in the thread that converts for old clients."""
-        return self._converter.submit(work, *args, **kwargs)
+        return _submit(self._converter, work, *args, **kwargs)
 
     def led_partition(self, topic: str, number: int, leader_epoch: int = -1) -> Partition:
         """A partition that this broker leads, in the client's current leader epoch (-1: it sent none).
@@ -206,6 +210,8 @@ class BrokerContext:
         """
         self.settings = self._initial_settings.with_changes(own)
         self.dynamic_settings = dict(own)
+        if self.quotas is not None:
+            self.quotas.max_creation_rate = self.settings.max_connection_creation_rate
 
     def initial_value(self, name: str) -> Any:
         """A setting's value at the start of the broker."""
@@ -216,6 +222,14 @@ class BrokerContext:
             return self.topic_id(name) == topic_id
         except TopicNotFound:
             return False
+
+
+def _submit(executor: Executor, work: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> Future[_T]:
+    """Its time counts for the client whose request this thread works on."""
+    usage = current()
+    if usage is None:
+        return executor.submit(work, *args, **kwargs)
+    return executor.submit(lambda: usage.run(work, *args, **kwargs))
 
 
 def not_leader() -> ApiError:

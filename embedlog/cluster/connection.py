@@ -29,21 +29,20 @@ import logging
 import math
 import struct
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import CancelledError, Future
-from typing import Final, Protocol, TypeAlias
+from collections.abc import Sequence
+from concurrent.futures import Future
+from typing import Final, TypeAlias
 
-from ..errors import Closed
 from ..runtime.forking import no_fork
 from ..security.principal import ANONYMOUS, Principal
+from . import event_loop
+from .close_reasons import Progress, reason_of
+from .event_loop import Cancellable
 from .first_bytes import of_a_length
-from .frame_memory import FrameMemory
-from .handshakes import Handshakes
 from .listeners import Listener
 from .outbox import Chunk, Outbox, discard, is_small
 from .poll import READ, WRITE
 from .transport import Transport
-from .unauthenticated import Candidates
 
 logger = logging.getLogger(__name__)
 
@@ -56,94 +55,8 @@ _DISCONNECTED: Final = frozenset(
 )
 
 
-EncodedResponse: TypeAlias = "Sequence[Chunk] | Future[Sequence[Chunk]]"
-
-
-class CloseConnection(Exception):
-    """Raised by an application that has no response for this client. The message is logged.
-
-    level: of the log line; lower if the application has already logged a reason that affects all clients.
-    """
-
-    def __init__(self, reason: str, level: int = logging.WARNING) -> None:
-        super().__init__(reason)
-        self.level = level
-
-
-class Application(Protocol):
-    """Handles the frames that a server receives."""
-
-    def handle(self, connection: Connection, frame: memoryview) -> bytes | EncodedResponse:
-        """The response to one frame, given without its length, now (whole, or in chunks) or later.
-
-        `frame` is valid until this returns. Any thread may complete a future; it is cancelled when the
-        connection closes. Raises CloseConnection.
-        """
-
-    def on_half_close(self, connection: Connection) -> None:
-        """The client sends no more and may have disconnected: complete its pending request now.
-
-        In the loop's thread. May close the connection.
-        """
-
-    def on_gone(self, host: str) -> None:
-        """The last connection from this host, or of this process of the machine, has closed."""
-
-    def on_close(self, connection: Connection) -> None:
-        """A connection has closed. In the loop's thread."""
-
-
-class Cancellable(Protocol):
-    """A call that is due later."""
-
-    def cancel(self) -> None: ...
-
-
-class EventLoop(Protocol):
-    """What a connection and the handlers of its requests need from the processor that owns it."""
-
-    application: Application
-    frame_memory: FrameMemory
-    max_frame_bytes: int
-    now: float  # of time.monotonic, as of this turn
-    share_s: float  # of a connection, in this turn
-    bytes_in: int
-    bytes_out: int
-    too_slow: int  # connections closed because a request arrived too slowly
-
-    @property
-    def unsent_bytes(self) -> int:
-        """Of responses in memory that clients have not read yet."""
-
-    @property
-    def may_wait(self) -> bool:
-        """Whether a request may wait for a disk in the loop's thread: no other connection waits with it."""
-
-    def post(self, callback: Callable[[], object]) -> None:
-        """Call it in the loop's thread soon. From any thread."""
-
-    def call_later(self, delay_s: float, callback: Callable[[], object]) -> Cancellable:
-        """Call it after delay_s."""
-
-    def watch(self, connection: Connection, events: int) -> None:
-        """Poll the connection for READ, WRITE, both or nothing from now on."""
-
-    @property
-    def candidates(self) -> Candidates:
-        """The connections that have not authenticated."""
-
-    def serve_next_turn(self, connection: Connection) -> None:
-        """Call its `serve_deferred` in the next turn."""
-
-    def read_next_turn(self, connection: Connection) -> None:
-        """Call its `on_readable` in the next turn, if it is watched for READ then."""
-
-    @property
-    def handshakes(self) -> Handshakes:
-        """Those that are open."""
-
-    def remove(self, connection: Connection) -> None:
-        """Forget a connection that closes."""
+Application: TypeAlias = "event_loop.Application[Connection]"
+EventLoop: TypeAlias = "event_loop.EventLoop[Connection]"
 
 
 class Connection:
@@ -169,15 +82,15 @@ class Connection:
         self._transport = transport
         self._in_handshake = False
         self._unread = bytearray()
-        self._received_bytes = 0
-        # Since when the arriving request's rate is measured, and the bytes received by then.
-        self._progress: tuple[float, int] | None = None
+        self._progress = Progress()
         self._frame: bytearray | None = None  # buffer of a large frame
         self._frame_size = 0
         self._filled = 0
         self._awaits_memory = False
         self._pending: Future[Sequence[Chunk]] | None = None
         self._has_deferred = False  # `_unread` may hold whole requests
+        self.rest_s = 0.0  # after the response that is being made; set by the application
+        self._rests: Cancellable | None = None  # until a quota lets it go on
         self._outbox = Outbox(transport)
 
     def __repr__(self) -> str:
@@ -252,7 +165,7 @@ class Connection:
     @property
     def may_expire(self) -> bool:
         """Waiting for the client, for its next request or for its reading; or it may have disconnected."""
-        return self._pending is None or self.half_closed
+        return (self._pending is None and self._rests is None) or self.half_closed
 
     def check_rate(self, min_bytes: float, grace_s: float) -> None:
         """Close the connection if a request is arriving and less than min_bytes of it came within grace_s.
@@ -265,17 +178,11 @@ class Connection:
             and self.is_idle
             and not self._has_deferred
         )
-        now = self.loop.now
         if not is_arriving:
-            self._progress = None
-        elif self._progress is None or self._received_bytes - self._progress[1] >= min_bytes:
-            self._progress = now, self._received_bytes
-        elif now - self._progress[0] >= grace_s:
+            self._progress.since = None
+        elif reason := self._progress.too_slow(self.loop.now, min_bytes, grace_s):
             self.loop.too_slow += 1
-            self.close(
-                f"a request arrives too slowly: {self._received_bytes - self._progress[1]:,} bytes in "
-                f"{now - self._progress[0]:.1f} s (request.min.bytes.per.second, request.grace.ms)"
-            )
+            self.close(reason)
 
     # -- authentication ----------------------------------------------------------------------------------
 
@@ -320,7 +227,7 @@ class Connection:
             return
         self.active_at = self.loop.now
         self.loop.bytes_in += count
-        self._received_bytes += count
+        self._progress.received_bytes += count
         if self._has_deferred or self._pending is not None or self._outbox.chunks:
             self._unread += view[:count]
             self._has_deferred = True
@@ -344,7 +251,7 @@ class Connection:
 
     def serve_deferred(self) -> None:
         """Handle the requests that had to wait for this turn."""
-        if self.closed or self._pending is not None or self._outbox.chunks:
+        if self.closed or self._pending is not None or self._outbox.chunks or self._rests is not None:
             return  # `_continue` defers them again
         self._serve_unread()
         self._continue()
@@ -380,6 +287,7 @@ class Connection:
                 self._flush()
             if (
                 self._pending is not None
+                or self._rests is not None
                 or self._outbox.bytes_left >= _COALESCE_BYTES
                 or time.perf_counter() >= share_ends
             ):
@@ -419,7 +327,7 @@ class Connection:
             return
         self.active_at = self.loop.now
         self.loop.bytes_in += count
-        self._received_bytes += count
+        self._progress.received_bytes += count
         self._filled += count
         if self._filled == self._frame_size:
             frame, self._frame = self._frame, None
@@ -435,7 +343,7 @@ class Connection:
 
     def _handle(self, frame: memoryview, *, more: bool = False) -> None:
         """Handle one frame. `more`: others follow, and the responses leave together."""
-        self._progress = None
+        self._progress.since = None
         try:
             response = self.loop.application.handle(self, frame)
             if isinstance(response, Future):
@@ -444,6 +352,8 @@ class Connection:
                     response.add_done_callback(self._on_response)
                     return
                 response = response.result()
+            if self.rest_s:
+                self._rest()
             if isinstance(response, bytes):
                 whole = response
             elif is_small(response):
@@ -484,27 +394,35 @@ class Connection:
             self._outbox.add(response.result())
         except Exception as error:
             self._close_after(error)
+        if self.rest_s and not self.closed:
+            self._rest()
+        self._continue()
+
+    def _rest(self) -> None:
+        """Handle no request for `rest_s`. The response leaves at once, bytes are received (KIP-219)."""
+        self._rests = self.loop.call_later(self.rest_s, self._end_rest)
+        self.rest_s = 0.0
+        self._has_deferred = True
+
+    def _end_rest(self) -> None:
+        self._rests = None
+        self.active_at = self.loop.now
         self._continue()
 
     def _close_after(self, error: Exception) -> None:
-        if isinstance(error, CancelledError):
-            self.close("the broker is shutting down")
-        elif isinstance(error, CloseConnection):
-            self.close(str(error), error.level)
-        elif isinstance(error, Closed):
-            self.close(str(error))
-        else:
+        known = reason_of(error)
+        if known is None:
             logger.error("%r: a request could not be answered", self, exc_info=error)
-            self.close("internal error of the broker")
+        self.close(*known or ("internal error of the broker",))
 
     def _continue(self) -> None:
         """Send the outbox, then handle the requests that waited for it."""
         if self._outbox.chunks:
             self._flush()
         if not self.closed and self.is_idle:
-            if self._has_deferred:
+            if self._has_deferred and self._rests is None:
                 self.loop.serve_next_turn(self)
-            elif self.half_closed:
+            elif self.half_closed and not (self._has_deferred and self._unread):
                 self.close(None)
         if not self.closed:
             self._watch()
@@ -555,6 +473,8 @@ class Connection:
             logger.log(level, "%r: connection closed: %s", self, reason)
         if self._pending is not None and not self._pending.cancel():
             self._pending.add_done_callback(discard)
+        if self._rests is not None:
+            self._rests.cancel()
         self._outbox.clear()
         if self._frame is not None:
             self.loop.frame_memory.release(self, self._frame, reuse=False)

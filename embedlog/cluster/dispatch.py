@@ -19,6 +19,7 @@ import logging
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from ..backends.log_requests import LogRequests
@@ -42,7 +43,9 @@ from .api_errors import (
 from .authentication import SASL_AUTHENTICATE, SASL_HANDSHAKE
 from .authorization import guarded
 from .broker_context import BrokerContext, Handler, RequestContext
-from .connection import CloseConnection, Connection, EncodedResponse
+from .close_reasons import CloseConnection
+from .connection import Connection
+from .event_loop import EncodedResponse
 from .futures import flatten_future, map_future
 from .group_requests import GroupRequests
 from .handlers.acls import AclHandlers
@@ -57,6 +60,7 @@ from .handlers.log import LogHandlers
 from .handlers.metadata import MetadataHandlers
 from .handlers.offsets import OffsetHandlers
 from .handlers.produce import LastProduce, ProduceHandlers, remember
+from .handlers.quotas import QuotaHandlers
 from .handlers.replicas import ReplicaHandlers
 from .handlers.sasl import SaslHandlers
 from .handlers.share_fetch import ShareFetchHandlers
@@ -70,6 +74,7 @@ from .handlers.users import UserHandlers
 from .local_members import LocalMembers
 from .log_throttle import LogThrottle
 from .outbox import Chunk
+from .usage import Usage, usage_of
 
 logger = logging.getLogger(__name__)
 
@@ -129,6 +134,8 @@ class Dispatcher:
         if broker.users is not None:
             handlers.update(SaslHandlers(broker).handlers())
             handlers.update(UserHandlers(broker, broker.users).handlers())
+        if broker.quotas is not None and requests is None:
+            handlers.update(QuotaHandlers(broker, broker.quotas).handlers())
         self._share_fetch: ShareFetchHandlers | None = None
         if broker.shares is not None:
             self._share_fetch = ShareFetchHandlers(broker, broker.shares)
@@ -152,6 +159,7 @@ class Dispatcher:
         self._coordination = broker.coordination
         self._meter = broker.meter if requests is None else None  # metrics are of the network
         self._stale_session_log = LogThrottle()
+        self._quotas = broker.quotas if requests is None else None
         self._routes = {
             key: Route(
                 exchange, handlers[exchange.api.name], exchange.api.min_version, exchange.api.max_version
@@ -186,7 +194,16 @@ class Dispatcher:
             if answer is not None:
                 return answer
         last = connection.application_state
-        if isinstance(last, LastProduce):
+        quotas = self._quotas
+        if quotas is not None:
+            now = connection.loop.now
+            if now >= quotas.look_at:
+                quotas.look(now)
+            if not quotas.is_on:
+                quotas = None
+        if isinstance(last, LastProduce) and not (
+            quotas is not None and quotas.limits(connection.principal.name, last.context.client_id)
+        ):
             began = 0.0 if self._meter is None else time.perf_counter()
             result = self._produce.produce_again(last, frame)
             if isinstance(result, bytes):
@@ -211,17 +228,17 @@ class Dispatcher:
                 )
         except ProtocolError as error:
             raise _malformed(error) from None
-        context = RequestContext(version, client_id, connection, connection.principal)
+        usage = None if quotas is None else usage_of(quotas, connection, client_id, key, version)
+        context = RequestContext(version, client_id, connection, connection.principal, usage)
+        decode_and_run = self._decode_and_run if usage is None else partial(usage.run, self._decode_and_run)
         if len(frame) > (_LARGE_PRODUCE if key == _PRODUCE else _LARGE):
             if key in (SASL_HANDSHAKE, SASL_AUTHENTICATE):  # their handlers are of the loop's thread
                 raise CloseConnection(f"a {route.exchange.api.name} request of {len(frame):,} bytes")
             # The copy is writable like the original: appends put their offsets into it.
             return flatten_future(
-                self._broker.run_large(
-                    self._decode_and_run, context, route, header, memoryview(bytearray(frame))
-                )
+                self._broker.run_large(decode_and_run, context, route, header, memoryview(bytearray(frame)))
             )
-        return self._decode_and_run(context, route, header, frame)
+        return decode_and_run(context, route, header, frame)
 
     def _decode_and_run(
         self, context: RequestContext, route: Route, header: RequestHeader, frame: memoryview
@@ -239,7 +256,25 @@ class Dispatcher:
             and len(frame) <= _MAX_TEMPLATE_BYTES
         ):
             remember(frame, header, context, request, rules)
+        if context.usage is not None:
+            return self._finish(context.usage, len(frame), header, result, began)
         return self._encode_result(header, result, began)
+
+    def _finish(
+        self,
+        usage: Usage,
+        frame_bytes: int,
+        header: RequestHeader,
+        result: Response | Future[Any] | None,
+        began: float,
+    ) -> EncodedResponse:
+        """As `_encode_result`, for a client with a quota."""
+
+        def finish(response: Response | None) -> Sequence[Chunk]:
+            usage.finish(frame_bytes, response)
+            return self._encode(header, response, began)
+
+        return map_future(result, finish) if isinstance(result, Future) else finish(result)
 
     def _encode_result(
         self, header: RequestHeader, result: Response | Future[Any] | None, began: float

@@ -135,6 +135,16 @@ class FetchSessions:
             response.responses = responses
         return response
 
+    def empty(self, session: Session | None) -> FetchResponse:
+        """A response without partitions, to a client that has to wait (KIP-219). It creates no session."""
+        if session is None:
+            return FetchResponse()
+        if session.full:
+            with self._lock:
+                self._sessions.pop(session.number, None)
+            return FetchResponse()
+        return FetchResponse(session_id=session.number)
+
     def _has_changed(self, session: Session, topic: str | bytes, data: PartitionData) -> bool:
         """Whether the partition is sent. One with records moves to the end, so that all get their turn."""
         key = (topic, data.partition_index)

@@ -44,7 +44,7 @@ from ..wire.schema import NO_UUID
 from .access import REFUSED, Access
 from .authorization import Entries, later, split, then
 from .broker_context import BrokerContext, Handler, RequestContext
-from .connection import CloseConnection
+from .close_reasons import CloseConnection
 
 _TOPIC: Final = ResourceType.TOPIC
 _FIRST_PRODUCE_WITH_IDS: Final = 13

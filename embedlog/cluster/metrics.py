@@ -55,6 +55,7 @@ class Collector:
         yield from self._of_requests()
         into = Families()
         self._add_connections(into)
+        self._add_quotas(into)
         self._add_records(into)
         add_store(into, self._broker.store)
         try:
@@ -87,6 +88,21 @@ class Collector:
                 buckets.append((limit, so_far))
             seconds.add_metric((api,), buckets, times.total_s)
         yield seconds
+
+    def _add_quotas(self, into: Families) -> None:
+        from prometheus_client.core import CounterMetricFamily
+
+        quotas = self._broker.quotas
+        if quotas is None:
+            return
+        text = "Answers that told a client to wait, and connections that were refused, by the quota."
+        answers = into.family("embedlog_throttled", text, "quota", kind=CounterMetricFamily)
+        text = "How long these clients had to wait."
+        seconds = into.family("embedlog_throttle_seconds", text, "quota", kind=CounterMetricFamily)
+        common = tuple(into.common.values())
+        for key, count in quotas.throttled.items():
+            answers.add_metric((*common, key), count)
+            seconds.add_metric((*common, key), quotas.throttle_ms[key] / 1000)
 
     def _add_connections(self, into: Families) -> None:
         server, processors = self._server, self._server.processors

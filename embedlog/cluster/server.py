@@ -15,7 +15,9 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import heapq
 import logging
+import math
 import resource
 import select
 import socket
@@ -24,7 +26,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 from ..errors import EmbedlogError, InvalidArgument
 from ..files.unix_sockets import peer_pid
@@ -50,6 +52,16 @@ Bound: TypeAlias = tuple[socket.socket, Listener]
 
 PROCESS: Final = "process "
 """Before its id: the host of a peer on a Unix socket."""
+
+
+class CreationQuotas(Protocol):
+    """How many connections may be created. Called in the acceptor's thread."""
+
+    def admit(self, address: str, now_s: float) -> int:
+        """Count a connection; returns for how long it is to be refused, in milliseconds."""
+
+    def accepted(self, now_s: float) -> int:
+        """Count a connection; returns how long to accept no others, in milliseconds."""
 
 
 class AddressInUse(EmbedlogError):
@@ -87,17 +99,26 @@ class Server:
         self._per_processor: Counter[EventLoop] = Counter()
         self._accepted = self._rejected = 0
         self._max_connections = 0
+        self._quotas: CreationQuotas | None = None
+        self._held: list[tuple[float, int, socket.socket, str]] = []  # refused, to be closed then: a heap
+        self._paused_until = 0.0
+        self._for_brokers = settings.inter_broker_listener_name or bound[0][1].name
         self._application: Application
         self._stopping = False
         self.processors: list[Processor] = []
         self._acceptor = threading.Thread(target=self._accept_all, name="embedlog-acceptor", daemon=True)
 
-    def start(self, application: Application, max_connections: int) -> None:
+    def start(
+        self, application: Application, max_connections: int, quotas: CreationQuotas | None = None
+    ) -> None:
         """Accept up to max_connections at a time; the application answers their requests.
+
+        quotas: how many per second; None for any number.
 
         Raises AddressInUse.
         """
         self._max_connections = max_connections
+        self._quotas = quotas
         self._application = application
         for _ in range(1 if self._dedicated else self._settings.num_network_threads):
             self._start_processor()
@@ -117,6 +138,8 @@ class Server:
         """In a forked child: close the copies of the sockets without waiting for a lock or a thread."""
         for bound, _ in self._bound:
             bound.close()
+        for _, _, held, _ in self._held:
+            held.close()
         for processor in self.processors:
             processor.abandon()
 
@@ -158,9 +181,12 @@ class Server:
             listening = self._bound
             waiting = select.poll()
             by_fd = {bound.fileno(): (bound, listener) for bound, listener in listening}
-            for fd in by_fd:
-                waiting.register(fd, select.POLLIN)
-            ready = waiting.poll()
+            now = time.monotonic()
+            for fd, (_, listener) in by_fd.items():
+                # One that rests is still polled for the hang-up that `stop` and `listen_on` cause.
+                waiting.register(fd, select.POLLIN if self._accepts(listener, now) else 0)
+            ready = waiting.poll(self._wait_ms(now))
+            self._close_held(time.monotonic())
             if listening is not self._bound:
                 with no_fork:
                     for bound, _ in listening:
@@ -174,9 +200,13 @@ class Server:
                     if error.errno in _OUT_OF_DESCRIPTORS and not self._stopping:
                         logger.warning("a connection could not be accepted: %s", error)
                         threading.Event().wait(_RETRY_ACCEPT_S)  # it stays in the backlog until others close
+        self._close_held(math.inf)
 
     def _accept(self, bound: socket.socket, listener: Listener) -> None:
         """Take one connection that has arrived. Raises OSError if there is none."""
+        now = time.monotonic()
+        if not self._accepts(listener, now):  # since it was polled
+            return
         sock, address = bound.accept()
         host, port = _peer(sock, address)
         reason = self._admit(host)
@@ -184,6 +214,13 @@ class Server:
             logger.warning("%s:%d: connection refused: %s", host, port, reason)
             sock.close()
             return
+        if self._quotas is not None:
+            if throttle_ms := self._quotas.admit(host, now):
+                # Closed later, so that a client which tries again at once has to wait (KIP-612).
+                heapq.heappush(self._held, (now + throttle_ms / 1000, sock.fileno(), sock, host))
+                return
+            if not self._is_protected(listener):
+                self._paused_until = max(self._paused_until, now + self._quotas.accepted(now) / 1000)
         sock.setblocking(False)
         with contextlib.suppress(OSError):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -191,6 +228,37 @@ class Server:
         # Reads the files again if they have changed: here that delays no connection that is open.
         current = None if tls is None else tls.current()
         self._choose_processor().adopt(sock, listener, host, port, current)
+
+    def _is_protected(self, listener: Listener) -> bool:
+        """Whether brokers come here, and clients elsewhere: the rate of all connections is not its."""
+        return len(self._bound) > 1 and listener.name == self._for_brokers
+
+    def _accepts(self, listener: Listener, now: float) -> bool:
+        """Whether the rate of connections lets the listener accept one."""
+        return now >= self._paused_until or self._is_protected(listener)
+
+    def _wait_ms(self, now: float) -> int | None:
+        """How long the acceptor may sleep."""
+        due = [self._held[0][0]] if self._held else []
+        if self._paused_until > now:
+            due.append(self._paused_until)
+        return max(math.ceil((min(due) - now) * 1000), 0) if due else None
+
+    def _close_held(self, now: float) -> None:
+        while self._held and (self._held[0][0] <= now):
+            _, _, held, host = heapq.heappop(self._held)
+            with no_fork:
+                held.close()
+            with self._lock:
+                self._uncount(host)
+
+    def _uncount(self, host: str) -> bool:
+        """One connection fewer from there. Returns whether it was the last. With the lock."""
+        self._per_address[host] -= 1
+        gone = not self._per_address[host]
+        if gone:
+            del self._per_address[host]
+        return gone
 
     def _choose_processor(self) -> Processor:
         """The one with the fewest connections; a new one if all have some and there may be more."""
@@ -250,10 +318,7 @@ class Server:
     def _on_close(self, connection: Connection) -> None:
         with self._lock:
             self._per_processor[connection.loop] -= 1
-            self._per_address[connection.host] -= 1
-            gone = not self._per_address[connection.host]
-            if gone:
-                del self._per_address[connection.host]
+            gone = self._uncount(connection.host)
         connection.loop.application.on_close(connection)
         if gone:
             connection.loop.application.on_gone(connection.host)

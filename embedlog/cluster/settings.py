@@ -49,6 +49,7 @@ class BrokerSettings(Settings, frozen=True):
         "group_share_partition_max_record_locks": {"low": 1, "high": 1_000_000},
         "group_share_record_lock_duration_ms": {"low": 1, "high": MAX_INT32},
         "group_share_session_timeout_ms": {"low": 1, "high": MAX_INT32},
+        "max_connection_creation_rate": {"low": 1, "high": MAX_INT32},
         "max_connections": {"low": 1, "high": MAX_INT32},
         "max_connections_per_ip": {"low": 1, "high": MAX_INT32},
         # At most what readers decompress (codec.DEFAULT_MAX_BYTES).
@@ -69,6 +70,8 @@ class BrokerSettings(Settings, frozen=True):
         "offsets_retention_minutes": {"low": 1, "high": MAX_INT32},
         "queued_max_request_bytes": {"low": MIB, "high": 1 << 50},
         "queued_max_request_bytes_per_ip": {"low": MIB, "high": 1 << 50},
+        "quota_window_num": {"low": 1, "high": 1_000},
+        "quota_window_size_seconds": {"low": 1, "high": 3_600},
         "request_grace_ms": {"low": 1, "high": MAX_INT32},
         "request_min_bytes_per_second": {"low": 0, "high": MAX_INT32},
         "sasl_oauthbearer_clock_skew_seconds": {"low": 0, "high": MAX_INT32},
@@ -77,6 +80,8 @@ class BrokerSettings(Settings, frozen=True):
         "socket_request_max_bytes": {"low": 1024, "high": MAX_INT32},
         "ssl_client_auth": {"allowed": ("none", "requested", "required")},
         "ssl_handshake_timeout_ms": {"low": 1, "high": MAX_INT32},
+        "zookeeper_sasl_mechanism": {"allowed": ("", "DIGEST-MD5")},
+        "zookeeper_ssl_endpoint_identification_algorithm": {"allowed": ("https", "")},
         "zookeeper_session_timeout_ms": {
             "low": 1_000,
             "high": 40_000,
@@ -115,6 +120,7 @@ class BrokerSettings(Settings, frozen=True):
     inter_broker_listener_name: str = ""
     listener_security_protocol_map: str = ""
     listeners: str = ""
+    max_connection_creation_rate: int = MAX_INT32
     max_connections: int = 4_000
     max_connections_per_ip: int = 2_000
     max_decompressed_message_bytes: int = 32 * MIB
@@ -135,6 +141,8 @@ class BrokerSettings(Settings, frozen=True):
     offsets_retention_minutes: int = 7 * DAY_MS // 60_000
     queued_max_request_bytes: int = 512 * MIB
     queued_max_request_bytes_per_ip: int = 128 * MIB
+    quota_window_num: int = 11
+    quota_window_size_seconds: int = 1
     request_grace_ms: int = 30_000
     request_min_bytes_per_second: int = 1_024
     sasl_enabled_mechanisms: str = "SCRAM-SHA-256,SCRAM-SHA-512"
@@ -157,5 +165,10 @@ class BrokerSettings(Settings, frozen=True):
     ssl_truststore_location: str = ""
     ssl_truststore_type: str = "PEM"
     super_users: str = ""
+    zookeeper_sasl_mechanism: str = ""
     zookeeper_session_timeout_ms: int = 6_000
     zookeeper_set_acl: bool = False
+    zookeeper_ssl_client_enable: bool = False
+    zookeeper_ssl_endpoint_identification_algorithm: str = "https"
+    zookeeper_ssl_keystore_location: str = ""
+    zookeeper_ssl_truststore_location: str = ""

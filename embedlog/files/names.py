@@ -38,6 +38,7 @@ CLUSTER_FILE: Final = "cluster.json"
 GROUP_SETTINGS_FILE: Final = "group-settings.json"
 ACLS_FILE: Final = "acls.json"
 USERS_FILE: Final = "users.json"
+QUOTAS_FILE: Final = "quotas.json"
 SOCKET_FILE: Final = "embedlog.sock"
 STAGING_DIRECTORY: Final = "staging"
 ROOT_FILES: Final = (
@@ -56,6 +57,7 @@ ROOT_FILES: Final = (
     GROUP_SETTINGS_FILE,
     ACLS_FILE,
     USERS_FILE,
+    QUOTAS_FILE,
 )
 
 LEADER_EPOCH_FILE: Final = "leader-epoch-checkpoint"

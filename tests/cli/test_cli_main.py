@@ -40,7 +40,7 @@ def test_each_command_says_whether_it_needs_the_lock(run: Run, name: str) -> Non
     assert " lock" in " ".join(ran.out.split())
 
 
-NESTED = ("topics", "groups", "queue", "transactions", "acls", "cluster", "demo")
+NESTED = ("topics", "groups", "queue", "transactions", "acls", "quotas", "cluster", "demo")
 TELLING = [
     *([name] for name in ALL if name not in NESTED),
     *(["topics", action] for action in ("list", "create", "describe", "alter", "delete")),
@@ -48,6 +48,7 @@ TELLING = [
     *(["queue", action] for action in ("list", "describe", "peek", "redrive", "delete", "purge")),
     *(["transactions", action] for action in ("list", "describe", "abort")),
     *(["acls", action] for action in ("list", "add", "remove")),
+    *(["quotas", action] for action in ("list", "set", "remove")),
     ["cluster", "describe"],
 ]
 

@@ -6,18 +6,13 @@ import os
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import suppress
-from typing import Any, Final
 
 import pytest
 from wire import Wire
-from zookeepers import Znodes, chroot
+from zookeepers import Znodes, chroot, started
 
 from embedlog.cluster import Broker
 from embedlog.cluster.zookeeper.running import ZooKeepers
-from embedlog.errors import ZooKeeperUnavailable
-
-_OTHER_PORTS: Final = 2
 
 
 @pytest.fixture
@@ -34,17 +29,6 @@ def wire(broker: Broker) -> Iterator[Wire]:
     """A raw connection to it."""
     with Wire(broker) as wire:
         yield wire
-
-
-def started(**options: Any) -> ZooKeepers:
-    """Starts servers on free ports; on others, if another program takes one before the server does.
-
-    Else all tests that need them would fail.
-    """
-    for _ in range(_OTHER_PORTS):
-        with suppress(ZooKeeperUnavailable):
-            return ZooKeepers(**options)
-    return ZooKeepers(**options)
 
 
 @pytest.fixture(scope="session")

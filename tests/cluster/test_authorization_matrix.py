@@ -225,7 +225,9 @@ REQUESTS: Final[dict[str, Callable[[Named], Request]]] = {
         topics=_topics("OffsetDelete", "OffsetDeleteRequestTopic", "OffsetDeleteRequestPartition", n),
     ),
     "DescribeClientQuotas": lambda n: request("DescribeClientQuotas"),
-    "AlterClientQuotas": lambda n: request("AlterClientQuotas"),
+    "AlterClientQuotas": lambda n: request(
+        "AlterClientQuotas", entries=[made("AlterClientQuotas", "RequestEntryData")], validate_only=True
+    ),
     "DescribeUserScramCredentials": lambda n: request("DescribeUserScramCredentials", users=None),
     "AlterUserScramCredentials": lambda n: request("AlterUserScramCredentials"),
     "DescribeQuorum": lambda n: request("DescribeQuorum"),

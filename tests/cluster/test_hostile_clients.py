@@ -15,7 +15,8 @@ import pytest
 from wire import TIMEOUT_S, Wire, batch_of, fetch, produce
 
 from embedlog.cluster import Broker
-from embedlog.cluster.connection import Connection, EncodedResponse
+from embedlog.cluster.connection import Connection
+from embedlog.cluster.event_loop import EncodedResponse
 from embedlog.wire.apis.api_versions import ApiVersionsRequest
 from embedlog.wire.apis.fetch import FetchRequest
 from embedlog.wire.apis.produce import ProduceRequest

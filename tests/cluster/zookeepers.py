@@ -6,12 +6,16 @@ import socket
 import time
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from embedlog.cluster.zookeeper.client import ZooKeeper
+from embedlog.cluster.zookeeper.running import ZooKeepers
+from embedlog.errors import ZooKeeperUnavailable
 
 WAIT_S = 60.0
 _ASKED_S = 5.0
+_OTHER_PORTS = 2
 _T = TypeVar("_T")
 
 
@@ -30,6 +34,17 @@ def eventually(look: Callable[[], _T], what: str = "", timeout_s: float = WAIT_S
         if time.monotonic() > deadline:
             raise AssertionError(f"not within {timeout_s:g} s: {what or look}; last: {last!r}")
         time.sleep(0.01)
+
+
+def started(**options: Any) -> ZooKeepers:
+    """Starts servers on free ports; on others, if another program takes one before the server does.
+
+    Else all tests that need them would fail.
+    """
+    for _ in range(_OTHER_PORTS):
+        with suppress(ZooKeeperUnavailable):
+            return ZooKeepers(**options)
+    return ZooKeepers(**options)
 
 
 def told(address: str, command: bytes = b"srvr") -> str:

@@ -29,6 +29,7 @@ from .groups import RemoteCoordinator
 from .lookups import Lookups
 from .maintenance import owner_requests
 from .metadata import Metadata
+from .quotas import RemoteQuotas
 from .settings import Address, RemoteSettings, addresses
 from .share_groups import ShareCalls
 from .topics import Topics
@@ -201,6 +202,12 @@ class RemoteBackend:
         """The brokers' users."""
         self.check_open()
         return RemoteUsers(self._brokers)
+
+    @property
+    def quotas(self) -> RemoteQuotas:
+        """The brokers' quotas."""
+        self.check_open()
+        return RemoteQuotas(self._brokers)
 
     # -- what only a log's owner offers --------------------------------------------------------------------
 

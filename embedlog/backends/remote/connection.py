@@ -48,6 +48,7 @@ R = TypeVar("R", bound=Response)
 
 SPOKEN: Final[Mapping[str, tuple[int, int]]] = {
     "AddPartitionsToTxn": (4, 5),
+    "AlterClientQuotas": (0, 1),
     "ApiVersions": (0, 4),
     "CreateAcls": (1, 3),
     "CreatePartitions": (0, 3),
@@ -57,6 +58,7 @@ SPOKEN: Final[Mapping[str, tuple[int, int]]] = {
     "DeleteRecords": (0, 2),
     "DeleteTopics": (1, 5),
     "DescribeAcls": (1, 3),
+    "DescribeClientQuotas": (0, 1),
     "DescribeConfigs": (1, 4),
     "DescribeGroups": (0, 5),
     "DescribeTransactions": (0, 0),

@@ -29,6 +29,8 @@ class ConnectorSettings(Settings, frozen=True):
         "refresh_leader_backoff_ms": {"low": 1, "high": MAX_INT32},
         "socket_timeout_ms": {"low": 1, "high": MAX_INT32},
         "zookeeper_connection_timeout_ms": {"low": 1, "high": MAX_INT32},
+        "zookeeper_sasl_mechanism": {"allowed": ("", "DIGEST-MD5")},
+        "zookeeper_ssl_endpoint_identification_algorithm": {"allowed": ("https", "")},
         "zookeeper_session_timeout_ms": {"low": 1, "high": MAX_INT32},
     }
 
@@ -56,4 +58,9 @@ class ConnectorSettings(Settings, frozen=True):
     refresh_leader_backoff_ms: int = 200
     socket_timeout_ms: int = 30_000
     zookeeper_connection_timeout_ms: int = 6_000
+    zookeeper_sasl_mechanism: str = ""
     zookeeper_session_timeout_ms: int = 6_000
+    zookeeper_ssl_client_enable: bool = False
+    zookeeper_ssl_endpoint_identification_algorithm: str = "https"
+    zookeeper_ssl_keystore_location: str = ""
+    zookeeper_ssl_truststore_location: str = ""

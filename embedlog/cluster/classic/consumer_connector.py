@@ -31,6 +31,7 @@ from ...validation import also_named, check_group, check_int, check_text
 from ..zookeeper import paths
 from ..zookeeper.client import ZooKeeper
 from ..zookeeper.contents import BLACK_LIST, STATIC, WHITE_LIST, Subscription
+from ..zookeeper.security import Security
 from .connector_settings import ConnectorSettings
 from .member import ZooKeeperMember
 from .registry import now_ms
@@ -44,13 +45,16 @@ class ConsumerConnector:
     Args:
         zookeeper_connect: "host:port,host:port/chroot" of the cluster's ZooKeeper.
         group_id: consumers of one group share the partitions.
+        zookeeper_auth: "user:password", if ZooKeeper requires authentication.
         settings: see docs/settings.md, "Of a ConsumerConnector", with underscores or dots.
 
     Raises InvalidArgument, InvalidType, InvalidGroup, UnknownSetting, InvalidSetting, ZooKeeperUnavailable.
     """
 
     @also_named(CONNECTOR_ARGUMENTS)
-    def __init__(self, zookeeper_connect: str, group_id: str, **settings: Any) -> None:
+    def __init__(
+        self, zookeeper_connect: str, group_id: str, *, zookeeper_auth: str | None = None, **settings: Any
+    ) -> None:
         check_text("zookeeper_connect", zookeeper_connect)
         check_group(group_id)
         self._settings = ConnectorSettings().with_changes(settings)
@@ -66,6 +70,8 @@ class ConsumerConnector:
             zookeeper_connect,
             session_timeout_s=self._settings.zookeeper_session_timeout_ms / 1000,
             connect_timeout_s=self._settings.zookeeper_connection_timeout_ms / 1000,
+            auth=zookeeper_auth,
+            security=Security.of(self._settings),
         )
 
     def __repr__(self) -> str:

@@ -72,6 +72,8 @@ class Producer(Closing):
         num_retries, retry_backoff_ms: with zk_connect: how often a request is retried, and the pause before.
         request_timeout_ms: for connecting, and for each response.
         zk_session_timeout_ms: of the ZooKeeper session.
+        zookeeper_auth: "user:password" of the session; zookeeper_sasl_mechanism, zookeeper_ssl_...: as of a
+            broker (docs/settings.md).
         client_config: a file with settings of TLS and SASL for the brokers; with zk_connect their endpoints
             of that security protocol are used.
 
@@ -102,6 +104,12 @@ class Producer(Closing):
         retry_backoff_ms: float = 100,
         request_timeout_ms: int = 10_000,
         zk_session_timeout_ms: int = 6_000,
+        zookeeper_auth: str | None = None,
+        zookeeper_sasl_mechanism: str = "",
+        zookeeper_ssl_client_enable: bool = False,
+        zookeeper_ssl_endpoint_identification_algorithm: str = "https",
+        zookeeper_ssl_keystore_location: str = "",
+        zookeeper_ssl_truststore_location: str = "",
         client_id: str = "embedlog",
         client_config: str = "",
     ) -> None:
@@ -140,10 +148,21 @@ class Producer(Closing):
         )
         self._sender: Sender
         if zk_connect is not None:
+            from ..zookeeper.security import Security
             from .zookeeper_partitions import ZooKeeperPartitions
 
             self._partitions = ZooKeeperPartitions(
-                zk_connect, self.pool, session_timeout_s=zk_session_timeout_ms / 1000
+                zk_connect,
+                self.pool,
+                session_timeout_s=zk_session_timeout_ms / 1000,
+                auth=zookeeper_auth,
+                security=Security(
+                    zookeeper_ssl_client_enable,
+                    zookeeper_ssl_keystore_location,
+                    zookeeper_ssl_truststore_location,
+                    zookeeper_ssl_endpoint_identification_algorithm != "",
+                    zookeeper_sasl_mechanism,
+                ),
             )
             self._sender = ZooKeeperSender(
                 self._partitions,

@@ -24,6 +24,7 @@ from ...runtime.wakeups import Wakeup
 from ..zookeeper import paths
 from ..zookeeper.client import ZooKeeper
 from ..zookeeper.contents import Broker, LeaderAndIsr, decode_number
+from ..zookeeper.security import Security
 from .channel import address_for
 from .producer_data import BrokerPartition
 from .producer_pool import ProducerPool
@@ -39,7 +40,15 @@ class ZooKeeperPartitions:
     Raises as `ZooKeeper`.
     """
 
-    def __init__(self, connect: str, pool: ProducerPool, *, session_timeout_s: float) -> None:
+    def __init__(
+        self,
+        connect: str,
+        pool: ProducerPool,
+        *,
+        session_timeout_s: float,
+        auth: str | None = None,
+        security: Security,
+    ) -> None:
         self._pool = pool
         self._lock = threading.Lock()
         self._topics: dict[str, list[BrokerPartition]] = {}
@@ -48,7 +57,9 @@ class ZooKeeperPartitions:
         self._brokers: dict[int, tuple[str, int]] = {}
         self._wakeup = Wakeup()
         self._closed = False
-        self._zookeeper = ZooKeeper(connect, session_timeout_s=session_timeout_s)
+        self._zookeeper = ZooKeeper(
+            connect, session_timeout_s=session_timeout_s, auth=auth, security=security
+        )
         self._zookeeper.on_session(self._session)
         try:
             self._read_brokers()

@@ -35,8 +35,9 @@ from ...wire.error_codes import ErrorCode
 from ...wire.messages import Records
 from ..api_errors import ApiError, error_code_for
 from ..broker_context import BrokerContext, Handler, RequestContext
-from ..connection import Cancellable, Connection, EventLoop
+from ..connection import Connection, EventLoop
 from ..down_conversion import Conversion, as_message_set, size_before_zstd
+from ..event_loop import Cancellable
 from ..fetch_sessions import FetchSessions, RequestedPartition, Session, authorized
 from ..futures import flatten_future
 from ..outbox import FileRegion
@@ -100,11 +101,16 @@ class FetchHandlers:
         if self._broker.access is not None:
             requested = authorized(self._broker.access, context, request, requested)
         max_bytes = min(max(request.max_bytes, 0), self._broker.settings.fetch_max_bytes)
+        usage = context.usage
+        if usage is not None:
+            max_bytes = usage.most_fetched(max_bytes)
 
         def read() -> list[ReadResult]:
             return self._read(context, request, requested, max_bytes)
 
         def respond(results: list[ReadResult]) -> _Result:
+            if usage is not None and not usage.fetches(sum(result.size for result in results)):
+                return self._sessions.empty(session)
             if context.version < _FIRST_WITH_BATCHES:
                 conversion = Conversion(
                     context.connection.loop.unsent_bytes,

@@ -75,7 +75,7 @@ from ..broker_context import (
     internal_topic,
     not_leader,
 )
-from ..connection import CloseConnection
+from ..close_reasons import CloseConnection
 from ..down_conversion import as_batches
 from ..futures import flatten_future, map_future, when_all
 from ..transaction_permission import Refused

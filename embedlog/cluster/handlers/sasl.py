@@ -11,7 +11,8 @@ from ...wire.apis.sasl_handshake import SaslHandshakeRequest, SaslHandshakeRespo
 from ...wire.error_codes import ErrorCode
 from ..authentication import Authenticator, conversation
 from ..broker_context import BrokerContext, Handler, RequestContext
-from ..connection import CloseConnection, Connection
+from ..close_reasons import CloseConnection
+from ..connection import Connection
 
 _WRONG_STATE = "SaslHandshake and SaslAuthenticate are for listeners with SASL, and come in this order"
 

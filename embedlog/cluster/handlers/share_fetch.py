@@ -46,7 +46,8 @@ from ...wire.apis.share_fetch import (
 from ...wire.error_codes import ErrorCode
 from ..api_errors import ApiError, error_code_for
 from ..broker_context import BrokerContext, Handler, RequestContext
-from ..connection import Cancellable, Connection
+from ..connection import Connection
+from ..event_loop import Cancellable
 from ..share_sessions import FIRST, LAST, ShareSession, ShareSessions, TopicIdPartition
 
 _FIRST_WITH_RENEWALS: Final = 2

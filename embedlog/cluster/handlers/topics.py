@@ -40,10 +40,16 @@ from ..api_errors import ApiError, CodeFor
 from ..broker_context import BrokerContext, Handler, RequestContext
 from ..coordination import check_assignment
 from ..topic_configs import topic_entries, validate_topic_configs
+from ..usage import mutates
 
 _FIRST_WITH_DESCRIPTION: Final = 5
 _FIRST_WITH_TOPIC_DELETION_DISABLED: Final = 3
 _BROKER_DEFAULT: Final = -1
+
+# The first versions that know THROTTLING_QUOTA_EXCEEDED; others are slowed, but not refused (KIP-599).
+_STRICT_CREATE_TOPICS: Final = 6
+_STRICT_DELETE_TOPICS: Final = 5
+_STRICT_CREATE_PARTITIONS: Final = 3
 _TWICE: Final = "the request names the topic more than once"
 
 
@@ -67,9 +73,9 @@ class TopicHandlers:
     def create_topics(
         self, context: RequestContext, request: CreateTopicsRequest
     ) -> Future[CreateTopicsResponse]:
-        return self._broker.run_blocking(self._create_topics, context.version, request)
+        return self._broker.run_blocking(self._create_topics, context, request)
 
-    def _create_topics(self, version: int, request: CreateTopicsRequest) -> CreateTopicsResponse:
+    def _create_topics(self, context: RequestContext, request: CreateTopicsRequest) -> CreateTopicsResponse:
         counts = Counter(topic.name for topic in request.topics)
         requested = sum(self._count_requested(topic) for topic in request.topics)
         results = []
@@ -78,7 +84,7 @@ class TopicHandlers:
                 self._broker.check_request_size(requested)
                 if counts[topic.name] > 1:
                     raise ApiError(ErrorCode.INVALID_REQUEST, _TWICE)
-                results.append(self._create(version, topic, request.validate_only))
+                results.append(self._create(context, topic, request.validate_only))
             except EmbedlogError as error:
                 results.append(
                     CreatableTopicResult(
@@ -98,7 +104,9 @@ class TopicHandlers:
             return self._broker.settings.num_partitions
         return max(topic.num_partitions, 0)
 
-    def _create(self, version: int, topic: CreatableTopic, validate_only: bool) -> CreatableTopicResult:
+    def _create(
+        self, context: RequestContext, topic: CreatableTopic, validate_only: bool
+    ) -> CreatableTopicResult:
         store = self._broker.store
         name = check_topic_name(topic.name)
         check_not_internal(name, "the first group creates it")
@@ -113,10 +121,11 @@ class TopicHandlers:
         with self._broker.topics_lock:  # no other request creates partitions after the check
             self._broker.check_room_for(count)
             if not validate_only:
+                mutates(context.usage, count, strict=context.version >= _STRICT_CREATE_TOPICS)
                 self._broker.coordination.create_topic(name, count, settings, assignment)
                 topic_id = self._broker.topic_id(name)
         result = CreatableTopicResult(name=name, topic_id=topic_id)
-        if version >= _FIRST_WITH_DESCRIPTION:
+        if context.version >= _FIRST_WITH_DESCRIPTION:
             result.num_partitions = count
             result.replication_factor = 1
             result.configs = [
@@ -165,9 +174,9 @@ class TopicHandlers:
     def delete_topics(
         self, context: RequestContext, request: DeleteTopicsRequest
     ) -> Future[DeleteTopicsResponse]:
-        return self._broker.run_blocking(self._delete_topics, context.version, request)
+        return self._broker.run_blocking(self._delete_topics, context, request)
 
-    def _delete_topics(self, version: int, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
+    def _delete_topics(self, context: RequestContext, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
         asked = request.topics or [DeleteTopicState(name=name) for name in request.topic_names]
         named = [
             self._broker.topic_name(topic.topic_id) if topic.name is None else topic.name for topic in asked
@@ -183,15 +192,15 @@ class TopicHandlers:
                     raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID, "no topic has this id")
                 if counts[name] > 1:
                     raise ApiError(ErrorCode.INVALID_REQUEST, _TWICE)
-                self._delete(version, name, result)
+                self._delete(context, name, result)
             except EmbedlogError as error:
                 result.error_code, result.error_message = self._code_for(error), str(error)
             results.append(result)
         return DeleteTopicsResponse(responses=results)
 
-    def _delete(self, version: int, name: str, result: DeletableTopicResult) -> None:
+    def _delete(self, context: RequestContext, name: str, result: DeletableTopicResult) -> None:
         if not self._broker.settings.delete_topic_enable:
-            known = version >= _FIRST_WITH_TOPIC_DELETION_DISABLED
+            known = context.version >= _FIRST_WITH_TOPIC_DELETION_DISABLED
             raise ApiError(
                 ErrorCode.TOPIC_DELETION_DISABLED if known else ErrorCode.INVALID_REQUEST,
                 "this broker does not delete topics (delete.topic.enable)",
@@ -199,6 +208,8 @@ class TopicHandlers:
         check_not_internal(name, FORGETTING_OFFSETS)
         with self._broker.topics_lock:
             result.topic_id = self._broker.topic_id(name)
+            partitions = self._broker.store.describe_topic(name).partitions
+            mutates(context.usage, partitions, strict=context.version >= _STRICT_DELETE_TOPICS)
             self._broker.coordination.delete_topic(name)
 
     # -- CreatePartitions ------------------------------------------------------------------------------
@@ -206,9 +217,11 @@ class TopicHandlers:
     def create_partitions(
         self, context: RequestContext, request: CreatePartitionsRequest
     ) -> Future[CreatePartitionsResponse]:
-        return self._broker.run_blocking(self._create_partitions, request)
+        return self._broker.run_blocking(self._create_partitions, context, request)
 
-    def _create_partitions(self, request: CreatePartitionsRequest) -> CreatePartitionsResponse:
+    def _create_partitions(
+        self, context: RequestContext, request: CreatePartitionsRequest
+    ) -> CreatePartitionsResponse:
         counts = Counter(topic.name for topic in request.topics)
         requested = sum(self._count_missing(topic) for topic in request.topics)
         results = []
@@ -218,7 +231,7 @@ class TopicHandlers:
                 self._broker.check_request_size(requested)
                 if counts[topic.name] > 1:
                     raise ApiError(ErrorCode.INVALID_REQUEST, _TWICE)
-                self._grow(topic, request.validate_only)
+                self._grow(context, topic, request.validate_only)
             except EmbedlogError as error:
                 result.error_code, result.error_message = self._code_for(error), str(error)
             results.append(result)
@@ -231,7 +244,7 @@ class TopicHandlers:
         except EmbedlogError:
             return 0
 
-    def _grow(self, topic: CreatePartitionsTopic, validate_only: bool) -> None:
+    def _grow(self, context: RequestContext, topic: CreatePartitionsTopic, validate_only: bool) -> None:
         store = self._broker.store
         with self._broker.topics_lock:
             current = store.describe_topic(topic.name).partitions
@@ -251,6 +264,7 @@ class TopicHandlers:
             if topic.assignments is not None:
                 assignment = {current + n: each.broker_ids for n, each in enumerate(topic.assignments)}
             if not validate_only:
+                mutates(context.usage, added, strict=context.version >= _STRICT_CREATE_PARTITIONS)
                 self._broker.coordination.create_partitions(topic.name, topic.count, assignment)
 
 

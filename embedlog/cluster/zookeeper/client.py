@@ -8,10 +8,10 @@ ephemeral nodes stay. It expires when no server hears from it for `session_timeo
 one, and `on_session` listeners are called. Without a connection, an idempotent call is retried for ten
 seconds; any other raises ZooKeeperUnavailable at once: it may have been executed, so the caller checks.
 
-Access: auth="user:password" authenticates the session by ZooKeeper's digest scheme. With set_acl=True only
-that user can change the nodes that it creates, and everyone can read them, as with Kafka's zookeeper.set.acl;
-users' credentials only that user can read.
-Nodes under /consumers stay open to all: consumers of any program write there.
+Access: auth="user:password" authenticates the session by ZooKeeper's digest scheme, or by SASL; with TLS a
+client's certificate does, too (security.py). With set_acl=True only that identity can change the nodes that
+it creates, and everyone can read them, as with Kafka's zookeeper.set.acl. Users' credentials only it can
+read. Nodes under /consumers stay open to all: consumers of any program write there.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from kazoo.exceptions import (
     AuthFailedError,
     BadVersionError,
     ConnectionClosedError,
+    ConnectionDropped,
     ConnectionLoss,
     KazooException,
     NoAuthError,
@@ -34,6 +35,7 @@ from kazoo.exceptions import (
     OperationTimeoutError,
     RolledBackError,
     RuntimeInconsistency,
+    SASLException,
     SessionExpiredError,
     SessionMovedError,
 )
@@ -46,12 +48,14 @@ from ...errors import InvalidArgument, ZooKeeperError, ZooKeeperUnavailable
 from ...runtime.closing import Closing
 from ...validation import check_flag, check_text
 from .paths import CONSUMERS, SASL_SECRET, USERS
+from .security import Security
 
 logger = logging.getLogger(__name__)
 
 _CONNECT_S: Final = 15.0
 _LOG_AFTER_S: Final = 2.0  # of waiting for a server
 _RETRY_S: Final = 10.0
+_PLAIN: Final = Security()
 
 _LOST: Final = (
     ConnectionClosedError,
@@ -81,8 +85,9 @@ class ZooKeeper(Closing):
         connect: "host:port,host:port/chroot"; the chroot is created if it does not exist.
         session_timeout_s: the session expires after this time without contact, and its ephemeral nodes go.
         connect_timeout_s: how long the constructor waits for a server.
-        auth: "user:password" for the digest scheme.
+        auth: "user:password" for the digest scheme, or for SASL.
         set_acl: only that user can change the nodes that it creates.
+        security: TLS and SASL.
 
     Raises InvalidType, InvalidArgument, ZooKeeperUnavailable, ZooKeeperError (wrong credentials).
     """
@@ -95,14 +100,17 @@ class ZooKeeper(Closing):
         connect_timeout_s: float = _CONNECT_S,
         auth: str | None = None,
         set_acl: bool = False,
+        security: Security = _PLAIN,
     ) -> None:
         check_text("zookeeper_connect", connect)
         check_flag("set_acl", set_acl)
         hosts, chroot = split_connect(connect)
         if auth is not None and ":" not in auth:
             raise InvalidArgument("auth is user:password")
-        if set_acl and auth is None:
-            raise InvalidArgument("set_acl needs auth: the user who may change the nodes")
+        if set_acl and auth is None and not security.keystore:
+            raise InvalidArgument("set_acl needs auth or a certificate: who may change the nodes")
+        sasl_options, handler = security.sasl_options(auth), security.handler()
+        self._tls = handler
         self.connect_string = connect
         self.session_timeout_s = session_timeout_s
         self._acl = [*CREATOR_ALL_ACL, *READ_ACL_UNSAFE] if set_acl else list(OPEN_ACL_UNSAFE)
@@ -113,16 +121,24 @@ class ZooKeeper(Closing):
         self._kazoo = KazooClient(
             hosts=hosts,
             timeout=session_timeout_s,
-            auth_data=None if auth is None else [("digest", auth)],
+            auth_data=None if auth is None or sasl_options else [("digest", auth)],
+            sasl_options=sasl_options,
+            handler=handler,
+            use_ssl=security.tls,
             connection_retry={"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 1.0},
             command_retry={"max_tries": -1, "delay": 0.05, "max_delay": 1.0, "deadline": _RETRY_S},
             logger=_quiet(),
         )
         self._kazoo.add_listener(self._state_changed)
         _keep_alive(self._kazoo)
+        if sasl_options is not None:
+            _authenticate_again(self._kazoo)
         with contextlib.ExitStack() as undo:
             undo.callback(self.close)
             self._connect(hosts, connect_timeout_s)
+            if sasl_options is not None:  # only now it is known whether the server accepts them
+                with _converted_errors():
+                    self._kazoo.exists_async("/").get(timeout=connect_timeout_s)
             if chroot:
                 self._ensure(chroot)
                 self._kazoo.chroot = chroot
@@ -284,7 +300,8 @@ class ZooKeeper(Closing):
             logger.warning("waiting for a ZooKeeper server at %s, %g s at most", hosts, timeout_s)
             connected.wait(max(timeout_s - _LOG_AFTER_S, 0))
         if not self._kazoo.connected:
-            raise ZooKeeperUnavailable(f"no ZooKeeper server responds at {hosts} within {timeout_s:g} s")
+            why = f": {self._tls.failure}" if self._tls is not None and self._tls.failure else ""
+            raise ZooKeeperUnavailable(f"no ZooKeeper server responds at {hosts} within {timeout_s:g} s{why}")
 
     def _ensure(self, path: str) -> None:
         parent = ""
@@ -381,3 +398,26 @@ def _keep_alive(kazoo: KazooClient) -> None:
             return None
 
     connection._connect_attempt = attempted
+
+
+def _authenticate_again(kazoo: KazooClient) -> None:
+    """Limit what fails in SASL to its connection, once it has succeeded.
+
+    kazoo's client ends for good, also when a server stops in the middle of it.
+    """
+    connection = kazoo._connection
+    authenticate = connection._authenticate_with_sasl
+    has_succeeded = False
+
+    def authenticated(*args: Any) -> None:
+        nonlocal has_succeeded
+        try:
+            authenticate(*args)
+        except (AuthFailedError, SASLException) as error:
+            if not has_succeeded:
+                raise
+            logger.warning("ZooKeeper does not authenticate this process: %r", error)
+            raise ConnectionDropped("SASL failed") from error
+        has_succeeded = True
+
+    connection._authenticate_with_sasl = authenticated

@@ -26,8 +26,9 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from ...errors import InvalidArgument, ZooKeeperError, ZooKeeperUnavailable, counted
@@ -37,6 +38,18 @@ from ...runtime.closing import Closing
 from ...runtime.java import java_home
 from ...validation import check_int, check_text
 
+# What a server with TLS needs besides.
+_NETTY: Final = (
+    *(
+        "netty-buffer-*",
+        "netty-codec-base-*",
+        "netty-common-*",
+        "netty-handler-[0-9]*",
+        "netty-resolver-[0-9]*",
+    ),
+    *("netty-transport-[0-9]*", "netty-transport-classes-epoll-*", "netty-transport-native-unix-common-*"),
+    "netty-codec-4*",
+)
 _JARS: Final = ("zookeeper-[0-9]*", "zookeeper-jute-*", "slf4j-api-*", "snappy-java-*", "metrics-core-*")
 _MAIN: Final = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 _READY_S: Final = 60.0
@@ -70,6 +83,14 @@ preAllocSize=1024
 _WATCHER: Final = 'trap "" INT TERM HUP; read -r _; kill -9 "$1" 2>/dev/null'
 
 
+class Extras(NamedTuple):
+    """Of a server that wants TLS or passwords: lines of zoo.cfg, Java's options. netty: TLS needs it."""
+
+    config: Mapping[str, object] = MappingProxyType({})
+    java: Sequence[str] = ()
+    netty: bool = False
+
+
 class Endpoint(NamedTuple):
     """A server's host, and its ports for clients and for its peers (data, election)."""
 
@@ -91,8 +112,15 @@ class ZooKeeperServer:
     """
 
     def __init__(
-        self, directory: Path, number: int, endpoints: Sequence[Endpoint], heap_mb: int, lock: int
+        self,
+        directory: Path,
+        number: int,
+        endpoints: Sequence[Endpoint],
+        heap_mb: int,
+        lock: int,
+        extras: Extras,
     ) -> None:
+        self._extras = extras
         self.directory = directory
         self.number = number
         self.endpoint = endpoints[number - 1]
@@ -133,8 +161,9 @@ class ZooKeeperServer:
             "-Xshare:auto",
             # Else the pauses between its questions for the leader double up to a minute.
             "-Dzookeeper.fastleader.maxNotificationInterval=1000",
+            *self._extras.java,
             "-cp",
-            os.pathsep.join(map(str, _jars())),
+            os.pathsep.join(map(str, _jars((*_JARS, *_NETTY) if self._extras.netty else _JARS))),
             _MAIN,
             str(self.directory / "zoo.cfg"),
         ]
@@ -200,6 +229,7 @@ class ZooKeeperServer:
         data.mkdir(parents=True, exist_ok=True)
         text = _CONFIG + f"dataDir={data.absolute()}\nclientPortAddress={self.endpoint.host}\n"
         text += f"clientPort={self.endpoint.port}\n"
+        text += "".join(f"{name}={value}\n" for name, value in self._extras.config.items())
         if len(self._endpoints) > 1:
             for number, peer in enumerate(self._endpoints, 1):
                 text += f"server.{number}={peer.host}:{peer.peer_port}:{peer.election_port}\n"
@@ -236,6 +266,7 @@ class ZooKeepers(Closing):
         port: of the first server; the others take the ports after it. 0: free ports for all.
         hosts: the addresses to listen on; one for all servers, or one for each.
         heap_mb: of each server.
+        extras: of each server.
 
     Raises JavaNotFound, InvalidArgument (a log's directory, or the data of another number of servers),
     ZooKeeperError (the directory is in use), OSError.
@@ -249,6 +280,7 @@ class ZooKeepers(Closing):
         port: int = 0,
         hosts: Sequence[str] = ("127.0.0.1",),
         heap_mb: int = 96,
+        extras: Extras | None = None,
     ) -> None:
         check_int("servers", servers, low=1, high=MAX_SERVERS)
         check_int("port", port, low=0, high=_LAST_PORT - servers + 1)
@@ -267,7 +299,9 @@ class ZooKeepers(Closing):
             lock = undo.enter_context(_locked(self.directory))
             endpoints = _choose_endpoints(each_host, port)
             self.servers = [
-                ZooKeeperServer(self.directory / str(number), number, endpoints, heap_mb, lock)
+                ZooKeeperServer(
+                    self.directory / str(number), number, endpoints, heap_mb, lock, extras or Extras()
+                )
                 for number in range(1, servers + 1)
             ]
             for server in self.servers:
@@ -350,7 +384,7 @@ def _choose_endpoints(hosts: Sequence[str], port: int) -> list[Endpoint]:
         ]
 
 
-def _jars() -> list[Path]:
+def _jars(forms: Sequence[str]) -> list[Path]:
     """Raises ZooKeeperError."""
     found = importlib.util.find_spec("pyspark")
     if found is None or found.origin is None:
@@ -360,7 +394,7 @@ def _jars() -> list[Path]:
         )
     directory = Path(found.origin).parent / "jars"
     jars = []
-    for form in _JARS:
+    for form in forms:
         matching = sorted(directory.glob(f"{form}.jar"))
         if not matching:
             raise ZooKeeperError(f"there is no {form}.jar in {directory}: this PySpark is incomplete")
