@@ -14,6 +14,7 @@ from typing import Any, Final
 from .. import __version__
 from ..cluster import Broker
 from ..cluster.listeners import Listener, is_own
+from ..cluster.secured import Secured
 from ..cluster.settings import BrokerSettings
 from ..config import UNLIMITED, LogSettings, TopicSettings
 from ..errors import InvalidArgument, StorageError
@@ -32,8 +33,8 @@ Java). The broker is the directory's writer; other processes on this machine can
 SIGTERM or Ctrl-C stops it: it takes no new connections, answers the requests in progress, makes everything
 durable and exits with 0. SIGHUP has it read its certificates again, unless it runs in a terminal.
 
-Only this machine can connect, unless --allow-remote is given. Then clients must authenticate, or --insecure
-says that nobody has to."""
+Only this machine can connect, unless --allow-remote is given. Then clients must authenticate, for which
+--secure sets everything up; or --insecure says that nobody has to."""
 _LOCK = (
     "Holds the writer's lock while it runs: a second broker on the directory, and commands that write to it, "
     "are refused (exit 2)."
@@ -85,6 +86,12 @@ def add_parser(subparsers: Any) -> None:
         action="store_true",
         default=None,
         help="allow a --host that other machines can reach, where clients authenticate",
+    )
+    parser.add_argument(
+        "--secure",
+        action="store_true",
+        help="TLS and passwords: make a certificate authority, a certificate and an administrator in "
+        "DIR-security, unless they are there (needs the extra 'security')",
     )
     parser.add_argument(
         "--insecure",
@@ -152,12 +159,13 @@ def run(args: argparse.Namespace, ui: UI) -> int:
             if args.with_zookeeper:
                 options.setdefault("zookeeper", _ZOOKEEPER)
                 ends.enter_context(_zookeeper(args.directory, options["zookeeper"]))
+            secured = _secure(args.directory, options) if args.secure else None
             broker = Broker(args.directory, **options)
             stop.is_awaited = True
         except Stopped:
             return 0
         with broker:
-            _began(args, ui, broker)
+            _began(args, ui, broker, secured)
             if stop.wait(broker.reload_certificates) == signal.SIGINT and ui.out.isatty():
                 ui.line()  # the terminal has written ^C
     served = broker.server.accepted
@@ -207,6 +215,18 @@ def _options(args: argparse.Namespace) -> dict[str, Any]:
     return options
 
 
+def _secure(directory: str, options: dict[str, Any]) -> Secured:
+    """Make what --secure needs, and set it. Raises InvalidArgument, StorageError."""
+    for name in ("listeners", "zookeeper", "insecure"):
+        if options.get(name):
+            raise InvalidArgument(f"--secure makes one listener with a password for all: leave out {name}")
+    host, port = options.pop("host", "127.0.0.1"), options.pop("port")
+    advertised = options.pop("advertised_host", None), options.pop("advertised_port", None)
+    secured = Secured(directory, [host, *filter(None, advertised[:1])])
+    options.update(secured.settings(host, port, *advertised))
+    return secured
+
+
 def _zookeeper(directory: str, connect: str) -> contextlib.AbstractContextManager[object]:
     """The broker's own ZooKeeper. Raises InvalidArgument, ZooKeeperError, JavaNotFound."""
     from ..cluster.zookeeper.client import split_connect
@@ -222,7 +242,7 @@ def _zookeeper(directory: str, connect: str) -> contextlib.AbstractContextManage
 # -- output ---------------------------------------------------------------------------------------------
 
 
-def _began(args: argparse.Namespace, ui: UI, broker: Broker) -> None:
+def _began(args: argparse.Namespace, ui: UI, broker: Broker, secured: Secured | None) -> None:
     store, recovery = broker.context.store, broker.context.store.recovery
     report(recovery, ui)
     topics = [name for name in store.topics() if name not in INTERNAL_TOPICS]
@@ -240,6 +260,7 @@ def _began(args: argparse.Namespace, ui: UI, broker: Broker) -> None:
                 "broker_id": broker.address.node_id,
                 "cluster_id": cluster_id,
                 "zookeeper": broker.zookeeper,
+                "client_properties": None if secured is None else secured.client_file,
                 "directory": broker.log.path,
                 "version": __version__,
                 "topics": len(topics),
@@ -273,6 +294,9 @@ def _began(args: argparse.Namespace, ui: UI, broker: Broker) -> None:
         )
     if broker.bootstrap_servers != _address(broker.host, broker.port):
         ui.line(f"advertised  {broker.bootstrap_servers}, which is where clients connect to")
+    if secured is not None:
+        made = "made now; " if secured.is_new else ""
+        ui.line(f"security    {secured.path}: {made}client.properties has the administrator's password")
     for listener in broker.listeners:
         name = f"{listener.name} · " if len(broker.listeners) > 1 else ""
         where = f"{name}{_address(listener.host, listener.port)}"

@@ -3,7 +3,7 @@
     users.json       a broker reads it; `embedlog users` and the broker's administrators change it
 
 A change takes a lock (`<file>.lock`), reads, and replaces the file: mode 0600, atomic, durable. A reader
-notices the change when it next asks, at most `_CHECK_S` later; a damaged file is an error, never an empty
+notices the change when it next asks, at most check_s later; a damaged file is an error, never an empty
 one, since an empty one might let everyone in.
 
 Thread-safe.
@@ -22,7 +22,6 @@ from typing import Any, Final
 from ..errors import CorruptCheckpoint, StorageError
 from ..files.filesystem import FileSystem
 
-_CHECK_S: Final = 0.5
 _MAX_BYTES: Final = 64 << 20
 _LOCK: Final = ".lock"
 
@@ -35,11 +34,15 @@ class Document:
     Args:
         path: its path; its directory exists.
         version: of the format; the file says it, and another one is refused.
+        check_s: how old what it returns may be; 0 looks at the file each time, which takes microseconds.
     """
 
-    def __init__(self, path: str, version: int, fs: FileSystem | None = None) -> None:
+    def __init__(
+        self, path: str, version: int, fs: FileSystem | None = None, *, check_s: float = 0.5
+    ) -> None:
         self.path = path
         self._version = version
+        self._check_s = check_s
         self._fs = fs or FileSystem()
         self._lock = threading.Lock()
         self._contents: Contents = {}
@@ -53,7 +56,7 @@ class Document:
 
         Raises as `read`.
         """
-        if time.monotonic() - self._checked >= _CHECK_S:
+        if time.monotonic() - self._checked >= self._check_s:
             self._look()
         return self._changes
 
@@ -62,7 +65,7 @@ class Document:
 
         Raises CorruptCheckpoint, StorageError.
         """
-        if time.monotonic() - self._checked >= _CHECK_S:
+        if time.monotonic() - self._checked >= self._check_s:
             self._look()
         return self._contents
 

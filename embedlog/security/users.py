@@ -63,7 +63,7 @@ class DocumentUsers:
     waits = False
 
     def __init__(self, directory: str) -> None:
-        self._document = Document(os.path.join(directory, USERS_FILE), _VERSION)
+        self._document = Document(os.path.join(directory, USERS_FILE), _VERSION, check_s=0)
 
     def credentials(self, name: str) -> Credentials:
         return decode_credentials(self._users().get(name, {}))

@@ -1,4 +1,4 @@
-"""The command lines of docs/cluster.md and docs/mirroring.md, and what the README shows, run as they stand.
+"""The commands of docs/cluster.md, docs/mirroring.md and docs/how-to, and what the README shows, as they stand.
 
 Ports are replaced by free ones. What a page shows as output must come, but for the figures in it. What ends
 in `&` runs on until the end, and the next block waits until all of it says that it is `listening`.
@@ -62,6 +62,10 @@ class Terminal:
                 stderr=subprocess.STDOUT,
             )
         self._running.append((process, said))
+
+    def port(self, documented: str) -> str:
+        """The free port that stands for one of a page."""
+        return self._ports[documented]
 
     def wait(self) -> None:
         """Until all that runs says that it is listening."""
@@ -158,3 +162,17 @@ def test_the_commands_of_the_readme(terminal: Terminal) -> None:
     names["log"].close()
     terminal.type(once)
     assert len(once.splitlines()) == 6
+
+
+def test_how_to_secure_a_broker(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each block of the page in turn, shell and Python."""
+    page = (ROOT / "docs" / "how-to" / "secure-a-broker.md").read_text()
+    blocks = re.findall(r"^```(console|python)\n(.*?)^```", page, re.S | re.M)
+    assert [language for language, _ in blocks].count("python") == 2
+    monkeypatch.chdir(terminal.directory)
+    for language, block in blocks:
+        if language == "python":
+            exec(block.replace("9093", terminal.port("9093")), {})
+        else:
+            terminal.type(block)
+            terminal.wait()

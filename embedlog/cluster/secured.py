@@ -1,0 +1,118 @@
+"""`embedlog serve --secure`: a certificate authority, a certificate and an administrator, made once.
+
+    DIR                    users.json has the user `admin`
+    DIR-security           ca.pem, ca-key.pem, broker.pem (security/certificates.py)
+      client.properties    how the administrator's clients connect, with the password; mode 0600
+
+Everybody authenticates by SCRAM over TLS. `admin` may do everything, all others what ACLs allow them. What is
+there is kept; without client.properties the administrator gets another password.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import socket
+from collections.abc import Iterable
+from typing import Any, Final
+
+from ..errors import InvalidArgument, StorageError
+from ..files.filesystem import FileSystem
+from ..files.names import CLUSTER_FILE, FORMAT_FILE
+from ..open import open_directory
+from ..security.certificates import Certificates
+from ..security.scram import DIGESTS, credential_of
+from ..security.users import DocumentUsers
+from .listeners import named
+
+ADMINISTRATOR: Final = "admin"
+CLIENT_FILE: Final = "client.properties"
+
+_MECHANISM: Final = "SCRAM-SHA-512"
+_PASSWORD_BYTES: Final = 24
+_OWN_NAMES: Final = ("localhost", "127.0.0.1", "::1")
+_EVERY_ADDRESS: Final = frozenset({"", "0.0.0.0", "::"})
+_CLIENT: Final = """\
+# How clients of {directory} connect as {user}. Kafka's tools take it, too: --command-config {path}
+security.protocol=SASL_SSL
+sasl.mechanism={mechanism}
+sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required \
+username="{user}" password="{password}";
+ssl.truststore.type=PEM
+ssl.truststore.location={authority}
+"""
+
+
+class Secured:
+    """What `embedlog serve --secure` made in `path`, and the settings of the broker.
+
+    Args:
+        directory: the log's, created if it does not exist.
+        hosts: names and addresses that clients know the broker by, besides those of this machine.
+
+    Raises InvalidArgument for a cluster's directory and without the extra `security`; StorageError; as
+    `embedlog.open`.
+    """
+
+    def __init__(self, directory: str, hosts: Iterable[str]) -> None:
+        directory = os.path.abspath(directory)
+        if os.path.exists(os.path.join(directory, CLUSTER_FILE)):
+            raise InvalidArgument(
+                f"{directory} belongs to a broker of a cluster, whose users are in ZooKeeper: configure its "
+                "listeners (docs/how-to/secure-a-broker.md)"
+            )
+        if not os.path.exists(os.path.join(directory, FORMAT_FILE)):
+            open_directory(directory).close()  # users are added to a log that there is
+        self.path = f"{directory}-security"
+        self.client_file = os.path.join(self.path, CLIENT_FILE)
+        self._certificates = Certificates(self.path, os.path.basename(directory))
+        self._key = self._certificates.of_broker({*hosts, *_OWN_NAMES, *_names_of_machine()} - _EVERY_ADDRESS)
+        self.is_new = not os.path.exists(self.client_file)
+        if self.is_new:
+            self._add_administrator(directory)
+
+    def settings(
+        self, host: str, port: int, advertised_host: str | None, advertised_port: int | None
+    ) -> dict[str, Any]:
+        """Of the broker, which listens on host and port."""
+        found: dict[str, Any] = {
+            "listeners": f"SASL_SSL://{_bracketed(host)}:{port}",
+            "ssl_keystore_location": self._key,
+            "authorizer_class_name": "AclAuthorizer",
+            "super_users": f"User:{ADMINISTRATOR}",
+        }
+        if advertised_host is not None or advertised_port is not None:
+            address = f"{_bracketed(advertised_host or named(host))}:{advertised_port or port}"
+            found["advertised_listeners"] = f"SASL_SSL://{address}"
+        return found
+
+    def _add_administrator(self, directory: str) -> None:
+        password = secrets.token_urlsafe(_PASSWORD_BYTES)
+        users = DocumentUsers(directory)
+        users.alter(ADMINISTRATOR, {each: credential_of(each, password) for each in DIGESTS})
+        text = _CLIENT.format(
+            directory=directory,
+            user=ADMINISTRATOR,
+            path=self.client_file,
+            mechanism=_MECHANISM,
+            password=password,
+            authority=self._certificates.authority,
+        )
+        try:
+            FileSystem().write_file(self.client_file, text.encode(), private=True)
+        except OSError as error:
+            raise StorageError(
+                f"{self.client_file} cannot be written: {error.strerror}", path=self.client_file
+            ) from error
+
+
+def _names_of_machine() -> set[str]:
+    names = {socket.gethostname()}
+    with contextlib.suppress(OSError):
+        names.add(socket.getfqdn())
+    return names
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
