@@ -54,29 +54,6 @@ class Authorizer(Closing):
             decided[question] = answer
         return answer
 
-    def has_allowed(
-        self,
-        principal: Principal,
-        host: str,
-        operation: Operation,
-        type: ResourceType,
-        names: Iterable[str | None],
-    ) -> bool:
-        """Whether all of these were allowed when they were asked for before: most often, and quickly.
-
-        If not, ask for each. None is never allowed.
-        """
-        decided = self._decided[1]
-        last = None
-        for name in names:
-            if name is None:
-                return False
-            if name != last:
-                if not decided.get((principal, host, operation, type, name)):
-                    return False
-                last = name
-        return True
-
     def allows_some(self, principal: Principal, host: str, operation: Operation, type: ResourceType) -> bool:
         """Whether somebody may do something with at least one resource of a type."""
         acls, decided = self._decided

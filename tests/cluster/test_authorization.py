@@ -278,6 +278,18 @@ def test_a_fetch_session_is_asked_at_each_request(
         assert data.high_watermark == -1
 
 
+def test_a_repeated_fetch_is_asked_again(broker: Broker, authorizer: Authorizer) -> None:
+    broker.log.append("mine", b"x")
+    broker.log.append("theirs", b"x")
+    with Wire(broker) as wire:
+        for _ in range(2):
+            authorizer.add(allow(TOPIC, "mine", READ))
+            assert [wire.fetch("mine", 0).error_code for _ in range(3)] == [0] * 3
+            assert wire.fetch("theirs", 0).error_code == REFUSED
+            authorizer.remove([ANY])
+            assert [wire.fetch("mine", 0).error_code for _ in range(2)] == [REFUSED] * 2
+
+
 def test_followers_need_the_clusters_permission(broker: Broker, authorizer: Authorizer) -> None:
     authorizer.add(allow(TOPIC, "mine", READ))
     with Wire(broker) as wire:
