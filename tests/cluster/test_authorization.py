@@ -552,6 +552,9 @@ def test_many_denials_are_bounded_in_the_log(broker: Broker, caplog: pytest.LogC
     lines = [each.getMessage() for each in caplog.records if each.name == "embedlog.authorizer"]
     assert 100 <= len(lines) < count
     assert any("more were denied since the last line" in line for line in lines)
+    found = [json.loads(record.value or b"") for record in broker.log.read("denials", 0)]
+    assert len(found) < count
+    assert broker.log.describe_topic("denials").settings == {"retention_bytes": 256 << 20}
 
 
 def test_rules_change_while_many_ask(broker: Broker, authorizer: Authorizer) -> None:
