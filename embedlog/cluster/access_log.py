@@ -64,7 +64,8 @@ class _Share:
 
 
 class AccessLog(Closing):
-    """Args:
+    """Writes denials. Thread-safe.
+
     append: to the topic; None without one. It is called in a thread of its own.
     """
 

@@ -20,7 +20,9 @@ _Question: TypeAlias = tuple[Principal, str, Operation, ResourceType, str | None
 
 
 class Authorizer(Closing):
-    """Args:
+    """The rules in force, for the requests of a broker.
+
+    Args:
         store: of the bindings; it is opened here, and closed by `close`.
         super_users: who may do everything.
         allow_if_none: whether a resource that no binding is about is open to all.

@@ -96,7 +96,7 @@ def _metadata(n: Named, *, by_id: bool = False) -> Request:
     return request("Metadata", topics=[topic], include_topic_authorized_operations=True)
 
 
-def _configs(api: str, kind: str, *, of: str = "resources") -> Callable[[Named], Request]:
+def _configs(api: str, kind: str) -> Callable[[Named], Request]:
     return lambda n: request(
         api,
         resources=[
