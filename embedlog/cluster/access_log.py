@@ -134,7 +134,7 @@ class AccessLog(Closing):
         self._filled.set()
 
     def close(self) -> None:
-        """Write what is queued. Idempotent."""
+        """Write what is queued, up to the first failure. Idempotent."""
         self._closed = True
         self._filled.set()
         if self._thread is not None:
@@ -155,6 +155,8 @@ class AccessLog(Closing):
                         self._left_out += 1 + record["left_out"]
                     if count := self._failed_log.count():
                         _own_logger.warning("%d denials are not in their topic: %s", count, error)
+                    if self._closed:  # each of the others might wait as long
+                        return
             if self._closed:
                 return
 
