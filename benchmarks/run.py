@@ -40,6 +40,7 @@ _FAMILIES = (
     "broker",
     "clients",
     "tls",
+    "acls",
     "command_line",
     "mirroring",
 )

@@ -1,6 +1,7 @@
 """`python -m benchmarks.servers KIND [DIRECTORY]`: a server process that runs until its input ends.
 
     broker      embedlog's, over DIRECTORY
+    acls        the same with 10,000 ACLs
     uvloop      an asyncio protocol that echoes, on uvloop; asyncio: the same on asyncio's own loop
     sink        a plain loop: receive a frame into a buffer, write it to a file, answer four bytes
     source      a plain loop: for each four bytes received, send a mebibyte of a file by sendfile
@@ -93,6 +94,31 @@ def broker() -> None:
         sys.stdin.read()
 
 
+def broker_with_acls() -> None:
+    """embedlog's broker, which decides by 10,000 ACLs; one prefix is of all who come."""
+    from embedlog.cluster import Broker
+    from embedlog.security.acls import (
+        Binding,
+        Operation,
+        PatternType,
+        Permission,
+        Resource,
+        ResourceType,
+        Rule,
+    )
+
+    def rule(name: str, who: str, pattern: PatternType = PatternType.PREFIXED) -> Binding:
+        allowed = Rule(who, "*", Operation.ALL, Permission.ALLOW)
+        return Binding(Resource(ResourceType.TOPIC, name, pattern), allowed)
+
+    with Broker(sys.argv[2], authorizer_class_name="AclAuthorizer") as serving:
+        assert serving.context.access is not None
+        many = [rule(f"team-{n}", f"User:{n}", PatternType(3 + n % 2)) for n in range(9_999)]
+        serving.context.access.authorizer.add([rule("b", "User:ANONYMOUS"), *many])
+        print(serving.port, flush=True)
+        sys.stdin.read()
+
+
 def broker_with_tls() -> None:
     """embedlog's broker, with TLS; DIR/tls has the certificates."""
     from embedlog.cluster import Broker
@@ -111,6 +137,8 @@ def main() -> None:
     kind = sys.argv[1]
     if kind == "broker":
         broker()
+    elif kind == "acls":
+        broker_with_acls()
     elif kind == "tls":
         broker_with_tls()
     elif kind == "uvloop":

@@ -6,8 +6,8 @@
     {"timestamp_ms": ..., "principal": "User:bob", "host": "10.0.0.7", "operation": "Read",
      "resource_type": "Topic", "resource_name": "pay", "request": "Fetch", "left_out": 0}
 
-Clients choose what is written here: names are cut and escaped, lines are limited in number, and a queue of
-bounded length leads to the topic. What does not fit is counted, and the count is written with the next one.
+Clients choose what is written here: names are cut and escaped, lines and records are limited in number, and
+a queue of bounded length leads to the topic. What is left out is counted, and the next one says how many.
 A request never waits. The broker's own appends to the topic are no requests, and so are not in it.
 """
 
@@ -31,7 +31,9 @@ logger = logging.getLogger("embedlog.authorizer")
 _own_logger = logging.getLogger(__name__)
 
 _LINES_PER_S: Final = 20.0
-_BURST: Final = 100.0
+_LINES_AT_ONCE: Final = 100.0
+_RECORDS_PER_S: Final = 100.0  # so that nobody fills the disk by asking for what is denied
+_RECORDS_AT_ONCE: Final = 1_000.0
 _QUEUED: Final = 1_000
 _SHOWN_CHARS: Final = 249
 
@@ -39,17 +41,39 @@ Append = Callable[[bytes], None]
 """Appends a record to the topic. Raises EmbedlogError."""
 
 
+class _Share:
+    """So many a second on average, so many at once. Not thread-safe."""
+
+    def __init__(self, per_s: float, at_once: float) -> None:
+        self._per_s = per_s
+        self._at_once = self._left = at_once
+        self._at = time.monotonic()
+        self._refused = 0
+
+    def take(self) -> int | None:
+        """How many were refused before this one; None if this one is, too."""
+        now = time.monotonic()
+        self._left = min(self._left + (now - self._at) * self._per_s, self._at_once)
+        self._at = now
+        if self._left < 1:
+            self._refused += 1
+            return None
+        self._left -= 1
+        refused, self._refused = self._refused, 0
+        return refused
+
+
 class AccessLog(Closing):
-    """Args:
+    """Writes denials. Thread-safe.
+
     append: to the topic; None without one. It is called in a thread of its own.
     """
 
     def __init__(self, append: Append | None = None) -> None:
         self._append = append
         self._lock = threading.Lock()
-        self._tokens = _BURST
-        self._filled_at = time.monotonic()
-        self._unlogged = 0
+        self._lines = _Share(_LINES_PER_S, _LINES_AT_ONCE)
+        self._records = _Share(_RECORDS_PER_S, _RECORDS_AT_ONCE)
         self._queue: deque[dict[str, Any]] = deque()
         self._left_out = 0
         self._filled = threading.Event()
@@ -71,7 +95,7 @@ class AccessLog(Closing):
     ) -> None:
         """Note what was denied. From any thread."""
         with self._lock:
-            unlogged = self._take_turn()
+            unlogged = self._lines.take()
         if unlogged is not None:
             logger.warning(
                 "Principal = %s is Denied Operation = %s from host = %s on resource = %s:LITERAL:%s "
@@ -87,6 +111,10 @@ class AccessLog(Closing):
         if self._thread is None:
             return
         with self._lock:
+            refused = self._records.take()
+            if refused is None:
+                return
+            self._left_out += refused
             if len(self._queue) >= _QUEUED:
                 self._left_out += 1
                 return
@@ -106,23 +134,11 @@ class AccessLog(Closing):
         self._filled.set()
 
     def close(self) -> None:
-        """Write what is queued. Idempotent."""
+        """Write what is queued, up to the first failure. Idempotent."""
         self._closed = True
         self._filled.set()
         if self._thread is not None:
             self._thread.join()
-
-    def _take_turn(self) -> int | None:
-        """How many were not logged before this one; None if this one is not either."""
-        now = time.monotonic()
-        self._tokens = min(self._tokens + (now - self._filled_at) * _LINES_PER_S, _BURST)
-        self._filled_at = now
-        if self._tokens < 1:
-            self._unlogged += 1
-            return None
-        self._tokens -= 1
-        unlogged, self._unlogged = self._unlogged, 0
-        return unlogged
 
     def _run(self) -> None:
         assert self._append is not None
@@ -139,6 +155,8 @@ class AccessLog(Closing):
                         self._left_out += 1 + record["left_out"]
                     if count := self._failed_log.count():
                         _own_logger.warning("%d denials are not in their topic: %s", count, error)
+                    if self._closed:  # each of the others might wait as long
+                        return
             if self._closed:
                 return
 

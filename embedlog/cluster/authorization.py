@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias
 
 from ..security.acls import CLUSTER_NAME, Operation, ResourceType
 from ..wire.error_codes import ErrorCode
@@ -23,8 +23,6 @@ from ..wire.messages import Response
 from .access import REFUSED, Access, AccessControl
 from .broker_context import BrokerContext, Handler, RequestContext
 from .futures import completed, map_future
-
-_R = TypeVar("_R")
 
 
 class Need(NamedTuple):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from ..codec import encode_batch
 from ..errors import InvalidArgument, InvalidSetting, PartitionNotFound, TopicExists
 from ..files.names import INTERNAL_TOPICS, check_topic_name
@@ -13,6 +15,8 @@ from .access_log import AccessLog
 from .broker_context import BrokerContext
 from .coordination import SingleBroker
 from .settings import BrokerSettings
+
+_KEPT: Final = {"retention_bytes": 256 << 20}  # of a partition of the topic that is made for denials
 
 
 def access_control(broker: BrokerContext) -> AccessControl | None:
@@ -71,7 +75,7 @@ class _AuditTopic:
         store, coordination = self._broker.store, self._broker.coordination
         if self._topic not in store.topics():
             try:
-                coordination.create_topic(self._topic, max(len(coordination.brokers()), 1), {})
+                coordination.create_topic(self._topic, max(len(coordination.brokers()), 1), _KEPT)
             except TopicExists:  # another broker has made it
                 coordination.catch_up([self._topic])
         for partition in store.by_topic.get(self._topic, ()):

@@ -75,6 +75,7 @@ class Connection:
         self._max_frame_bytes = loop.max_frame_bytes
         self.client_id = ""  # of its last request; for log lines
         self.application_state: object = None
+        self.may_read: object = None  # what its last fetch was allowed, and by which ACLs
         self.active_at = loop.now
         self.closed = False
         self.watched = 0  # the events polled for; set by the loop

@@ -19,7 +19,6 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from operator import attrgetter
 from typing import Final, NamedTuple, TypeAlias
 
 from ..security.acls import CLUSTER_NAME, Operation, ResourceType
@@ -33,9 +32,6 @@ from .broker_context import RequestContext
 _FIRST_WITH_SESSIONS: Final = 7
 _FIRST_WITH_TOPIC_IDS: Final = 13
 _FINAL_EPOCH: Final = -1
-_READ: Final = Operation.READ  # an enumeration's attribute takes as long as the decision
-_TOPIC: Final = ResourceType.TOPIC
-_topic_of: Final = attrgetter("topic")
 _LAST_EPOCH: Final = (1 << 31) - 1
 
 TopicNamed: TypeAlias = Callable[[bytes], "str | None"]
@@ -170,18 +166,36 @@ class FetchSessions:
 
 
 def authorized(
+    access: AccessControl,
+    context: RequestContext,
+    request: FetchRequest,
+    requested: list[RequestedPartition],
+) -> list[RequestedPartition]:
+    """All partitions of a session or request, with what the client may read of them.
+
+    Most connections fetch one partition again and again: as long as no ACL changes, they get the answer of
+    last time, since asking is a twentieth of a small fetch.
+    """
+    connection = context.connection
+    asked = None
+    if len(requested) == 1 and request.replica_id < 0 and request.replica_state is None:
+        asked = requested[0].topic, context.principal, access.authorizer.changes
+        if connection.may_read == asked:
+            return requested
+    requested = _authorized(access, context, request, requested)
+    if asked is not None and requested[0].may_read:
+        connection.may_read = asked
+    return requested
+
+
+def _authorized(
     control: AccessControl,
     context: RequestContext,
     request: FetchRequest,
     requested: list[RequestedPartition],
 ) -> list[RequestedPartition]:
-    """All partitions of a session or request, with what the client may read of them."""
-    host = context.connection.host
     replica = request.replica_id if request.replica_state is None else request.replica_state.replica_id
-    has_allowed = control.authorizer.has_allowed
-    if replica < 0 and has_allowed(context.principal, host, _READ, _TOPIC, map(_topic_of, requested)):
-        return requested
-    access = control.of(context.principal, host, "Fetch")
+    access = control.of(context.principal, context.connection.host, "Fetch")
     codes: dict[str | None, ErrorCode] = {}
     if replica >= 0 and not access.may(Operation.CLUSTER_ACTION, ResourceType.CLUSTER, CLUSTER_NAME):
         codes = dict.fromkeys((each.topic for each in requested), ErrorCode.TOPIC_AUTHORIZATION_FAILED)
@@ -190,9 +204,9 @@ def authorized(
         code = codes.get(each.topic)
         if code is None:
             by_id = context.version >= _FIRST_WITH_TOPIC_IDS
-            code = codes[each.topic] = access.topic_code(_READ, each.topic, by_id=by_id)
+            code = codes[each.topic] = access.topic_code(Operation.READ, each.topic, by_id=by_id)
         if code is ErrorCode.UNKNOWN_TOPIC_ID:
-            each = each._replace(topic=None)
+            each = each._replace(topic=None, may_read=False)
         elif code is not ErrorCode.NONE:
             each = each._replace(may_read=False)
         found.append(each)

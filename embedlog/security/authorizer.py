@@ -20,7 +20,9 @@ _Question: TypeAlias = tuple[Principal, str, Operation, ResourceType, str | None
 
 
 class Authorizer(Closing):
-    """Args:
+    """The rules in force, for the requests of a broker.
+
+    Args:
         store: of the bindings; it is opened here, and closed by `close`.
         super_users: who may do everything.
         allow_if_none: whether a resource that no binding is about is open to all.
@@ -53,29 +55,6 @@ class Authorizer(Closing):
                 decided.clear()
             decided[question] = answer
         return answer
-
-    def has_allowed(
-        self,
-        principal: Principal,
-        host: str,
-        operation: Operation,
-        type: ResourceType,
-        names: Iterable[str | None],
-    ) -> bool:
-        """Whether all of these were allowed when they were asked for before: most often, and quickly.
-
-        If not, ask for each. None is never allowed.
-        """
-        decided = self._decided[1]
-        last = None
-        for name in names:
-            if name is None:
-                return False
-            if name != last:
-                if not decided.get((principal, host, operation, type, name)):
-                    return False
-                last = name
-        return True
 
     def allows_some(self, principal: Principal, host: str, operation: Operation, type: ResourceType) -> bool:
         """Whether somebody may do something with at least one resource of a type."""

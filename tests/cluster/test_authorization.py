@@ -39,11 +39,17 @@ from embedlog.security.acls import (
     Rule,
 )
 from embedlog.security.authorizer import Authorizer
+from embedlog.wire.apis.consumer_group_describe import ConsumerGroupDescribeRequest
+from embedlog.wire.apis.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from embedlog.wire.apis.create_topics import CreatableTopic, CreateTopicsRequest
 from embedlog.wire.apis.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from embedlog.wire.apis.describe_cluster import DescribeClusterRequest
+from embedlog.wire.apis.describe_groups import DescribeGroupsRequest
 from embedlog.wire.apis.describe_topic_partitions import Cursor, DescribeTopicPartitionsRequest
 from embedlog.wire.apis.fetch import FetchPartition, FetchRequest, FetchTopic
+from embedlog.wire.apis.list_groups import ListGroupsRequest
 from embedlog.wire.apis.metadata import MetadataRequest, MetadataRequestTopic
+from embedlog.wire.apis.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
 from embedlog.wire.error_codes import ErrorCode
 from embedlog.wire.operations import ON_A_TOPIC
 
@@ -278,6 +284,18 @@ def test_a_fetch_session_is_asked_at_each_request(
         assert data.high_watermark == -1
 
 
+def test_a_repeated_fetch_is_asked_again(broker: Broker, authorizer: Authorizer) -> None:
+    broker.log.append("mine", b"x")
+    broker.log.append("theirs", b"x")
+    with Wire(broker) as wire:
+        for _ in range(2):
+            authorizer.add(allow(TOPIC, "mine", READ))
+            assert [wire.fetch("mine", 0).error_code for _ in range(3)] == [0] * 3
+            assert wire.fetch("theirs", 0).error_code == REFUSED
+            authorizer.remove([ANY])
+            assert [wire.fetch("mine", 0).error_code for _ in range(2)] == [REFUSED] * 2
+
+
 def test_followers_need_the_clusters_permission(broker: Broker, authorizer: Authorizer) -> None:
     authorizer.add(allow(TOPIC, "mine", READ))
     with Wire(broker) as wire:
@@ -406,6 +424,59 @@ def test_an_owners_socket_asks_nobody(tmp_path: Path) -> None:
         log.create_topic("mine")
         assert stranger.produce("mine", batch_of(b"x")).error_code == REFUSED
         assert owner.produce("mine", batch_of(b"x")).error_code == 0
+
+
+# -- groups --------------------------------------------------------------------------------------------------
+
+
+def test_groups_that_may_not_be_described_are_not_listed(broker: Broker, authorizer: Authorizer) -> None:
+    for name in ("mine", "theirs"):
+        broker.log.group(name).reset(["mine", "theirs"], to="earliest")
+    authorizer.add(allow(GROUP, "mine", READ) + allow(TOPIC, "mine", DESCRIBE))
+    with Wire(broker) as wire:
+
+        def listed() -> list[str]:
+            return [each.group_id for each in wire.ask(ListGroupsRequest(), 4).groups]
+
+        assert listed() == ["mine"]
+        groups = [OffsetFetchRequestGroup(group_id=name, topics=None) for name in ("theirs", "mine")]
+        fetched = {each.group_id: each for each in wire.ask(OffsetFetchRequest(groups=groups), 9).groups}
+        assert fetched["theirs"].error_code == ErrorCode.GROUP_AUTHORIZATION_FAILED
+        assert [topic.name for topic in fetched["mine"].topics] == ["mine"]
+        asked = DescribeGroupsRequest(groups=["theirs", "mine"], include_authorized_operations=True)
+        described = {each.group_id: each for each in wire.ask(asked, 5).groups}
+        assert described["theirs"].error_code == ErrorCode.GROUP_AUTHORIZATION_FAILED
+        assert described["mine"].authorized_operations == (1 << READ) + (1 << DESCRIBE)
+        cluster = wire.ask(DescribeClusterRequest(include_cluster_authorized_operations=True), 0)
+        assert cluster.cluster_authorized_operations == 0
+        authorizer.add(allow(CLUSTER, CLUSTER_NAME, DESCRIBE))
+        assert listed() == ["mine", "theirs"]
+        cluster = wire.ask(DescribeClusterRequest(include_cluster_authorized_operations=True), 0)
+        assert cluster.cluster_authorized_operations == 1 << DESCRIBE
+
+
+def test_members_are_not_told_of_topics_that_they_may_not_describe(
+    broker: Broker, authorizer: Authorizer
+) -> None:
+    authorizer.add(allow(GROUP, "g", READ) + allow(TOPIC, "mine", READ))
+    with Wire(broker) as wire:
+
+        def beat(**more: Any) -> Any:
+            asked = ConsumerGroupHeartbeatRequest(
+                group_id="g", member_id="m" * 22, rebalance_timeout_ms=1000, topic_partitions=[], **more
+            )
+            return wire.ask(asked, 1)
+
+        assert beat(subscribed_topic_names=["mine", "theirs"]).error_code == REFUSED
+        joined = beat(subscribed_topic_regex="mine|theirs")
+        assert joined.error_code == 0, joined.error_message
+        assigned = [each.topic_id for each in joined.assignment.topic_partitions]
+        assert assigned == [broker.context.topic_id("mine")]
+        (group,) = wire.ask(ConsumerGroupDescribeRequest(group_ids=["g"]), 1).groups
+        assert (group.error_code, group.members) == (REFUSED, [])
+        authorizer.add(allow(TOPIC, "theirs", DESCRIBE))
+        (group,) = wire.ask(ConsumerGroupDescribeRequest(group_ids=["g"]), 1).groups
+        assert (group.error_code, len(group.members)) == (0, 1)
 
 
 # -- administration ------------------------------------------------------------------------------------------
@@ -540,6 +611,9 @@ def test_many_denials_are_bounded_in_the_log(broker: Broker, caplog: pytest.LogC
     lines = [each.getMessage() for each in caplog.records if each.name == "embedlog.authorizer"]
     assert 100 <= len(lines) < count
     assert any("more were denied since the last line" in line for line in lines)
+    found = [json.loads(record.value or b"") for record in broker.log.read("denials", 0)]
+    assert len(found) < count
+    assert broker.log.describe_topic("denials").settings == {"retention_bytes": 256 << 20}
 
 
 def test_rules_change_while_many_ask(broker: Broker, authorizer: Authorizer) -> None:

@@ -96,7 +96,7 @@ def _metadata(n: Named, *, by_id: bool = False) -> Request:
     return request("Metadata", topics=[topic], include_topic_authorized_operations=True)
 
 
-def _configs(api: str, kind: str, *, of: str = "resources") -> Callable[[Named], Request]:
+def _configs(api: str, kind: str) -> Callable[[Named], Request]:
     return lambda n: request(
         api,
         resources=[
@@ -229,7 +229,10 @@ REQUESTS: Final[dict[str, Callable[[Named], Request]]] = {
         "AlterClientQuotas", entries=[made("AlterClientQuotas", "RequestEntryData")], validate_only=True
     ),
     "DescribeUserScramCredentials": lambda n: request("DescribeUserScramCredentials", users=None),
-    "AlterUserScramCredentials": lambda n: request("AlterUserScramCredentials"),
+    "AlterUserScramCredentials": lambda n: request(
+        "AlterUserScramCredentials",
+        deletions=[made("AlterUserScramCredentials", "ScramCredentialDeletion", name=n.name, mechanism=1)],
+    ),
     "DescribeQuorum": lambda n: request("DescribeQuorum"),
     "DescribeCluster": lambda n: request("DescribeCluster", include_cluster_authorized_operations=True),
     "DescribeProducers": _of_topics("DescribeProducers", "TopicRequest"),

@@ -65,6 +65,7 @@ _FIRST_WITH_RESOURCE_TYPES: Final = 1
 _SET, _DELETE, _APPEND, _SUBTRACT = range(4)
 _DYNAMIC: Final = frozenset({"auto_create_topics_enable", "num_partitions"})
 _FACTS: Final = {"advertised.listeners": STRING, "default.replication.factor": INT, "log.dirs": STRING}
+_IS_A_SETTING: Final = "advertised.listeners"  # which need not be set
 _MAX_SHOWN: Final = 60  # characters of a name from a client
 
 _Altered = TypeVar(
@@ -164,7 +165,7 @@ class ConfigHandlers:
         fixed = [
             config_entry(BrokerSettings, each, (self._at_start(each),), read_only=each not in _DYNAMIC)
             for each in BrokerSettings.names()
-            if each not in self._broker.dynamic_settings
+            if each not in self._broker.dynamic_settings and dotted(each) != _IS_A_SETTING
         ]
         of_log = [
             config_entry(LogSettings, each, (_with_source(value, default),), read_only=True)
@@ -296,7 +297,7 @@ class ConfigHandlers:
         wanted = change(configs, own, shown)
         for name in wanted:
             if shown[name].read_only:
-                how = "" if name in _FACTS else f" --set {name}=..."
+                how = "" if name in _FACTS and name != _IS_A_SETTING else f" --set {name}=..."
                 raise ApiError(
                     ErrorCode.INVALID_REQUEST,
                     f"{name} cannot be changed while the broker runs: set it at its start "
