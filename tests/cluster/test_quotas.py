@@ -35,7 +35,7 @@ from embedlog.wire.apis.create_partitions import CreatePartitionsRequest, Create
 from embedlog.wire.apis.create_topics import CreatableTopic, CreateTopicsRequest
 from embedlog.wire.apis.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from embedlog.wire.apis.describe_client_quotas import ComponentData, DescribeClientQuotasRequest
-from embedlog.wire.apis.metadata import MetadataRequest
+from embedlog.wire.apis.metadata import MetadataRequest, MetadataRequestTopic
 from embedlog.wire.error_codes import ErrorCode
 
 _RATE = 2_000  # bytes per second: ten seconds' worth is the burst that the first windows allow
@@ -117,6 +117,7 @@ def test_a_producer_beyond_its_rate_is_told_to_wait_and_its_connection_rests(bro
     assert broker.context.quotas.throttle_ms["producer_byte_rate"] == throttle_ms
 
 
+@pytest.mark.slow
 def test_requests_sent_during_a_rest_are_answered_after_it(broker: Broker) -> None:
     broker.log.create_topic("t")
     _set(broker, ("client-id", "greedy"), producer_byte_rate=100_000)
@@ -227,7 +228,11 @@ def test_topics_are_refused_beyond_the_rate_and_older_clients_slowed(broker: Bro
     with Wire(broker, "admin-of-many") as wire:
         codes, throttle_ms = create(wire, 5, "c")
         assert (codes, throttle_ms > 300_000) == ([0], True)
-    assert set(broker.log.topics()) == {"a", "c"}
+    with Wire(broker, "admin-of-many") as wire:
+        asked = MetadataRequest(topics=[MetadataRequestTopic(name="d")], allow_auto_topic_creation=True)
+        answer = wire.ask(asked, 9)
+        assert (answer.topics[0].error_code, answer.throttle_time_ms > 400_000) == (0, True)
+    assert set(broker.log.topics()) == {"a", "c", "d"}
 
 
 def test_connections_beyond_an_addresss_rate_are_closed(broker: Broker) -> None:
