@@ -24,6 +24,7 @@ from embedlog.cluster.connection import Connection
 from embedlog.codec import encode_batch
 from embedlog.files.names import QUOTAS_FILE
 from embedlog.security.quota_store import StoredQuotas
+from embedlog.security.scram import credential_of
 from embedlog.wire.apis.alter_client_quotas import (
     AlterClientQuotasRequest,
     AlterClientQuotasResponse,
@@ -273,7 +274,9 @@ class _Many:
 # -- with client libraries -----------------------------------------------------------------------------------
 
 
-def _confluent(broker: Broker, client_id: str, values: list[bytes]) -> int:
+def _confluent(
+    broker: Broker, client_id: str, values: list[bytes], settings: dict[str, Any] | None = None
+) -> int:
     seen: list[int] = []
     producer = confluent_kafka.Producer(
         {
@@ -281,6 +284,7 @@ def _confluent(broker: Broker, client_id: str, values: list[bytes]) -> int:
             "client.id": client_id,
             "batch.size": 20_000,
             "throttle_cb": lambda event: seen.append(round(event.throttle_time * 1000)),
+            **(settings or {}),
         }
     )
     for value in values:
@@ -374,6 +378,37 @@ def test_a_confluent_consumer_is_slowed_and_gets_everything(broker: Broker) -> N
         consumer.close()
     assert broker.context.quotas is not None
     assert broker.context.quotas.throttled["consumer_byte_rate"] > 0
+
+
+def test_users_who_authenticate_have_quotas_of_their_own() -> None:
+    """Alice's two clients share hers; Bob, with the same client id, has none."""
+
+    def throttled_ms(user: str, client_id: str) -> int:
+        settings = {"sasl.mechanism": "SCRAM-SHA-256", "sasl.username": user, "sasl.password": f"{user}'s"}
+        return _confluent(
+            broker,
+            client_id,
+            [_VALUE] * 30,
+            {
+                **settings,
+                "bootstrap.servers": broker.bootstrap_servers,
+                "security.protocol": "SASL_PLAINTEXT",
+            },
+        )
+
+    with Broker(listeners="SASL_PLAINTEXT://127.0.0.1:0") as broker:
+        broker.log.create_topic("t")
+        users, quotas = broker.context.users, broker.context.quotas
+        assert users is not None
+        assert quotas is not None
+        for user in ("alice", "bob"):
+            users.alter(user, {"SCRAM-SHA-256": credential_of("SCRAM-SHA-256", f"{user}'s")})
+        quotas.store.alter((("user", "alice"),), {"producer_byte_rate": 5_000})
+        quotas.refresh()
+        assert throttled_ms("alice", "one") == 0
+        assert throttled_ms("alice", "two") > 0
+        assert throttled_ms("bob", "two") == 0
+        assert quotas.throttled["producer_byte_rate"] > 0
 
 
 def test_confluents_admin_client_is_told_of_its_quota(broker: Broker) -> None:
