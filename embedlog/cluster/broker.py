@@ -21,7 +21,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from ..backends.local import WriterBackend
 from ..config import LogSettings, TopicSettings, sorted_settings
@@ -61,9 +61,6 @@ from .metrics import MetricsServer
 from .server import Bound, Server, bind, room_for_connections
 from .settings import BrokerSettings
 from .tls_context import ListenerTls
-
-if TYPE_CHECKING:
-    from .coordination.registered import RegisteredBroker
 
 logger = logging.getLogger(__name__)
 
@@ -227,13 +224,11 @@ class Broker(Closing):
                 check_standalone(store)
                 coordination = SingleBroker(store, address)
                 transactions = self.log.backend.transactions
-                quotas: QuotaStore = StoredQuotas(os.path.join(store.path, QUOTAS_FILE))
             else:
                 protocols = {each.name: each.protocol.value for each in self._server.listeners}
-                coordination = registered = undo.enter_context(
+                coordination = undo.enter_context(
                     _registered(store, address, protocols, self.settings, zookeeper, zookeeper_auth)
                 )
-                quotas = _quotas_of(registered)
                 client = BrokerClient(self.settings.inter_broker_client_config)
                 sender = MarkerSender(coordination, client)
                 undo.callback(sender.close)
@@ -255,12 +250,12 @@ class Broker(Closing):
             self.context.authenticator = authenticator = authenticator_of(users, self.settings, listeners)
             if authenticator is not None:
                 undo.callback(authenticator.close)
-            self.context.quotas = Quotas(
-                quotas,
+            self.context.quotas = quotas = Quotas(
+                _quotas_of(store, coordination),
                 Windows(self.settings.quota_window_num, self.settings.quota_window_size_seconds),
                 self.settings.max_connection_creation_rate,
             )
-            undo.callback(self.context.quotas.close)
+            undo.callback(quotas.close)
             self.address = address
             self.context.access = access = access_control(self.context)
             if access is not None:
@@ -271,7 +266,7 @@ class Broker(Closing):
             self._server.start(
                 self._dispatcher,
                 room_for_connections(self.settings, store.max_open_files),
-                self.context.quotas,
+                quotas,
             )
             if self._metrics is not None and meter is not None:
                 self._metrics.start(self.context, self.log.backend, meter, self._server)
@@ -419,6 +414,17 @@ def _users_of(store: Store, coordination: Coordination) -> UserStore:
     return ZooKeeperUsers(coordination.zookeeper)
 
 
+def _quotas_of(store: Store, coordination: Coordination) -> QuotaStore:
+    """As `_users_of`."""
+    if isinstance(coordination, SingleBroker):
+        return StoredQuotas(os.path.join(store.path, QUOTAS_FILE))
+    from .coordination.registered import RegisteredBroker
+    from .coordination.zookeeper_quotas import ZooKeeperQuotas
+
+    assert isinstance(coordination, RegisteredBroker)
+    return ZooKeeperQuotas(coordination.zookeeper)
+
+
 def _claim(store: Store) -> None:
     """Raises InvalidArgument if the log is served already."""
     with _serving:
@@ -429,13 +435,6 @@ def _claim(store: Store) -> None:
         _served.add(store)
 
 
-def _quotas_of(registered: RegisteredBroker) -> QuotaStore:
-    """The store of the cluster's quotas."""
-    from .coordination.zookeeper_quotas import ZooKeeperQuotas
-
-    return ZooKeeperQuotas(registered.zookeeper)
-
-
 @contextlib.contextmanager
 def _registered(
     store: Store,
@@ -444,7 +443,7 @@ def _registered(
     settings: BrokerSettings,
     connect: str,
     auth: str | None,
-) -> Iterator[RegisteredBroker]:
+) -> Iterator[Coordination]:
     """The broker's membership of its cluster."""
     try:
         from .coordination.registered import RegisteredBroker

@@ -70,7 +70,7 @@ class BrokerSettings(Settings, frozen=True):
         "offsets_retention_minutes": {"low": 1, "high": MAX_INT32},
         "queued_max_request_bytes": {"low": MIB, "high": 1 << 50},
         "queued_max_request_bytes_per_ip": {"low": MIB, "high": 1 << 50},
-        "quota_window_num": {"low": 1, "high": 1_000},
+        "quota_window_num": {"low": 2, "high": 1_000},
         "quota_window_size_seconds": {"low": 1, "high": 3_600},
         "request_grace_ms": {"low": 1, "high": MAX_INT32},
         "request_min_bytes_per_second": {"low": 0, "high": MAX_INT32},

@@ -24,6 +24,7 @@ from embedlog.cluster.connection import Connection
 from embedlog.codec import encode_batch
 from embedlog.files.names import QUOTAS_FILE
 from embedlog.security.quota_store import StoredQuotas
+from embedlog.security.scram import credential_of
 from embedlog.wire.apis.alter_client_quotas import (
     AlterClientQuotasRequest,
     AlterClientQuotasResponse,
@@ -35,7 +36,7 @@ from embedlog.wire.apis.create_partitions import CreatePartitionsRequest, Create
 from embedlog.wire.apis.create_topics import CreatableTopic, CreateTopicsRequest
 from embedlog.wire.apis.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from embedlog.wire.apis.describe_client_quotas import ComponentData, DescribeClientQuotasRequest
-from embedlog.wire.apis.metadata import MetadataRequest
+from embedlog.wire.apis.metadata import MetadataRequest, MetadataRequestTopic
 from embedlog.wire.error_codes import ErrorCode
 
 _RATE = 2_000  # bytes per second: ten seconds' worth is the burst that the first windows allow
@@ -117,6 +118,7 @@ def test_a_producer_beyond_its_rate_is_told_to_wait_and_its_connection_rests(bro
     assert broker.context.quotas.throttle_ms["producer_byte_rate"] == throttle_ms
 
 
+@pytest.mark.slow
 def test_requests_sent_during_a_rest_are_answered_after_it(broker: Broker) -> None:
     broker.log.create_topic("t")
     _set(broker, ("client-id", "greedy"), producer_byte_rate=100_000)
@@ -227,7 +229,11 @@ def test_topics_are_refused_beyond_the_rate_and_older_clients_slowed(broker: Bro
     with Wire(broker, "admin-of-many") as wire:
         codes, throttle_ms = create(wire, 5, "c")
         assert (codes, throttle_ms > 300_000) == ([0], True)
-    assert set(broker.log.topics()) == {"a", "c"}
+    with Wire(broker, "admin-of-many") as wire:
+        asked = MetadataRequest(topics=[MetadataRequestTopic(name="d")], allow_auto_topic_creation=True)
+        answer = wire.ask(asked, 9)
+        assert (answer.topics[0].error_code, answer.throttle_time_ms > 400_000) == (0, True)
+    assert set(broker.log.topics()) == {"a", "c", "d"}
 
 
 def test_connections_beyond_an_addresss_rate_are_closed(broker: Broker) -> None:
@@ -268,7 +274,9 @@ class _Many:
 # -- with client libraries -----------------------------------------------------------------------------------
 
 
-def _confluent(broker: Broker, client_id: str, values: list[bytes]) -> int:
+def _confluent(
+    broker: Broker, client_id: str, values: list[bytes], settings: dict[str, Any] | None = None
+) -> int:
     seen: list[int] = []
     producer = confluent_kafka.Producer(
         {
@@ -276,6 +284,7 @@ def _confluent(broker: Broker, client_id: str, values: list[bytes]) -> int:
             "client.id": client_id,
             "batch.size": 20_000,
             "throttle_cb": lambda event: seen.append(round(event.throttle_time * 1000)),
+            **(settings or {}),
         }
     )
     for value in values:
@@ -369,6 +378,37 @@ def test_a_confluent_consumer_is_slowed_and_gets_everything(broker: Broker) -> N
         consumer.close()
     assert broker.context.quotas is not None
     assert broker.context.quotas.throttled["consumer_byte_rate"] > 0
+
+
+def test_users_who_authenticate_have_quotas_of_their_own() -> None:
+    """Alice's two clients share hers; Bob, with the same client id, has none."""
+
+    def throttled_ms(user: str, client_id: str) -> int:
+        settings = {"sasl.mechanism": "SCRAM-SHA-256", "sasl.username": user, "sasl.password": f"{user}'s"}
+        return _confluent(
+            broker,
+            client_id,
+            [_VALUE] * 30,
+            {
+                **settings,
+                "bootstrap.servers": broker.bootstrap_servers,
+                "security.protocol": "SASL_PLAINTEXT",
+            },
+        )
+
+    with Broker(listeners="SASL_PLAINTEXT://127.0.0.1:0") as broker:
+        broker.log.create_topic("t")
+        users, quotas = broker.context.users, broker.context.quotas
+        assert users is not None
+        assert quotas is not None
+        for user in ("alice", "bob"):
+            users.alter(user, {"SCRAM-SHA-256": credential_of("SCRAM-SHA-256", f"{user}'s")})
+        quotas.store.alter((("user", "alice"),), {"producer_byte_rate": 5_000})
+        quotas.refresh()
+        assert throttled_ms("alice", "one") == 0
+        assert throttled_ms("alice", "two") > 0
+        assert throttled_ms("bob", "two") == 0
+        assert quotas.throttled["producer_byte_rate"] > 0
 
 
 def test_confluents_admin_client_is_told_of_its_quota(broker: Broker) -> None:

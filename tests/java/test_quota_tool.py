@@ -57,8 +57,7 @@ def test_quotas_come_and_go(
         (found,) = quotas().items()
         assert found[0][0][1] == (name if "--entity-name" in which else None)
         assert found[1] == {quota: float(value)}
-        if kind != "users":  # of these it also wants to know the credentials
-            assert f"{quota}={float(value)}" in configs("--describe", *of)
+        assert f"{quota}={float(value)}" in configs("--describe", *of)
         configs("--alter", *of, "--delete-config", quota)
         assert quotas() == {}
 

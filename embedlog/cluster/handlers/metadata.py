@@ -33,6 +33,7 @@ from ...wire.operations import ON_A_TOPIC, ON_THE_CLUSTER, UNKNOWN_OPERATIONS
 from ...wire.schema import NO_UUID
 from ..api_errors import error_code_for
 from ..broker_context import BrokerContext, Handler, RequestContext
+from ..usage import current, mutates
 
 _GROUP_VERSION = "group.version"  # 1: the consumer protocol of KIP-848
 _NEWEST_GROUPS = 1
@@ -173,6 +174,7 @@ class MetadataHandlers:
                 partitions = self._broker.settings.num_partitions
                 self._broker.check_request_size(partitions * len(missing))
                 self._broker.check_room_for(partitions)
+                mutates(current(), partitions, strict=False)
                 try:
                     self._broker.coordination.create_topic(name, partitions, {})
                 except TopicExists:  # created by another request or broker
