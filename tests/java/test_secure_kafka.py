@@ -240,13 +240,17 @@ def test_the_command_line(
     """With the file that Kafka's own kafka-topics takes, too."""
     file = config(kafka, tmp_path / "client.properties")
     here = f"127.0.0.1:{kafka.ports['SASL_SSL']}"
-    tools = [
-        str(java_home() / "bin" / "java"),
-        "-cp",
-        classpath(tmp_path / "classpath"),
+    tools = [str(java_home() / "bin" / "java"), "-cp", classpath(tmp_path / "classpath")]
+    create = [
         "org.apache.kafka.tools.TopicCommand",
+        "--create",
+        "--topic",
+        "commands",
+        "--bootstrap-server",
+        here,
+        "--command-config",
+        file,
     ]
-    create = ["--create", "--topic", "commands", "--bootstrap-server", here, "--command-config", file]
     done = subprocess.run(tools + create, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     lines, copy = tmp_path / "lines", str(tmp_path / "copy")
