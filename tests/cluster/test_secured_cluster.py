@@ -68,7 +68,10 @@ def serving(tmp_path: Path, zookeeper: Znodes) -> Iterator[Callable[..., Secured
             ]
             config = config_of(authority, tmp_path / "client.properties", "alice")
             found = Secured(
-                ",".join(broker.bootstrap_servers for broker in brokers), config, authority, zookeeper.connect
+                ",".join(f"127.0.0.1:{broker.listeners[0].port}" for broker in brokers),
+                config,
+                authority,
+                zookeeper.connect,
             )
             with found.open() as log:
                 eventually(lambda: len(log.backend.describe_cluster().brokers) == 2)  # type: ignore[attr-defined]
