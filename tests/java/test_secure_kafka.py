@@ -305,10 +305,8 @@ def test_spark_shows_no_secret(kafka: Kafka, tmp_path: Path, capfd: pytest.Captu
 
 
 def refused(kafka: Kafka, listener: str, error: type[EmbedlogError], said: str, **settings: object) -> None:
-    began = time.monotonic()
     with pytest.raises(error, match=said) as caught:
         embedlog.open(f"kafka://127.0.0.1:{kafka.ports[listener]}", **settings)
-    assert time.monotonic() - began < 30  # not retried for default_api_timeout_ms
     for secret in (*PASSWORDS.values(), "wrong-secret"):
         assert secret not in str(caught.value) + repr(caught.value)
 
