@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import ssl
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from types import TracebackType
 from typing import Self, TypeAlias
@@ -15,13 +15,21 @@ from embedlog.wire.apis.api_versions import ApiVersion, ApiVersionsResponse
 from embedlog.wire.apis.metadata import MetadataResponse, MetadataResponseBroker
 from embedlog.wire.apis.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from embedlog.wire.apis.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
-from embedlog.wire.frames import decode_request_header, encode_response_chunks
+from embedlog.wire.frames import RequestHeader, decode_request_header, encode_response_chunks
 from embedlog.wire.messages import Response
 
 Says: TypeAlias = Callable[[bytes], SaslAuthenticateResponse]
 """Answers the SASL messages of a connection, one after the other."""
 
-OFFERED = {"ApiVersions": (0, 4), "Metadata": (4, 12), "SaslHandshake": (0, 1), "SaslAuthenticate": (0, 2)}
+OFFERED = {
+    "ApiVersions": (0, 4),
+    "InitProducerId": (0, 4),
+    "Metadata": (4, 12),
+    "Produce": (3, 9),
+    "SaslAuthenticate": (0, 2),
+    "SaslHandshake": (0, 1),
+}
+ALWAYS = ("ApiVersions", "Metadata", "SaslAuthenticate", "SaslHandshake")
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 
 
@@ -42,6 +50,7 @@ class Peer:
         mechanisms: those that it offers.
         closes_at: the connection is closed at this request.
         stalls_at: this request, or "TLS", is never answered.
+        others: answers other requests, given their frame and header.
     """
 
     def __init__(
@@ -52,7 +61,9 @@ class Peer:
         mechanisms: tuple[str, ...] = MECHANISMS,
         closes_at: str = "",
         stalls_at: str = "",
+        others: Mapping[str, Callable[[memoryview, RequestHeader], Response]] | None = None,
     ) -> None:
+        self._others = others or {}
         self._sasl = sasl
         self._tls = tls
         self._mechanisms = mechanisms
@@ -126,8 +137,11 @@ class Peer:
                         ApiVersion(api_key=key, min_version=OFFERED[each.api.name][0], max_version=most)
                         for key, each in APIS.items()
                         if (most := OFFERED.get(each.api.name, (0, -1))[1]) >= 0
+                        and (each.api.name in ALWAYS or each.api.name in self._others)
                     ]
                 )
+            elif name in self._others:
+                answer = self._others[name](frame, header)
             elif name == "SaslHandshake":
                 wanted = SaslHandshakeRequest.decode(frame, version, header.body_pos).mechanism
                 answer = SaslHandshakeResponse(

@@ -199,6 +199,7 @@ def test_a_user_in_the_address(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"sasl_mechanism": "PLAIN"}, "needs a user"),
         ({"sasl_mechanism": "PLAIN", "sasl.username": "alice"}, "EMBEDLOG_SASL_PASSWORD"),
         ({"sasl_mechanism": "PLAIN", "sasl.username": "a\0b", "sasl.password": "x"}, "NUL"),
+        ({"sasl_mechanism": "SCRAM-SHA-256", "sasl.username": "a", "sasl.password": "\x07"}, "RFC 4013"),
         ({"sasl_mechanism": "OAUTHBEARER"}, "sasl_oauth_token_provider"),
         ({"sasl_mechanism": "OAUTHBEARER", "oauth_cb": 5}, "function"),
         (

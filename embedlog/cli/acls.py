@@ -28,7 +28,7 @@ from ..security.acls import (
     Rule,
     parse_principal,
 )
-from .arguments import add_command, add_json, add_log, is_over_wire
+from .arguments import add_command, add_json, add_log, is_over_wire, wire_settings
 from .opening import existing
 from .ui import UI, Column
 from .units import counted
@@ -119,8 +119,9 @@ def _add_resources(parser: argparse.ArgumentParser, default: str) -> None:
 
 def run(args: argparse.Namespace, ui: UI) -> int:
     action = {"list": _list, "add": _add, "remove": _remove}[args.action]
+    settings = wire_settings(args, args.directory)
     if is_over_wire(args.directory):
-        with open_log(args.directory) as log:
+        with open_log(args.directory, **settings) as log:
             assert isinstance(log.backend, RemoteBackend)
             return action(args, ui, log.backend.acls)
     directory = existing(args.directory)

@@ -26,7 +26,7 @@ from ..security.quota_rules import (
     entity,
 )
 from ..security.quota_store import StoredQuotas
-from .arguments import add_command, add_json, add_log, is_over_wire
+from .arguments import add_command, add_json, add_log, is_over_wire, wire_settings
 from .opening import existing
 from .ui import UI, Column
 from .units import counted
@@ -88,8 +88,9 @@ def _add_entity(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, ui: UI) -> int:
     action = {"list": _list, "set": _set, "remove": _remove}[args.action]
+    settings = wire_settings(args, args.directory)
     if is_over_wire(args.directory):
-        with open_log(args.directory) as log:
+        with open_log(args.directory, **settings) as log:
             assert isinstance(log.backend, RemoteBackend)
             return action(args, ui, log.backend.quotas)
     directory = existing(args.directory)

@@ -23,7 +23,7 @@ from ..security.scram import (
     credential_of,
 )
 from ..security.users import DocumentUsers
-from .arguments import add_command, add_json, add_log, is_over_wire
+from .arguments import add_command, add_json, add_log, is_over_wire, wire_settings
 from .opening import existing
 from .ui import UI, Column, number_columns
 
@@ -120,7 +120,7 @@ def _iterations(text: str) -> int:
 
 
 def run(args: argparse.Namespace, ui: UI) -> int:
-    with _users(args.directory) as users:
+    with _users(args) as users:
         if args.action == "list":
             return _list(users, args, ui)
         found = users.describe(args.user)
@@ -204,10 +204,11 @@ def _first_line(line: bytes) -> str:
 
 
 @contextlib.contextmanager
-def _users(target: str) -> Iterator[_Users]:
+def _users(args: argparse.Namespace) -> Iterator[_Users]:
     """Of a directory or of brokers."""
+    target, settings = args.directory, wire_settings(args, args.directory)
     if is_over_wire(target):
-        with open_log(target) as log:
+        with open_log(target, **settings) as log:
             assert isinstance(log.backend, RemoteBackend)
             yield log.backend.users
         return

@@ -85,3 +85,40 @@ def test_a_directory_has_none(run: Run, config: Path, monkeypatch: pytest.Monkey
         run("topics", "list", "kafka://alice:secret@h", "--command-config", str(config)).err.count("secret")
         == 0
     )
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["topics", "list"],
+        ["topics", "create", "t"],
+        ["topics", "describe", "t"],
+        ["topics", "alter", "t", "--config", "retention_ms=1"],
+        ["topics", "delete", "t", "--yes"],
+        ["append", "t", "/dev/null"],
+        ["cat", "t"],
+        ["tail", "t"],
+        ["groups", "list"],
+        ["groups", "describe", "g"],
+        ["groups", "reset", "g", "--to", "earliest"],
+        ["groups", "delete", "g"],
+        ["transactions", "list"],
+        ["transactions", "describe", "id"],
+        ["transactions", "abort", "id"],
+        ["stats"],
+        ["cluster", "describe"],
+        ["acls", "list"],
+        ["quotas", "list"],
+        ["users", "list"],
+        ["load", "--to", "table", "--topic", "t"],
+    ],
+    ids=" ".join,
+)
+def test_every_command_over_the_wire_takes_it(run: Run, config: Path, arguments: list[str]) -> None:
+    """It authenticates first, whatever it then does."""
+    with Peer(lambda: lambda said: refused("not you"), server(config)) as peer:
+        here = ["--bootstrap-server", f"127.0.0.1:{peer.port}", "--command-config", str(config)]
+        words = 2 if arguments[0] not in ("append", "cat", "tail", "stats", "load") else 1
+        ran = run(*arguments[:words], *here, *arguments[words:])
+        assert "not you" in ran.err, ran
+        assert ran.code == 2

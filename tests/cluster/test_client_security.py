@@ -281,11 +281,9 @@ def _iterations(count: str) -> Callable[[int, str], str]:
 )
 def test_a_broker_that_does_not_know_the_password(tampers: Callable[[int, str], str], said: str) -> None:
     given = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "SCRAM-SHA-256", **USER}
-    began = time.process_time()
     with Peer(Scram(tampers)) as peer:
         fails(AuthenticationFailed, said, peer.port, **given)
         assert "Metadata" not in peer.asked
-    assert time.process_time() - began < 60
 
 
 def test_a_broker_that_never_ends() -> None:

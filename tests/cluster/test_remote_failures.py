@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
+from secure_peers import Peer
 
 import embedlog
 from embedlog import (
@@ -31,7 +32,21 @@ from embedlog.cluster import Broker
 from embedlog.storage import producer_state_manager as producer_ledger
 from embedlog.wire.apis import APIS
 from embedlog.wire.apis.api_versions import ApiVersion, ApiVersionsResponse
-from embedlog.wire.frames import decode_request_header, encode_response_chunks
+from embedlog.wire.apis.init_producer_id import InitProducerIdResponse
+from embedlog.wire.apis.metadata import (
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from embedlog.wire.apis.produce import (
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceResponse,
+)
+from embedlog.wire.error_codes import ErrorCode
+from embedlog.wire.frames import RequestHeader, decode_request_header, encode_response_chunks
 
 
 def at(port: int, **settings: object) -> Log:
@@ -178,6 +193,37 @@ def test_non_idempotent_changes(cut: tuple[Log, Log, Cutting]) -> None:
         log.delete_topic(name)
     assert cutting.cuts > 10
     assert inside.topics() == ["t"]
+
+
+def test_no_batch_overtakes_the_first_one_of_a_producer() -> None:
+    """A leader that has just begun rejects the first batch; Kafka would take the second one, at any sequence
+    number of a producer that it does not know, and the records would be doubled."""
+    sequences: list[int] = []
+
+    def metadata(frame: memoryview, header: RequestHeader) -> MetadataResponse:
+        here = MetadataResponseBroker(node_id=0, host="127.0.0.1", port=peer.port)
+        partition = MetadataResponsePartition(partition_index=0, leader_id=0)
+        topic = MetadataResponseTopic(name="t", partitions=[partition])
+        return MetadataResponse(brokers=[here], cluster_id="c", controller_id=0, topics=[topic])
+
+    def produced(frame: memoryview, header: RequestHeader) -> ProduceResponse:
+        request = ProduceRequest.decode(frame, header.api_version, header.body_pos)
+        records = request.topic_data[0].partition_data[0].records
+        assert records is not None
+        sequences.append(int.from_bytes(bytes(records)[53:57], "big"))
+        code = ErrorCode.NOT_LEADER_OR_FOLLOWER if len(sequences) == 1 else 0
+        answer = PartitionProduceResponse(index=0, error_code=code, base_offset=sequences[-1])
+        return ProduceResponse(responses=[TopicProduceResponse(name="t", partition_responses=[answer])])
+
+    others = {
+        "InitProducerId": lambda frame, header: InitProducerIdResponse(producer_id=7, producer_epoch=0),
+        "Metadata": metadata,
+        "Produce": produced,
+    }
+    with Peer(others=others) as peer, at(peer.port) as log:
+        log.append_many("t", [b"x" * 400_000] * 8)
+    assert sequences[:2] == [0, 0]
+    assert sequences[1:] == sorted(set(sequences))
 
 
 # -- brokers that go ---------------------------------------------------------------------------------------
@@ -352,9 +398,9 @@ def test_two_batches_whose_answers_were_lost_when_the_broker_was_restarted(
                 answer = frame(broker)
                 if request[4:6] == b"\0\0":  # Produce
                     produced.append(answer)
-                    if len(produced) == 1:
+                    if len(produced) == 2:
                         continue
-                    if len(produced) == 2:  # neither answer arrives
+                    if len(produced) == 3:  # neither answer arrives
                         brokers[-1].close()
                         brokers.append(Broker(tmp_path / "log", advertised_port=port))
                         return
@@ -365,6 +411,7 @@ def test_two_batches_whose_answers_were_lost_when_the_broker_was_restarted(
         brokers[0].log.create_topic("t")
         sent = [b"%d" % number + bytes(600_000) for number in range(2)]
         with at(port) as log:
+            log.append("t", b"first")  # alone: then two may be under way
             if forgotten:
                 with pytest.raises(OutOfOrderSequence) as raised:
                     log.append_many("t", sent)
@@ -372,7 +419,7 @@ def test_two_batches_whose_answers_were_lost_when_the_broker_was_restarted(
             else:
                 log.append_many("t", sent)
             log.append("t", b"next")
-            assert [record.value for record in log.read("t")] == [*sent, b"next"]
+            assert [record.value for record in log.read("t")] == [b"first", *sent, b"next"]
         brokers[-1].close()
 
 

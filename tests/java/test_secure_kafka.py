@@ -5,9 +5,11 @@ Needs Java 17 or newer and Maven, which fetches what connect/pom.xml names: `mak
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import contextlib
 import json
+import subprocess
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -27,6 +29,7 @@ from java_programs import apache_kafka, free_port
 from kafka_tools import classpath
 
 import embedlog
+import embedlog.aio
 from embedlog import (
     AuthenticationFailed,
     AuthorizationFailed,
@@ -38,7 +41,11 @@ from embedlog import (
 from embedlog.backends.remote.client_config import client_settings
 from embedlog.backends.remote.connection import Connection
 from embedlog.backends.remote.security import ClientSecurity
+from embedlog.cli import main
 from embedlog.mirroring import Mirror
+from embedlog.runtime.java import java_home
+from embedlog.spark import session
+from embedlog.spark.load import load
 
 PASSWORDS = {"alice": 'alice\'s "secret"', "bob": "bob-secret"}
 
@@ -207,14 +214,99 @@ def test_a_session_is_renewed_before_it_ends(kafka: Kafka) -> None:
         assert answers > 4
 
 
+def test_tasks_of_an_event_loop(kafka: Kafka) -> None:
+    async def use() -> list[bytes | None]:
+        port = kafka.ports["SASL_SSL"]
+        async with embedlog.aio.open(f"kafka://127.0.0.1:{port}", **settings_of(kafka, "scram-256")) as log:
+            await log.create_topic("tasks")
+            await log.append("tasks", b"1")
+            async with log.consumer("tasks", group="tasks", stop_at_end=True) as consumer:
+                return [record.value async for record in consumer]
+
+    assert asyncio.run(use()) == [b"1"]
+
+
+def config(kafka: Kafka, path: Path) -> str:
+    """As Kafka's own tools take it."""
+    given = settings_of(kafka, "scram-256")
+    path.write_text("".join(f"{name}={value}\n".replace("\\", "\\\\") for name, value in given.items()))
+    path.chmod(0o600)
+    return str(path)
+
+
+def test_the_command_line(
+    kafka: Kafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With the file that Kafka's own kafka-topics takes, too."""
+    file = config(kafka, tmp_path / "client.properties")
+    here = f"127.0.0.1:{kafka.ports['SASL_SSL']}"
+    tools = [str(java_home() / "bin" / "java"), "-cp", classpath(tmp_path / "classpath")]
+    create = [
+        "org.apache.kafka.tools.TopicCommand",
+        "--create",
+        "--topic",
+        "commands",
+        "--bootstrap-server",
+        here,
+        "--command-config",
+        file,
+    ]
+    done = subprocess.run(tools + create, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines, copy = tmp_path / "lines", str(tmp_path / "copy")
+    lines.write_text("one\ntwo\n")
+    monkeypatch.setenv("EMBEDLOG_COMMAND_CONFIG", file)
+    for arguments in (
+        ["append", "--bootstrap-server", here, "commands", str(lines)],
+        ["topics", "list", f"kafka://{here}"],
+        ["groups", "list", f"kafka://{here}"],
+        ["cluster", "describe", f"kafka://{here}"],
+        ["mirror", "--from", f"kafka://{here}", "--to", copy, "--topics", "commands", "--once"],
+        ["cat", f"kafka://{here}", "commands"],
+    ):
+        capsys.readouterr()
+        assert main(arguments) == 0, capsys.readouterr()
+    assert [line.split()[-1] for line in capsys.readouterr().out.splitlines()] == ["one", "two"]
+    with embedlog.open(copy, mode="r") as log:
+        assert [record.value for record in log.read("commands", 0)] == [b"one", b"two"]
+
+
+def test_spark_shows_no_secret(kafka: Kafka, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Rows come, go and are loaded; plans and the logs of the JVM and of Python's workers show no more."""
+    options = {f"kafka.{name}": value for name, value in settings_of(kafka, "scram-256").items()}
+    options["kafka.bootstrap.servers"] = f"127.0.0.1:{kafka.ports['SASL_SSL']}"
+    from_file = {
+        "path": f"kafka://127.0.0.1:{kafka.ports['SASL_SSL']}",
+        "kafka.client.config": config(kafka, tmp_path / "client.properties"),
+    }
+    with at(kafka, "scram-256") as log:
+        log.create_topic("rows")
+        log.append_many("rows", [b"1", b"2"])
+        spark = session("secrets", "local[2]")
+        spark.sparkContext.setLogLevel("DEBUG")
+        try:
+            for given in (options, from_file):
+                rows = spark.read.format("embedlog").options(**given, subscribe="rows").load()
+                found = rows.count()
+                rows.explain(True)
+                rows.explain("formatted")
+                writer = rows.select("value").write.format("embedlog").options(**given, topic="rows")
+                writer.mode("append").save()
+                assert log.offsets("rows")[0].log_end_offset == 2 * found
+            assert load(log, to=tmp_path / "table", topic="rows", spark=spark).records == 8
+        finally:
+            spark.stop()
+    shown = "".join(capfd.readouterr())
+    assert "embedlog" in shown and "DEBUG" in shown
+    assert "alice's" not in shown
+
+
 # -- who is refused ----------------------------------------------------------------------------------------
 
 
 def refused(kafka: Kafka, listener: str, error: type[EmbedlogError], said: str, **settings: object) -> None:
-    began = time.monotonic()
     with pytest.raises(error, match=said) as caught:
         embedlog.open(f"kafka://127.0.0.1:{kafka.ports[listener]}", **settings)
-    assert time.monotonic() - began < 30  # not retried for default_api_timeout_ms
     for secret in (*PASSWORDS.values(), "wrong-secret"):
         assert secret not in str(caught.value) + repr(caught.value)
 

@@ -293,7 +293,10 @@ class _Delivery:
             template = self._template(connection)
             while failed is None and len(self._done) < len(self._headers):
                 first = len(self._done)
-                window = self._headers[first : first + _MAX_IN_FLIGHT]
+                # Kafka takes a producer that it does not know at any sequence number: a second batch must not
+                # overtake a first one that the leader rejects, because it has just begun to be that.
+                count = _MAX_IN_FLIGHT if self._stamp.next_sequence else 1
+                window = self._headers[first : first + count]
                 self._unanswered = max(unanswered, first + len(window))
                 for header in window:
                     if template is None:

@@ -18,6 +18,7 @@ import base64
 import inspect
 import ipaddress
 import json
+import os
 import re
 import ssl
 import threading
@@ -151,8 +152,12 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 def _opener(settings: RemoteSettings) -> urllib.request.OpenerDirector:
     context = ssl.create_default_context()
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    if settings.ssl_cafile:
-        context.load_verify_locations(settings.ssl_cafile)
+    authorities = settings.ssl_cafile
+    if authorities:
+        is_directory = os.path.isdir(authorities)
+        context.load_verify_locations(
+            cafile=None if is_directory else authorities, capath=authorities if is_directory else None
+        )
     return urllib.request.build_opener(_NoRedirect, urllib.request.HTTPSHandler(context=context))
 
 

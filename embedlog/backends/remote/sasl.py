@@ -72,7 +72,15 @@ class Sasl:
         if "\0" in settings.sasl_plain_username + settings.sasl_plain_password.reveal():
             raise InvalidSetting("a user's name and password have no NUL character")
         if mechanism != "PLAIN":
-            _scram_client()
+            scram = _scram_client()
+            try:
+                scram.ScramClient(
+                    [mechanism], settings.sasl_plain_username, settings.sasl_plain_password.reveal()
+                )
+            except scram.ScramException:
+                raise InvalidSetting(
+                    "the user's name or password has characters that SASL does not allow (RFC 4013)"
+                ) from None
 
     def authenticate(self, exchange: Exchange, where: str, timeout_s: float) -> float:
         """Authenticate a connection, or authenticate it again. `where` names the broker in errors.

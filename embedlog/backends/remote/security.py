@@ -222,9 +222,9 @@ def _tls_error(error: OSError, where: str, host: str) -> BrokerUnavailable | Non
         )
     if isinstance(error, ssl.SSLError):
         reason = _REASONS.get(error.reason or "")
-        if reason is None:
-            return TlsFailed(f"broker {where}: TLS failed: {error.reason or error.strerror or 'unknown'}")
-        return TlsFailed(f"broker {where}: {reason}")
+        if reason is not None:
+            return TlsFailed(f"broker {where}: {reason}")
+        return BrokerUnavailable(f"broker {where}: TLS failed: {error.reason or error.strerror or 'unknown'}")
     return None
 
 

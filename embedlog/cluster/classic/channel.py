@@ -17,7 +17,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -196,9 +196,8 @@ def security_from(client_config: str) -> ClientSecurity | None:
 def address_for(broker: Broker, security: ClientSecurity | None) -> Address:
     """The registered endpoint of the connections' security protocol; without one the plaintext one."""
     wanted = "PLAINTEXT" if security is None else security.protocol
-    protocols: Mapping[str, str] = getattr(broker, "protocols", {})
     for name, host, port in broker.endpoints:
-        if protocols.get(name, name) == wanted:
+        if broker.protocols.get(name, name) == wanted:
             return host, port
     return broker.host, broker.port
 

@@ -22,7 +22,16 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final
 
-from ...errors import BrokerError, BrokerUnavailable, EmbedlogError, OffsetOutOfRange, TopicNotFound
+from ...errors import (
+    AuthenticationFailed,
+    AuthorizationFailed,
+    BrokerError,
+    BrokerUnavailable,
+    EmbedlogError,
+    OffsetOutOfRange,
+    TlsFailed,
+    TopicNotFound,
+)
 from ...model import TopicPartition
 from ..coordination import BrokerAddress
 from .connector_settings import ConnectorSettings
@@ -36,6 +45,9 @@ _RESETS: Final = {"smallest": EARLIEST_TIME, "largest": LATEST_TIME}
 
 # Another broker leads the partition, or this one will shortly.
 _MOVED: Final = (BrokerUnavailable, BrokerError, TopicNotFound)
+
+# The broker does not want us: asking again would not help.
+_REFUSED: Final = (AuthenticationFailed, AuthorizationFailed, TlsFailed)
 
 _logger = logging.getLogger(__name__)
 
@@ -171,6 +183,10 @@ class _Fetcher(threading.Thread):
                     return
                 try:
                     gone = self._fetch(claims)
+                except _REFUSED as error:
+                    for claim in claims:
+                        self._fail(claim, error)
+                    continue
                 except EmbedlogError as error:
                     _logger.info("Broker %d: %s", self.address.node_id, error)
                     gone = claims
@@ -250,6 +266,8 @@ class _Fetcher(threading.Thread):
             return True
         try:
             (offset,) = self._consumer.get_offsets_before(*claim.name, time_ms, 1)
+        except _REFUSED:
+            raise
         except _MOVED as error:
             _logger.info("%s", error)
             return False
