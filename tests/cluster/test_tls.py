@@ -274,7 +274,8 @@ def test_the_server_reads_certificates_again_at_sighup(tmp_path: Path) -> None:
     keystore = authority.server()
     command = [*(sys.executable, "-m", "embedlog", "serve", str(tmp_path / "log"), "--json")]
     command += ["--set", "listeners=SSL://127.0.0.1:0", "--set", f"ssl.keystore.location={keystore}"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    pipe = subprocess.PIPE  # of no terminal
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         began = json.loads(process.stdout.readline())
