@@ -10,7 +10,7 @@ from typing import Any
 
 import confluent_kafka
 import pytest
-from tls import Authority, TlsWire, at, librdkafka
+from tls import Authority, Security, TlsWire, at, librdkafka
 from wire import TIMEOUT_S, Wire
 from zookeepers import Znodes
 
@@ -114,7 +114,7 @@ def test_a_broker_without_the_clients_listener_is_left_out(
 def test_brokers_among_themselves_over_tls(brokers: list[Broker], authority: Authority) -> None:
     """A transaction over both brokers: its coordinator tells the other one."""
     brokers[0].context.coordination.create_topic("t", 4, {})
-    settings = librdkafka(f"127.0.0.1:{port(brokers[0], 'OUTSIDE')}", authority, None)
+    settings = librdkafka(f"127.0.0.1:{port(brokers[0], 'OUTSIDE')}", Security(authority))
     producer = confluent_kafka.Producer({**settings, "transactional.id": "x"})
     producer.init_transactions(TIMEOUT_S)
     for value in (b"one", b"two"):
