@@ -1,7 +1,7 @@
 """A broker with TLS beside the same broker without, over loopback: confluent-kafka, and plain requests.
 
-The broker runs in a process of its own. This process is its client, the same for both, and encrypts as much as
-the broker does. CPU is the broker's, per item. The certificate's key is of P-256, TLS is 1.3.
+The broker runs in a process of its own. This process is its client, the same for both, and encrypts as much
+as the broker does. CPU is the broker's, per item. The certificate's key is of P-256, TLS is 1.3.
 """
 
 from __future__ import annotations

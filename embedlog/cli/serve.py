@@ -7,6 +7,7 @@ import contextlib
 import os
 import resource
 import signal
+import sys
 import tomllib
 from collections.abc import Mapping
 from typing import Any, Final
@@ -153,8 +154,9 @@ def run(args: argparse.Namespace, ui: UI) -> int:
     options = _options(args)
     log_messages(options.pop("log_format", "text"), options.pop("log_level", "warning"))
     raise_open_files()
-    # From a terminal, SIGHUP says that it was closed, which ends the broker.
-    with Stop(reloads=not ui.out.isatty()) as stop, contextlib.ExitStack() as ends:
+    # In a terminal, SIGHUP says that it was closed, which ends the broker.
+    in_terminal = any(each is not None and each.isatty() for each in (sys.stdin, sys.stdout, sys.stderr))
+    with Stop(reloads=not in_terminal) as stop, contextlib.ExitStack() as ends:
         try:
             if args.with_zookeeper:
                 options.setdefault("zookeeper", _ZOOKEEPER)

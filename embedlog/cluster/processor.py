@@ -277,7 +277,8 @@ class Processor:
             try:
                 if events == READ:
                     connection.on_readable(self._buffer, self._view)
-                    unread.pop(connection, None)
+                    if unread:
+                        unread.pop(connection, None)
                 else:
                     watched = connection.watched
                     if events & ~READ and watched & WRITE:

@@ -45,7 +45,6 @@ _MAX_CIPHERTEXT: Final = _RECORD_BYTES + 256  # of a record
 _MORE: Final = getattr(socket, "MSG_MORE", 0)
 _TURN_BYTES: Final = 128 << 10  # encrypted before the socket is asked to take them
 _MAX_PROVOKED: Final = 4 << 10  # of answers to key updates that a client does not read
-_HANDSHAKE_BYTES: Final = 160 << 10  # OpenSSL takes a chain of certificates of up to 100 KiB
 _HANDSHAKE_RECORD: Final = 22  # its first byte
 
 
@@ -79,7 +78,6 @@ class TlsTransport:
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
         self._ssl: ssl.SSLObject | None = None
-        self._handshake_left = _HANDSHAKE_BYTES
         self._established = self._ended = False
         self._unsent: deque[bytes | memoryview] = deque()  # ciphertext
         self._owed = 0  # bytes that were taken, but not reported as sent
@@ -104,14 +102,12 @@ class TlsTransport:
                 raise failed(of_tls(bytes(self._received[: min(count, 16)])))
             self._ssl = self._context.wrap_bio(self._incoming, self._outgoing, server_side=True)
         self._incoming.write(self._received[:count])
-        self._handshake_left -= count
         try:
             self._ssl.do_handshake()
             self._established = True
             self.principal = self._principal_of(self._ssl.getpeercert(binary_form=True))
         except ssl.SSLWantReadError:
-            if self._handshake_left <= 0:
-                raise failed(f"it takes more than {_HANDSHAKE_BYTES:,} bytes") from None
+            pass  # OpenSSL bounds what it takes: 100 KiB of certificates, 32 empty records
         except (ssl.SSLError, ValueError) as error:
             with contextlib.suppress(OSError):
                 self._flush()  # the alert tells the client why

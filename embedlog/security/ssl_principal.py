@@ -58,7 +58,11 @@ class PrincipalMapping:
             return ANONYMOUS
         from cryptography import x509
 
-        return self.of_name(distinguished_name(x509.load_der_x509_certificate(certificate).subject))
+        try:
+            subject = x509.load_der_x509_certificate(certificate).subject
+        except x509.InvalidVersion as error:
+            raise ValueError(str(error)) from None
+        return self.of_name(distinguished_name(subject))
 
     def of_name(self, name: str) -> Principal:
         """The principal of a distinguished name. Raises ValueError if no rule matches."""

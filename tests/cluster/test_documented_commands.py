@@ -1,4 +1,4 @@
-"""The commands of docs/cluster.md, docs/mirroring.md and docs/how-to, and what the README shows, as they stand.
+"""The commands of docs/cluster.md, docs/mirroring.md, docs/how-to and what the README shows, as they stand.
 
 Ports are replaced by free ones. What a page shows as output must come, but for the figures in it. What ends
 in `&` runs on until the end, and the next block waits until all of it says that it is `listening`.

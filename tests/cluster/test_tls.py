@@ -22,6 +22,7 @@ from tls import (
     EACH_WITH_TLS,
     VERSIONS,
     Authority,
+    Security,
     TlsClient,
     TlsWire,
     at,
@@ -69,8 +70,8 @@ def principals(broker: Broker) -> set[str]:
 @pytest.mark.parametrize("version", VERSIONS)
 def test_clients(authority: Authority, version: str, client: TlsClient) -> None:
     with serving(authority, ssl_enabled_protocols=version) as broker:
-        client.produce(broker.bootstrap_servers, authority, None, "t", LARGE)
-        assert client.consume(broker.bootstrap_servers, authority, None, "t", len(LARGE)) == LARGE
+        client.produce(broker.bootstrap_servers, Security(authority), "t", LARGE)
+        assert client.consume(broker.bootstrap_servers, Security(authority), "t", len(LARGE)) == LARGE
 
 
 @pytest.mark.parametrize("client", EACH_WITH_TLS)
@@ -81,10 +82,10 @@ def test_clients_with_certificates(authority: Authority, version: str, client: T
         "ssl_truststore_location": str(authority.file),
         "ssl_enabled_protocols": version,
     }
-    certificate = authority.client("alice")
+    security = Security(authority, authority.client("alice"))
     with serving(authority, **settings) as broker:
-        client.produce(broker.bootstrap_servers, authority, certificate, "t", [b"one", b"two"])
-        assert client.consume(broker.bootstrap_servers, authority, certificate, "t", 2) == [b"one", b"two"]
+        client.produce(broker.bootstrap_servers, security, "t", [b"one", b"two"])
+        assert client.consume(broker.bootstrap_servers, security, "t", 2) == [b"one", b"two"]
 
 
 def test_records_go_through_whole(broker: Broker, authority: Authority) -> None:
@@ -203,7 +204,7 @@ def test_clients_refuse(
     with serving(authority, **settings) as broker:
         with pytest.raises(ssl.SSLCertVerificationError):
             TlsWire(broker, trusted.context())
-        admin = confluent_kafka.admin.AdminClient(librdkafka(broker.bootstrap_servers, trusted, None))
+        admin = confluent_kafka.admin.AdminClient(librdkafka(broker.bootstrap_servers, Security(trusted)))
         with pytest.raises(confluent_kafka.KafkaException):
             admin.list_topics(timeout=1)
     assert "connection closed: the TLS handshake failed: " in caplog.text
@@ -274,7 +275,8 @@ def test_the_server_reads_certificates_again_at_sighup(tmp_path: Path) -> None:
     keystore = authority.server()
     command = [*(sys.executable, "-m", "embedlog", "serve", str(tmp_path / "log"), "--json")]
     command += ["--set", "listeners=SSL://127.0.0.1:0", "--set", f"ssl.keystore.location={keystore}"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    pipe = subprocess.PIPE  # of no terminal
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         began = json.loads(process.stdout.readline())
@@ -382,7 +384,7 @@ def test_an_encrypted_key(authority: Authority) -> None:
 
 
 def describe(broker: Broker, authority: Authority) -> Any:
-    admin = confluent_kafka.admin.AdminClient(librdkafka(broker.bootstrap_servers, authority, None))
+    admin = confluent_kafka.admin.AdminClient(librdkafka(broker.bootstrap_servers, Security(authority)))
     resource = confluent_kafka.admin.ConfigResource(confluent_kafka.admin.ResourceType.BROKER, "0")
     return admin.describe_configs([resource])[resource].result(TIMEOUT_S)
 

@@ -333,9 +333,24 @@ def test_requests_in_pieces_of_records(broker: Broker, authority: Authority) -> 
     request = b"".join(map(bytes, encode_request(produce("t", batch_of(b"x" * 50_000)), 7, 1, "w")))  # type: ignore[arg-type]
     with TlsWire(broker, authority.context()) as wire:
         for count in (1, 2, 5, 20):
-            for cut in (1, 4, 9_000, 16_384, 33_000):
-                data = request * count
-                for pos in range(0, len(data), cut if cut > 100 else len(data)):
-                    wire.socket.sendall(data[pos : pos + cut] if cut > 100 else data[:cut] + data[cut:])
+            data = request * count
+            for cut in (9_000, 16_384, 33_000, len(data)):
+                for pos in range(0, len(data), cut):
+                    wire.socket.sendall(data[pos : pos + cut])
                 for _ in range(count):
                     wire.receive_frame()
+
+
+def test_a_request_in_the_record_of_the_one_before(broker: Broker, authority: Authority) -> None:
+    """The large one is received into a buffer of its own: the small one stays in TLS, and no event tells."""
+    (processor,) = broker.server.processors
+    broker.log.create_topic("t")
+    large = b"".join(map(bytes, encode_request(produce("t", batch_of(b"x" * 50_000)), 7, 1, "w")))  # type: ignore[arg-type]
+    with TlsWire(broker, authority.context()) as wire:
+        for kept in (1, 100, 16_000):
+            before = processor.bytes_in
+            wire.socket.sendall(large[:-kept])
+            until(lambda before=before, kept=kept: processor.bytes_in == before + len(large) - kept)
+            wire.socket.sendall(large[-kept:] + SMALL * 3)
+            for _ in range(4):
+                wire.receive_frame()

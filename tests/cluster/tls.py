@@ -29,6 +29,7 @@ NEEDS_OPENSSL = pytest.mark.skipif(
 )
 LISTENERS = "SSL://127.0.0.1:0"
 VERSIONS = ("TLSv1.2", "TLSv1.3")
+USER, PASSWORD = "alice", "open, sesame=1"
 
 
 class Authority:
@@ -91,39 +92,46 @@ class TlsWire(Wire):
         self.socket = context.wrap_socket(self.socket, server_hostname="127.0.0.1")
 
 
+class Security(NamedTuple):
+    """What a client knows: whom to trust, its own certificate, and how it says that it is USER."""
+
+    authority: Authority
+    certificate: Path | None = None
+    mechanism: str = ""
+
+
 class TlsClient(NamedTuple):
-    """produce(bootstrap, authority, certificate, topic, values), consume(..., count) -> values."""
+    """produce(bootstrap, security, topic, values), consume(..., count) -> values."""
 
     name: str
-    produce: Callable[[str, Authority, Path | None, str, Sequence[bytes]], None]
-    consume: Callable[[str, Authority, Path | None, str, int], list[bytes]]
+    produce: Callable[[str, Security, str, Sequence[bytes]], None]
+    consume: Callable[[str, Security, str, int], list[bytes]]
 
 
-def librdkafka(bootstrap: str, authority: Authority, certificate: Path | None) -> dict[str, Any]:
+def librdkafka(bootstrap: str, security: Security) -> dict[str, Any]:
     """Its settings."""
-    own = {"ssl.certificate.location": str(certificate), "ssl.key.location": str(certificate)}
+    authority, certificate, mechanism = security[:3]
+    of_file = {"ssl.certificate.location": str(certificate), "ssl.key.location": str(certificate)}
+    of_user = {"sasl.mechanism": mechanism, "sasl.username": USER, "sasl.password": PASSWORD}
     return {
         "bootstrap.servers": bootstrap,
-        "security.protocol": "SSL",
+        "security.protocol": "SASL_SSL" if mechanism else "SSL",
         "ssl.ca.location": str(authority.file),
-        **(own if certificate else {}),
+        **(of_file if certificate else {}),
+        **(of_user if mechanism else {}),
     }
 
 
-def _confluent_produce(
-    bootstrap: str, authority: Authority, certificate: Path | None, topic: str, values: Sequence[bytes]
-) -> None:
-    settings = {**librdkafka(bootstrap, authority, certificate), "message.max.bytes": LARGEST}
+def _confluent_produce(bootstrap: str, security: Security, topic: str, values: Sequence[bytes]) -> None:
+    settings = {**librdkafka(bootstrap, security), "message.max.bytes": LARGEST}
     producer = confluent_kafka.Producer(settings)
     for value in values:
         producer.produce(topic, value)
     assert producer.flush(TIMEOUT_S) == 0
 
 
-def _confluent_consume(
-    bootstrap: str, authority: Authority, certificate: Path | None, topic: str, count: int
-) -> list[bytes]:
-    settings = librdkafka(bootstrap, authority, certificate)
+def _confluent_consume(bootstrap: str, security: Security, topic: str, count: int) -> list[bytes]:
+    settings = librdkafka(bootstrap, security)
     consumer = confluent_kafka.Consumer({**settings, "group.id": "c", "auto.offset.reset": "earliest"})
     with closing(consumer):
         consumer.subscribe([topic])
@@ -136,27 +144,30 @@ def _confluent_consume(
     return found
 
 
-def _python(bootstrap: str, authority: Authority, certificate: Path | None) -> dict[str, Any]:
+def _python(bootstrap: str, security: Security) -> dict[str, Any]:
+    authority, certificate, mechanism = security[:3]
+    of_user = {
+        "sasl_mechanism": mechanism,
+        "sasl_plain_username": USER,
+        "sasl_plain_password": PASSWORD,
+    }
     return {
         "bootstrap_servers": bootstrap,
-        "security_protocol": "SSL",
+        "security_protocol": "SASL_SSL" if mechanism else "SSL",
         "ssl_context": authority.context(certificate),
+        **(of_user if mechanism else {}),
     }
 
 
-def _kafka_python_produce(
-    bootstrap: str, authority: Authority, certificate: Path | None, topic: str, values: Sequence[bytes]
-) -> None:
-    settings = _python(bootstrap, authority, certificate)
+def _kafka_python_produce(bootstrap: str, security: Security, topic: str, values: Sequence[bytes]) -> None:
+    settings = _python(bootstrap, security)
     with closing(KafkaProducer(**settings, max_request_size=LARGEST)) as producer:
         for sent in [producer.send(topic, value) for value in values]:
             sent.get(TIMEOUT_S)
 
 
-def _kafka_python_consume(
-    bootstrap: str, authority: Authority, certificate: Path | None, topic: str, count: int
-) -> list[bytes]:
-    settings = _python(bootstrap, authority, certificate)
+def _kafka_python_consume(bootstrap: str, security: Security, topic: str, count: int) -> list[bytes]:
+    settings = _python(bootstrap, security)
     with closing(
         KafkaConsumer(
             topic,
@@ -169,11 +180,9 @@ def _kafka_python_consume(
         return [record.value for record in islice(consumer, count)]
 
 
-def _aiokafka_produce(
-    bootstrap: str, authority: Authority, certificate: Path | None, topic: str, values: Sequence[bytes]
-) -> None:
+def _aiokafka_produce(bootstrap: str, security: Security, topic: str, values: Sequence[bytes]) -> None:
     async def produce() -> None:
-        settings = _python(bootstrap, authority, certificate)
+        settings = _python(bootstrap, security)
         async with AIOKafkaProducer(**settings, max_request_size=LARGEST) as producer:
             sent = [await producer.send(topic, value) for value in values]
             await asyncio.wait_for(asyncio.gather(*sent), TIMEOUT_S)
@@ -181,11 +190,9 @@ def _aiokafka_produce(
     asyncio.run(produce())
 
 
-def _aiokafka_consume(
-    bootstrap: str, authority: Authority, certificate: Path | None, topic: str, count: int
-) -> list[bytes]:
+def _aiokafka_consume(bootstrap: str, security: Security, topic: str, count: int) -> list[bytes]:
     async def consume() -> list[bytes]:
-        settings = _python(bootstrap, authority, certificate)
+        settings = _python(bootstrap, security)
         async with AIOKafkaConsumer(
             topic, **settings, group_id="a", auto_offset_reset="earliest"
         ) as consumer:
@@ -194,24 +201,20 @@ def _aiokafka_consume(
     return asyncio.run(consume())
 
 
-def _kcat(bootstrap: str, authority: Authority, certificate: Path | None, *more: str) -> list[str]:
-    settings = librdkafka(bootstrap, authority, certificate)
+def _kcat(bootstrap: str, security: Security, *more: str) -> list[str]:
+    settings = librdkafka(bootstrap, security)
     del settings["bootstrap.servers"]
     return ["kcat", "-b", bootstrap, *(f"-X{name}={value}" for name, value in settings.items()), *more]
 
 
-def _kcat_produce(
-    bootstrap: str, authority: Authority, certificate: Path | None, topic: str, values: Sequence[bytes]
-) -> None:
-    command = _kcat(bootstrap, authority, certificate, "-P", "-t", topic, "-D", "\x02")
+def _kcat_produce(bootstrap: str, security: Security, topic: str, values: Sequence[bytes]) -> None:
+    command = _kcat(bootstrap, security, "-P", "-t", topic, "-D", "\x02")
     command += ["-X", f"message.max.bytes={LARGEST}"]
     subprocess.run(command, input=b"\x02".join(values), check=True, timeout=TIMEOUT_S)
 
 
-def _kcat_consume(
-    bootstrap: str, authority: Authority, certificate: Path | None, topic: str, count: int
-) -> list[bytes]:
-    command = _kcat(bootstrap, authority, certificate, "-X", "auto.offset.reset=earliest", "-c", str(count))
+def _kcat_consume(bootstrap: str, security: Security, topic: str, count: int) -> list[bytes]:
+    command = _kcat(bootstrap, security, "-X", "auto.offset.reset=earliest", "-c", str(count))
     command += ["-D", "\x02", "-q", "-G", "kcat", topic]
     ran = subprocess.run(command, capture_output=True, check=True, timeout=TIMEOUT_S)
     return ran.stdout.split(b"\x02")[:count]

@@ -15,6 +15,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 from ...config import LogSettings, unknown_setting
 from ...errors import EmbedlogError, UnknownSetting
 from ...files.names import check_not_internal
+from ...synonyms import plain
 from ...validation import check_group
 from ...wire.apis import alter_configs, incremental_alter_configs
 from ...wire.apis.alter_configs import AlterConfigsRequest, AlterConfigsResponse
@@ -65,7 +66,6 @@ _FIRST_WITH_RESOURCE_TYPES: Final = 1
 _SET, _DELETE, _APPEND, _SUBTRACT = range(4)
 _DYNAMIC: Final = frozenset({"auto_create_topics_enable", "num_partitions"})
 _FACTS: Final = {"advertised.listeners": STRING, "default.replication.factor": INT, "log.dirs": STRING}
-_IS_A_SETTING: Final = "advertised.listeners"  # which need not be set
 _MAX_SHOWN: Final = 60  # characters of a name from a client
 
 _Altered = TypeVar(
@@ -165,7 +165,7 @@ class ConfigHandlers:
         fixed = [
             config_entry(BrokerSettings, each, (self._at_start(each),), read_only=each not in _DYNAMIC)
             for each in BrokerSettings.names()
-            if each not in self._broker.dynamic_settings and dotted(each) != _IS_A_SETTING
+            if each not in self._broker.dynamic_settings and dotted(each) not in _FACTS
         ]
         of_log = [
             config_entry(LogSettings, each, (_with_source(value, default),), read_only=True)
@@ -297,7 +297,8 @@ class ConfigHandlers:
         wanted = change(configs, own, shown)
         for name in wanted:
             if shown[name].read_only:
-                how = "" if name in _FACTS and name != _IS_A_SETTING else f" --set {name}=..."
+                is_fact = name in _FACTS and plain(name) not in BrokerSettings.names()
+                how = "" if is_fact else f" --set {name}=..."
                 raise ApiError(
                     ErrorCode.INVALID_REQUEST,
                     f"{name} cannot be changed while the broker runs: set it at its start "
