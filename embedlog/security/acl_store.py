@@ -54,6 +54,9 @@ class AclStore(Protocol):
     def remove(self, filters: Sequence[BindingFilter]) -> list[list[Binding]]:
         """Remove what the filters choose; durable when this returns. Returns what each has removed."""
 
+    def look(self) -> None:
+        """Notice now what another process has changed, if that needs no other machine. Raises nothing."""
+
     def close(self) -> None:
         """Idempotent."""
 
@@ -62,7 +65,7 @@ class DocumentAcls:
     """The store of a broker on its own, and of `embedlog acls` on a directory. Thread-safe."""
 
     def __init__(self, directory: str, fs: FileSystem | None = None) -> None:
-        self._document = Document(os.path.join(directory, ACLS_FILE), _VERSION, fs)
+        self._document = Document(os.path.join(directory, ACLS_FILE), _VERSION, fs, check_s=0)
         self._on_change: OnChange = _ignore
         self._lock = threading.Lock()  # one reading at a time, so that the last one wins
         self._read_changes = -1
@@ -109,15 +112,18 @@ class DocumentAcls:
         if self._thread is not None:
             self._refresh()
 
+    def look(self) -> None:
+        try:
+            self._refresh()
+            self._failure = ""
+        except EmbedlogError as error:
+            if str(error) != self._failure:
+                self._failure = str(error)
+                logger.error("the ACLs stay as they were: %s", error)
+
     def _watch(self) -> None:
         while not self._closing.wait(_LOOK_S):
-            try:
-                self._refresh()
-                self._failure = ""
-            except EmbedlogError as error:
-                if str(error) != self._failure:
-                    self._failure = str(error)
-                    logger.error("the ACLs stay as they were: %s", error)
+            self.look()
 
     def _refresh(self) -> None:
         with self._lock:

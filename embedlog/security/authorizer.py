@@ -65,6 +65,12 @@ class Authorizer(Closing):
             answer = decided[question] = acls.allows_some(principal, host, operation, type)
         return answer
 
+    def look(self) -> bool:
+        """Look for changes by other processes now. Whether there are any: what was denied may be allowed."""
+        before = self.changes
+        self._store.look()
+        return self.changes != before
+
     def add(self, bindings: Iterable[Binding]) -> None:
         """See `AclStore.add`: in force when this returns."""
         self._store.add(bindings)

@@ -104,6 +104,9 @@ class ZooKeeperAcls:
         self._apply(changed)
         return [sorted(gone) for gone in removed]
 
+    def look(self) -> None:
+        """See `AclStore`: ZooKeeper tells of changes."""
+
     def close(self) -> None:
         """See `AclStore`."""
         self._closed = True
