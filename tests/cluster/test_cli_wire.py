@@ -280,7 +280,10 @@ HERE_ONLY = (
     "demo",
 )
 # With actions of their own; --from and --to; a function before the directory (tests/test_workers.py).
-OTHERWISE = ("topics", "groups", "queue", "transactions", "cluster", "mirror", "work")
+OTHERWISE = (
+    *("topics", "groups", "queue", "transactions", "cluster", "mirror", "work"),
+    *("users", "acls", "quotas"),
+)
 
 
 BOTH = (
@@ -289,6 +292,9 @@ BOTH = (
     *(["topics", action] for action in ("list", "create", "describe", "alter", "delete")),
     *(["groups", action] for action in ("list", "describe", "reset", "delete")),
     *(["transactions", action] for action in ("list", "describe", "abort")),
+    *(["users", action] for action in ("list", "add", "delete")),
+    *(["acls", action] for action in ("list", "add", "remove")),
+    *(["quotas", action] for action in ("list", "set", "remove")),
 )
 
 
