@@ -72,7 +72,7 @@ RUN_AS_THEY_ARE = {
     "values.md": 4,
 }
 RUN_WITH_HELP = {"broker.md", "mirroring.md", "settings.md"}
-RUN_ELSEWHERE = {"spark.md"}  # tests/spark/test_spark_pages.py
+RUN_ELSEWHERE = {"spark.md", "secure-a-broker.md"}  # test_spark_pages.py, test_documented_commands.py
 NOT_RUN = {"consumer-connector.md"}  # names of a machine with ZooKeeper
 
 

@@ -40,13 +40,14 @@ def test_each_command_says_whether_it_needs_the_lock(run: Run, name: str) -> Non
     assert " lock" in " ".join(ran.out.split())
 
 
-NESTED = ("topics", "groups", "queue", "transactions", "acls", "quotas", "cluster", "demo")
+NESTED = ("topics", "groups", "queue", "transactions", "users", "acls", "quotas", "cluster", "demo")
 TELLING = [
     *([name] for name in ALL if name not in NESTED),
     *(["topics", action] for action in ("list", "create", "describe", "alter", "delete")),
     *(["groups", action] for action in ("list", "describe", "reset", "delete")),
     *(["queue", action] for action in ("list", "describe", "peek", "redrive", "delete", "purge")),
     *(["transactions", action] for action in ("list", "describe", "abort")),
+    *(["users", action] for action in ("list", "describe", "add", "passwd", "delete")),
     *(["acls", action] for action in ("list", "add", "remove")),
     *(["quotas", action] for action in ("list", "set", "remove")),
     ["cluster", "describe"],

@@ -49,6 +49,7 @@ R = TypeVar("R", bound=Response)
 SPOKEN: Final[Mapping[str, tuple[int, int]]] = {
     "AddPartitionsToTxn": (4, 5),
     "AlterClientQuotas": (0, 1),
+    "AlterUserScramCredentials": (0, 0),
     "ApiVersions": (0, 4),
     "CreateAcls": (1, 3),
     "CreatePartitions": (0, 3),
@@ -62,6 +63,7 @@ SPOKEN: Final[Mapping[str, tuple[int, int]]] = {
     "DescribeConfigs": (1, 4),
     "DescribeGroups": (0, 5),
     "DescribeTransactions": (0, 0),
+    "DescribeUserScramCredentials": (0, 0),
     "EndTxn": (5, 5),
     "Fetch": (4, 12),
     "FindCoordinator": (0, 3),
