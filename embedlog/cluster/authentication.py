@@ -126,6 +126,8 @@ class Authenticator:
                 f"the session of {state.session} has ended, and it has not authenticated again",
                 logging.INFO,
             )
+        if state.mechanism is not None:  # aiokafka does so when its token is refused
+            self.failed += 1
         raise CloseConnection(f"a request of API {key} before authentication")
 
     def begin(self, connection: Connection, name: str, *, raw: bool) -> None:

@@ -158,6 +158,15 @@ class Broker(Closing):
         for listener in listeners:
             authenticates = listener.protocol.has_sasl or self.asks_for_certificates(listener)
             _check_reach(listener.host, allow_remote, authenticates or insecure, _AUTHENTICATING)
+        if (
+            zookeeper is not None
+            and listeners[main].protocol.has_sasl
+            and not self.settings.inter_broker_client_config
+        ):
+            raise InvalidArgument(
+                f"other brokers authenticate to the listener {listeners[main].name}: say how in a file "
+                "(inter_broker_client_config), or name one without SASL as inter_broker_listener_name"
+            )
         metrics_tls = None
         if metrics_port is not None:
             metrics_host = listeners[main].host if metrics_host is None else metrics_host

@@ -10,7 +10,7 @@ from ..errors import InvalidArgument
 
 def scramp() -> Any:
     """Raises InvalidArgument if it is not installed."""
-    return _imported("scramp", "scramp.utils")
+    return _imported("scramp", "scramp.core", "scramp.utils")
 
 
 def jwt() -> Any:

@@ -124,6 +124,7 @@ class Scram:
                 self._begun = True
                 self._server.set_client_first(message)
                 return Step(self._server.get_server_first().encode())
+            self._accept_nonce_of_librdkafka(message)
             self._server.set_client_final(message)
             return Step(self._server.get_server_final().encode(), self._user)
         except scramp().ScramException as error:
@@ -131,6 +132,17 @@ class Scram:
             if isinstance(cause, EmbedlogError):  # the credential could not be read
                 raise cause from None
             raise _refused(self.name, str(error.args[0])) from None
+
+    def _accept_nonce_of_librdkafka(self, message: str) -> None:
+        """Before 2.6.1 it puts its own nonce before the whole one once more, which Kafka accepts.
+
+        What the server has chosen is still at the end, and the proof is of the message as it came.
+        """
+        server = self._server
+        whole = str(server.nonce)
+        doubled = whole[: -len(str(server.s_nonce))] + whole
+        if f",r={doubled}," in message:
+            server.nonce = scramp().core.Nonce(doubled)
 
     def _credential_of(self, user: str) -> ScramCredential:
         self._user = user
