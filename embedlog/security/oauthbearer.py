@@ -160,7 +160,7 @@ class JwtVerifier:
                 leeway=self._leeway_s,
                 options={"require": ["exp"], "verify_aud": bool(self._audience)},
             )
-        except self._jwt.PyJWTError as error:
+        except (self._jwt.PyJWTError, RecursionError) as error:  # JSON may be nested too deeply
             raise AuthenticationFailed(_FAILED, f"{type(error).__name__}: {error}"[:200]) from None
         user = claims.get(self._sub_claim)
         if not isinstance(user, str) or not user:
@@ -189,7 +189,10 @@ def _parse(data: bytes) -> dict[str | None, _Key]:
     if len(data) > _MAX_BYTES:
         raise ValueError(f"a JWK set of more than {_MAX_BYTES:,} bytes")
     library = jwt()
-    found = json.loads(data)
+    try:
+        found = json.loads(data)
+    except RecursionError:
+        raise ValueError("the JWK set is nested too deeply") from None
     listed = found.get("keys") if isinstance(found, dict) else None
     if not isinstance(listed, list):
         raise ValueError("not a JWK set: it has no keys")
