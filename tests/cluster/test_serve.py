@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import socket
+import stat
 import struct
 import subprocess
 import sys
@@ -22,7 +23,8 @@ from wire import Wire, batch_of, fetch
 
 import embedlog
 from embedlog import codec
-from embedlog.errors import DirectoryLocked
+from embedlog.cluster.secured import Secured
+from embedlog.errors import AuthenticationFailed, BrokerUnavailable, DirectoryLocked, InvalidArgument
 from embedlog.wire.apis.fetch import FetchRequest
 
 TIMEOUT_S = 60  # what never comes fails a test
@@ -443,3 +445,89 @@ def test_a_decompression_bomb_and_many_disconnecting_clients(
 def peak(pid: int) -> int:
     """The most memory that a process has had, in bytes."""
     return int(re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())[1]) << 10  # type: ignore[index]
+
+
+# -- --secure ------------------------------------------------------------------------------------------------
+
+
+def topics_at(served: Served) -> list[str]:
+    """As the administrator."""
+    port = served.facts["port"]
+    with embedlog.open(f"kafka://localhost:{port}", client_config=served.facts["client_properties"]) as log:
+        log.create_topic("t", exist_ok=True)
+        return log.topics()
+
+
+def test_what_it_makes_is_kept(serve: Callable[..., Served], tmp_path: Path) -> None:
+    served = serve("--secure", "--json")
+    assert topics_at(served) == ["t"]
+    made = tmp_path / "data-security"
+    modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in made.iterdir()}
+    private = dict.fromkeys(("broker.pem", "ca-key.pem", "client.properties"), 0o600)
+    assert {name: mode for name, mode in modes.items() if name != "ca.pem"} == private
+    assert modes.keys() == {*private, "ca.pem"}
+    assert stat.S_IMODE((tmp_path / "data" / "users.json").stat().st_mode) == 0o600
+    before = {file.name: file.read_bytes() for file in made.iterdir()}
+    assert served.end()[0] == 0
+    again = serve("--secure", "--json")
+    assert topics_at(again) == ["t"]
+    assert {file.name: file.read_bytes() for file in made.iterdir()} == before
+
+
+def test_nobody_comes_in_otherwise(serve: Callable[..., Served], tmp_path: Path) -> None:
+    served = serve("--secure", "--json")
+    port, authority = served.facts["port"], tmp_path / "data-security" / "ca.pem"
+    with pytest.raises(BrokerUnavailable, match="TLS"):
+        embedlog.open(f"kafka://localhost:{port}", request_timeout_ms=5_000, default_api_timeout_ms=5_000)
+    with pytest.raises(AuthenticationFailed):
+        embedlog.open(
+            f"kafka://admin@localhost:{port}",
+            security_protocol="SASL_SSL",
+            ssl_cafile=str(authority),
+            sasl_mechanism="SCRAM-SHA-512",
+            sasl_password="guessed",
+        )
+
+
+def test_a_lost_file_gets_another_password(serve: Callable[..., Served], tmp_path: Path) -> None:
+    first = serve("--secure", "--json")
+    path = tmp_path / "data-security" / "client.properties"
+    lost = path.read_text()
+    assert first.end()[0] == 0
+    path.unlink()
+    served = serve("--secure", "--json")
+    assert path.read_text() != lost
+    assert topics_at(served) == ["t"]
+    (tmp_path / "old.properties").write_text(lost)
+    with pytest.raises(AuthenticationFailed):
+        embedlog.open(
+            f"kafka://localhost:{served.facts['port']}", client_config=str(tmp_path / "old.properties")
+        )
+
+
+def test_other_machines_may_come(serve: Callable[..., Served], tmp_path: Path) -> None:
+    served = serve(
+        "--secure", "--json", "--host", "0.0.0.0", "--allow-remote", "--advertised-host", "localhost"
+    )
+    assert served.facts["listening"] == f"localhost:{served.facts['port']}"
+    assert topics_at(served) == ["t"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--zookeeper", "127.0.0.1:1"], "leave out zookeeper"),
+        (["--insecure"], "leave out insecure"),
+        (["--set", "listeners=PLAINTEXT://127.0.0.1:0"], "leave out listeners"),
+    ],
+)
+def test_one_way_to_be_secure(run: Run, arguments: list[str], says: str) -> None:
+    ran = run("serve", "data", "--secure", *arguments)
+    assert (ran.code, ran.out) == (2, "")
+    assert says in ran.err
+
+
+def test_a_directory_of_a_cluster(tmp_path: Path) -> None:
+    (tmp_path / "cluster.json").write_text("{}")
+    with pytest.raises(InvalidArgument, match="users are in ZooKeeper"):
+        Secured(str(tmp_path), [])
