@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import base64
+import random
+import socket
 import struct
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -32,7 +35,9 @@ from embedlog.security import scram
 from embedlog.wire.apis.api_versions import ApiVersionsRequest
 from embedlog.wire.apis.metadata import MetadataRequest
 from embedlog.wire.apis.sasl_authenticate import SaslAuthenticateRequest
+from embedlog.wire.apis.sasl_handshake import SaslHandshakeRequest
 from embedlog.wire.error_codes import ErrorCode
+from embedlog.wire.frames import encode_request
 
 SCRAM = ["SCRAM-SHA-256", "SCRAM-SHA-512"]
 
@@ -467,3 +472,47 @@ def test_a_plain_listener_beside(tmp_path: Path) -> None:
 class _Port:
     def __init__(self, port: int) -> None:
         self.port = port
+
+
+@pytest.mark.parametrize("authenticated", [False, True])
+def test_mutants_of_requests(secure: Broker, authenticated: bool) -> None:
+    """Frames of authentication with bytes changed, cut, added: nothing is told, and others are served."""
+    secure.log.create_topic("hidden-topic")
+    seed = time.time_ns() % 1_000_000
+    dice = random.Random(seed)
+    frames = [
+        encode_request(SaslHandshakeRequest(mechanism="SCRAM-SHA-256"), 1, 1, "fuzz"),
+        encode_request(SaslAuthenticateRequest(auth_bytes=b"n,,n=alice,r=abcdefgh"), 2, 2, "fuzz"),
+        encode_request(SaslAuthenticateRequest(auth_bytes=plain()), 1, 3, "fuzz"),
+        encode_request(ApiVersionsRequest(), 3, 4, "fuzz"),
+        encode_request(MetadataRequest(topics=None), 9, 5, "fuzz"),
+    ]
+    for _ in range(300):
+        with Wire(secure) as wire:
+            if authenticated:
+                scram_login(wire, "SCRAM-SHA-256")
+            sent = bytearray(b"".join(bytes(part) for frame in dice.choices(frames, k=3) for part in frame))
+            for _ in range(dice.randrange(1, 6)):
+                at = dice.randrange(len(sent))
+                change = dice.randrange(3)
+                if change == 0:
+                    sent[at] = dice.randrange(256)
+                elif change == 1:
+                    del sent[at : at + dice.randrange(1, 9)]
+                else:
+                    sent[at:at] = dice.randbytes(dice.randrange(1, 9))
+                if not sent:
+                    break
+            wire.socket.sendall(sent)
+            wire.socket.shutdown(socket.SHUT_WR)
+            received = b"".join(iter(lambda wire=wire: _received(wire), b""))
+            assert authenticated or b"hidden-topic" not in received, f"seed {seed}"
+    with Wire(secure) as wire:
+        assert scram_login(wire, "SCRAM-SHA-256").error_code == 0, f"seed {seed}"
+
+
+def _received(wire: Wire) -> bytes:
+    try:
+        return wire.socket.recv(1 << 16)
+    except ConnectionResetError:
+        return b""
