@@ -23,6 +23,7 @@ from embedlog.wire.apis.fetch import FetchPartition, FetchRequest, FetchTopic
 from embedlog.wire.apis.metadata import MetadataRequest, MetadataRequestTopic
 from embedlog.wire.apis.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from embedlog.wire.frames import encode_request
+from embedlog.wire.messages import Request
 
 from .measure import Contender, Prepare, Row, Sample, Work, cpu_seconds
 from .servers import FRAME, MIB
@@ -75,7 +76,7 @@ def connected(port: int) -> socket.socket:
     return connection
 
 
-def frame_of(request: ProduceRequest | FetchRequest | MetadataRequest, version: int) -> bytes:
+def frame_of(request: Request, version: int) -> bytes:
     return b"".join(map(bytes, encode_request(request, version, 1, "bench")))  # type: ignore[arg-type]
 
 

@@ -40,6 +40,7 @@ _FAMILIES = (
     "broker",
     "clients",
     "tls",
+    "sasl",
     "acls",
     "command_line",
     "mirroring",

@@ -20,6 +20,7 @@ import sys
 import threading
 
 FRAME = struct.Struct(">i")
+USER, PASSWORD = "alice", "correct horse"
 MIB = 1 << 20
 
 
@@ -132,6 +133,18 @@ def broker_with_tls() -> None:
         sys.stdin.read()
 
 
+def broker_with_sasl() -> None:
+    """embedlog's broker, where USER authenticates."""
+    from embedlog.cluster import Broker
+    from embedlog.security.scram import DIGESTS, credential_of
+
+    with Broker(sys.argv[2], listeners="SASL_PLAINTEXT://127.0.0.1:0") as serving:
+        assert serving.context.users is not None
+        serving.context.users.alter(USER, {each: credential_of(each, PASSWORD) for each in DIGESTS})
+        print(serving.port, flush=True)
+        sys.stdin.read()
+
+
 def main() -> None:
     """Serve as the arguments say."""
     kind = sys.argv[1]
@@ -141,6 +154,8 @@ def main() -> None:
         broker_with_acls()
     elif kind == "tls":
         broker_with_tls()
+    elif kind == "sasl":
+        broker_with_sasl()
     elif kind == "uvloop":
         import uvloop
 
