@@ -9,7 +9,7 @@ from typing import Final
 
 from links import BOTH, TO_CLIENT, TO_SERVER, Link
 
-from embedlog.cluster.zookeeper.running import Endpoint, ZooKeeperServer, _choose_endpoints, _locked
+from embedlog.cluster.zookeeper.running import Endpoint, Extras, ZooKeeperServer, _choose_endpoints, _locked
 
 SERVERS: Final = 3
 _SENT: Final = {TO_SERVER: TO_CLIENT, TO_CLIENT: TO_SERVER, BOTH: BOTH}
@@ -67,7 +67,7 @@ def ensemble(directory: Path) -> Iterator[Ensemble]:
                     host, ports = link.host, link.ports
                     place = Endpoint(host, place.port, *ports)
                 seen.append(place)
-            servers.append(ZooKeeperServer(directory / str(source), source, seen, 96, lock))
+            servers.append(ZooKeeperServer(directory / str(source), source, seen, 96, lock, Extras()))
         for server in servers:
             ends.callback(server.stop)
             server.start()

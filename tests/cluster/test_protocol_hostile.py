@@ -83,7 +83,8 @@ def test_mutated(case: tuple[type[Message], int], data: st.DataObject, chance: r
                     mutated[pos : pos + len(large)] = large
         message = decode(cls, version, bytes(mutated))
         if message is not None:
-            assert cls.decode(message.encode(version), version) == message
+            again = cls.decode(message.encode(version), version)
+            assert again == message or again.encode(version) == message.encode(version)  # NaN equals nothing
 
 
 # Of each class the last version of either kind; the others have the same fields, or fewer.
