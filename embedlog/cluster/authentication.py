@@ -191,7 +191,8 @@ class Authenticator:
         state.failed, state.mechanism = True, None
         self.failed += 1
         cause = error.cause if isinstance(error, AuthenticationFailed) else str(error)
-        logger.warning("%r: authentication failed: %.200s", connection, cause)
+        shown = cause[:200].encode("unicode_escape").decode()  # on one line, whatever the client sent
+        logger.warning("%r: authentication failed: %s", connection, shown)
         answer: Future[Any] = Future()
 
         def complete() -> None:

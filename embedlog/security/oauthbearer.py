@@ -163,8 +163,8 @@ class JwtVerifier:
         except (self._jwt.PyJWTError, RecursionError) as error:  # JSON may be nested too deeply
             raise AuthenticationFailed(_FAILED, f"{type(error).__name__}: {error}"[:200]) from None
         user = claims.get(self._sub_claim)
-        if not isinstance(user, str) or not user:
-            raise AuthenticationFailed(_FAILED, f"the token has no claim {self._sub_claim}")
+        if not isinstance(user, str) or not user or not user.isprintable():
+            raise AuthenticationFailed(_FAILED, f"the token's claim {self._sub_claim} is not a name")
         return Verified(user, min(int(claims["exp"]), _LATEST_S) * 1000)
 
 

@@ -103,6 +103,7 @@ FORGED = [
     lambda issuer: issuer.token(exp="tomorrow"),
     lambda issuer: jwt.encode({"sub": "alice", "aud": "embedlog", "iss": "us"}, issuer.key, "RS256"),
     lambda issuer: issuer.token(sub=""),
+    lambda issuer: issuer.token(sub="alice\nINFO all is well"),
     lambda issuer: issuer.token(sub=None),
     lambda issuer: issuer.token() + "." + issuer.token(),
     lambda issuer: "x" * (1 << 20),
