@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from ..security.acls import CLUSTER_NAME, Operation, ResourceType
+from ..security.operations import ON_A_GROUP
 from ..wire.apis.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 from ..wire.apis.offset_fetch import (
     OffsetFetchRequest,
@@ -17,7 +18,6 @@ from ..wire.apis.offset_fetch import (
     OffsetFetchResponseTopics,
 )
 from ..wire.error_codes import ErrorCode
-from ..wire.operations import ON_A_GROUP
 from .access import REFUSED, Access
 from .authorization import Entries, split, then
 from .broker_context import BrokerContext, Handler, RequestContext

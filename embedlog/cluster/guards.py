@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from ..security.acls import CLUSTER_NAME, Operation, ResourceType
+from ..security.operations import ON_A_TOPIC, ON_THE_CLUSTER
 from ..wire.apis.add_partitions_to_txn import (
     AddPartitionsToTxnPartitionResult,
     AddPartitionsToTxnRequest,
@@ -39,7 +40,6 @@ from ..wire.apis.produce import (
     TopicProduceResponse,
 )
 from ..wire.error_codes import ErrorCode
-from ..wire.operations import ON_A_TOPIC, ON_THE_CLUSTER
 from ..wire.schema import NO_UUID
 from .access import REFUSED, Access
 from .authorization import Entries, later, split, then

@@ -10,6 +10,7 @@ from transactions import coordinated
 from wire import Wire, batch_of
 
 from embedlog.cluster import Broker, BrokerSettings
+from embedlog.security.operations import UNKNOWN_OPERATIONS
 from embedlog.wire.apis import alter_configs
 from embedlog.wire.apis import incremental_alter_configs as incremental
 from embedlog.wire.apis.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
@@ -40,7 +41,6 @@ from embedlog.wire.apis.offset_for_leader_epoch import (
 )
 from embedlog.wire.error_codes import ErrorCode
 from embedlog.wire.messages import Request
-from embedlog.wire.operations import UNKNOWN_OPERATIONS
 from embedlog.wire.schema import NO_UUID
 
 T = 1_700_000_000_000

@@ -39,6 +39,7 @@ from embedlog.security.acls import (
     Rule,
 )
 from embedlog.security.authorizer import Authorizer
+from embedlog.security.operations import ON_A_TOPIC
 from embedlog.wire.apis.consumer_group_describe import ConsumerGroupDescribeRequest
 from embedlog.wire.apis.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from embedlog.wire.apis.create_topics import CreatableTopic, CreateTopicsRequest
@@ -51,7 +52,6 @@ from embedlog.wire.apis.list_groups import ListGroupsRequest
 from embedlog.wire.apis.metadata import MetadataRequest, MetadataRequestTopic
 from embedlog.wire.apis.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
 from embedlog.wire.error_codes import ErrorCode
-from embedlog.wire.operations import ON_A_TOPIC
 
 TOPIC, GROUP, CLUSTER = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.CLUSTER
 TX = ResourceType.TRANSACTIONAL_ID

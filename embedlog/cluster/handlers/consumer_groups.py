@@ -16,6 +16,7 @@ from ...errors import EmbedlogError, InconsistentProtocol
 from ...groups.consumer_groups import AssignedTopic, ConsumerMemberDescription
 from ...groups.consumer_member import JOIN, HeartbeatResult, MemberHeartbeat
 from ...groups.coordinator import REMOTE
+from ...security.operations import ON_A_GROUP
 from ...validation import check_group
 from ...wire.apis import consumer_group_describe as describing
 from ...wire.apis.consumer_group_describe import (
@@ -32,7 +33,6 @@ from ...wire.apis.consumer_group_heartbeat import (
 )
 from ...wire.consumer_group_state import by_topic
 from ...wire.error_codes import ErrorCode
-from ...wire.operations import ON_A_GROUP
 from ..api_errors import ApiError, group_error_code_for
 from ..broker_context import BrokerContext, Handler, RequestContext
 from ..group_requests import GroupRequests

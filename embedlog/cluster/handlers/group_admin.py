@@ -9,6 +9,7 @@ from typing import Final
 from ...errors import EmbedlogError, GroupNotFound
 from ...groups.events import GroupDescription, GroupState, GroupType
 from ...groups.share_memberships import SHARE_PROTOCOL_TYPE
+from ...security.operations import ON_A_GROUP
 from ...wire.apis.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
 from ...wire.apis.describe_groups import (
     DescribedGroup,
@@ -18,7 +19,6 @@ from ...wire.apis.describe_groups import (
 )
 from ...wire.apis.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 from ...wire.error_codes import ErrorCode
-from ...wire.operations import ON_A_GROUP
 from ..api_errors import group_error_code_for
 from ..broker_context import BrokerContext, Handler, RequestContext
 from ..group_requests import GroupRequests

@@ -8,6 +8,7 @@ from concurrent.futures import Future
 from ...errors import EmbedlogError, TopicExists, TopicNotFound
 from ...files.names import check_topic_name
 from ...model import TopicPartition
+from ...security.operations import ON_A_TOPIC, ON_THE_CLUSTER, UNKNOWN_OPERATIONS
 from ...wire.apis.api_versions import (
     ApiVersion,
     ApiVersionsRequest,
@@ -29,7 +30,6 @@ from ...wire.apis.metadata import (
     MetadataResponseTopic,
 )
 from ...wire.error_codes import ErrorCode
-from ...wire.operations import ON_A_TOPIC, ON_THE_CLUSTER, UNKNOWN_OPERATIONS
 from ...wire.schema import NO_UUID
 from ..api_errors import error_code_for
 from ..broker_context import BrokerContext, Handler, RequestContext

@@ -15,6 +15,7 @@ from ...groups.consumer_member import HeartbeatResult
 from ...groups.coordinator import REMOTE
 from ...groups.events import GroupState
 from ...groups.share_membership import SIMPLE, ShareHeartbeat, ShareMember
+from ...security.operations import ON_A_GROUP
 from ...validation import check_group
 from ...wire.apis import share_group_describe as describing
 from ...wire.apis.share_group_describe import (
@@ -31,7 +32,6 @@ from ...wire.apis.share_group_heartbeat import (
 )
 from ...wire.consumer_group_state import by_topic
 from ...wire.error_codes import ErrorCode
-from ...wire.operations import ON_A_GROUP
 from ..api_errors import ApiError, group_error_code_for
 from ..broker_context import BrokerContext, Handler, RequestContext
 from ..group_requests import GroupRequests

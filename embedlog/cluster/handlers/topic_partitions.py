@@ -12,6 +12,7 @@ from typing import Final
 
 from ...errors import EmbedlogError
 from ...model import TopicPartition
+from ...security.operations import ON_A_TOPIC
 from ...wire.apis.describe_topic_partitions import (
     Cursor,
     DescribeTopicPartitionsRequest,
@@ -20,7 +21,6 @@ from ...wire.apis.describe_topic_partitions import (
     DescribeTopicPartitionsResponseTopic,
 )
 from ...wire.error_codes import ErrorCode
-from ...wire.operations import ON_A_TOPIC
 from ..api_errors import error_code_for
 from ..broker_context import BrokerContext, Handler, RequestContext
 

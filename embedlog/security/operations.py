@@ -1,28 +1,14 @@
 """The operations that a client is authorized for, as bit sets.
 
-Without authentication every client may perform every operation that a resource has. Source: KIP-430, and
-the operations that Kafka's documentation lists per type of resource.
+Without an authorizer every client may perform every operation that a resource has. Source: KIP-430, and the
+operations that Kafka's documentation lists per type of resource.
 """
 
 from __future__ import annotations
 
-from enum import IntEnum
 from typing import Final
 
-
-class Operation(IntEnum):
-    """Kafka's numbers for operations."""
-
-    READ = 3
-    WRITE = 4
-    CREATE = 5
-    DELETE = 6
-    ALTER = 7
-    DESCRIBE = 8
-    CLUSTER_ACTION = 9
-    DESCRIBE_CONFIGS = 10
-    ALTER_CONFIGS = 11
-    IDEMPOTENT_WRITE = 12
+from .acls import Operation
 
 
 def _bits(*operations: Operation) -> int:
