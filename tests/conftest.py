@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import logging
 import os
 import signal
@@ -31,11 +32,42 @@ hypothesis.settings.load_profile("unhurried")
 JAVA_FIXTURES = {"spark": "spark", "zookeeper_server": "zookeeper", "zookeeper_servers": "zookeeper"}
 
 
+# pytest-timeout ends a test by a signal, which a call inside a C library never sees. So long after it,
+# the process shows its stacks and exits: pytest-xdist names the test, and starts another worker.
+EXIT_S = 120.0
+STDERR = pytest.StashKey[int]()
+
+
+def _exit_after(seconds: float, config: pytest.Config) -> None:
+    faulthandler.dump_traceback_later(seconds, exit=True, file=config.stash[STDERR])
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    _exit_after(_timeout_of(item) + EXIT_S, item.config)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    """A test that failed has cancelled what its setup asked for (pytest's own plugin of faulthandler)."""
+    _exit_after(_timeout_of(item) + EXIT_S, item.config)
+
+
+def pytest_sessionfinish() -> None:
+    faulthandler.cancel_dump_traceback_later()
+
+
+def _timeout_of(item: pytest.Item) -> float:
+    mark = item.get_closest_marker("timeout")
+    return float(mark.args[0] if mark else item.config.getini("timeout"))
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Run the files of each directory together, in whatever order they are given.
 
     Of a directory that it comes back to, pytest 9.1 does not find the fixtures again (its issue 14635).
     """
+    config.stash[STDERR] = os.dup(2)  # pytest captures the original one while tests run
     config.args.sort(key=lambda given: os.path.dirname(given.partition("::")[0]))
 
 
