@@ -4,7 +4,6 @@
     arguments.py     arguments that commands share: directory or brokers, the note on the writer's lock
     opening.py       opens the directory, or the brokers' log
     ui.py            everything that is printed: lines, tables, JSON, progress
-    units.py         sizes, times and counts for people
     text.py          a record as text and as JSON, and back
     long_running.py  signals, ports and log lines of commands that run until they are stopped
     problems.py      an error as a line that says what to do, and its exit code

@@ -28,10 +28,10 @@ from ..security.acls import (
     Rule,
     parse_principal,
 )
+from ..units import counted
 from .arguments import add_command, add_json, add_log, is_over_wire, wire_settings
 from .opening import existing
 from .ui import UI, Column
-from .units import counted
 
 _LOCK: Final = (
     "Takes no lock: a broker on the directory notices a change within half a second. The ACLs of a cluster "

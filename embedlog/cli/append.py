@@ -21,11 +21,11 @@ from ..config import COMPRESSION_TYPES
 from ..errors import InvalidArgument, PartialAppend, RecordTooLarge
 from ..log import Log
 from ..model import Record
+from ..units import counted, duration, size
 from .arguments import JSON_NOTE, WRITES, add_command, add_log, add_topic, count, is_over_wire, positive
 from .opening import writer
 from .text import record_from_json
 from .ui import UI, Progress
-from .units import counted, duration, size
 
 _READ_BYTES: Final = 1 << 20
 _LINGER_S: Final = 0.005

@@ -8,10 +8,10 @@ from typing import Any
 
 from ..store.repair import RepairReport, repair_partition
 from ..store.verify import DAMAGE, TORN_TAIL, UNREADABLE, Finding, VerifyReport, verify_log
+from ..units import counted, duration, size
 from .arguments import READS, WRITES, add_command, add_directory, add_json, add_topic, count
 from .opening import read_only_store
 from .ui import UI
-from .units import counted, duration, size
 
 _REPAIR = """\
 Remove damaged bytes from a partition, so that it can be read and appended to again. Nothing is lost: every

@@ -12,9 +12,9 @@ from ..backends.remote import RemoteBackend
 from ..clients.group_admin import ConsumerGroup
 from ..errors import BrokerUnavailable, GroupNotFound, InvalidArgument
 from ..open import open as open_log
+from ..units import counted
 from .arguments import add_command, add_json, add_log, is_over_wire, wire_settings
 from .ui import UI, Column, number_columns
-from .units import counted
 
 _LOCK = "Takes no lock: brokers are asked."
 _PATIENCE_MS: Final = 5_000  # timeout for brokers that are down

@@ -6,10 +6,10 @@ import argparse
 from typing import Any
 
 from ..errors import InvalidArgument
+from ..units import size
 from .arguments import WRITES, add_command, add_directory, add_json
 from .opening import writer
 from .ui import UI
-from .units import size
 
 _DESCRIPTION = """\
 Keep the last record of each key, now. Only topics whose cleanup_policy has compact in it are compacted, and

@@ -8,10 +8,10 @@ import time
 from typing import Any
 
 from ..store.backup import backup
+from ..units import counted, duration, size
 from .arguments import WRITES, add_command, add_directory, add_json
 from .opening import store
 from .ui import UI
-from .units import counted, duration, size
 
 _BACKUP = """\
 Copy a log, with its group offsets, into a new directory that is a log of its own.

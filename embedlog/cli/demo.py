@@ -30,11 +30,11 @@ from rich.table import Table
 import embedlog
 
 from ..errors import DirectoryError, EmbedlogError
+from ..units import counted
 from . import demo_spark, flights
 from .arguments import add_directory
 from .demo_loader import PARTITIONS, TOPIC
 from .ui import UI
-from .units import counted
 
 _MARK: Final = ".embedlog-demo"
 _GROUP: Final = "report"

@@ -27,11 +27,11 @@ from ..codec.sniff import EMPTY, KAFKA_07, MESSAGE_SET_V0, MESSAGE_SET_V1, UNKNO
 from ..errors import CorruptRecord, EmbedlogError, InvalidArgument
 from ..files.names import INDEX, SNAPSHOT, TIME_INDEX, TXN_INDEX
 from ..model import Record
+from ..units import counted, iso
 from .arguments import JSON_NOTE, add_command, add_here_only, add_json
 from .dump_index import dump_aborted, dump_offsets, dump_snapshot, dump_times
 from .text import bytes_as_json, printable, record_as_json
 from .ui import UI
-from .units import counted, iso
 
 _NOT_OVER_WIRE: Final = (
     "it shows the bytes of a file, which brokers do not serve: run it on the file's machine; `embedlog cat "

@@ -17,8 +17,8 @@ from ..errors import EmbedlogError
 from ..files.names import INDEX, LAYOUTS
 from ..index import OFFSET_ENTRY, TIME_ENTRY
 from ..storage.producer_state import ProducerState, decode_aborted
+from ..units import counted, iso
 from .ui import UI, Column, number_columns
-from .units import counted, iso
 
 
 def _base_offset(path: str) -> int:

@@ -15,6 +15,7 @@ from ..clients.group_admin import (
     PartitionLag,
 )
 from ..model import NO_TIMESTAMP, TopicPartition
+from ..units import counted, duration
 from .arguments import (
     OFFSET_FORMS,
     READS,
@@ -27,7 +28,6 @@ from .arguments import (
 )
 from .opening import reader, writer
 from .ui import UI, Column, number_columns
-from .units import counted, duration
 
 _RESET = f"""\
 Set a group's committed offsets. The group must have no members; a group or topic without offsets gets

@@ -11,10 +11,10 @@ from ..errors import InvalidArgument
 from ..mirroring.imported_groups import GroupsImport
 from ..mirroring.importing import ImportReport, PartitionImport, import_files
 from ..mirroring.legacy_files import FORMATS
+from ..units import counted, duration, size
 from .arguments import WRITES, add_command, add_directory, add_json
 from .opening import writer
 from .ui import UI, Column, number_columns
-from .units import counted, duration, size
 
 _DESCRIPTION = """\
 Copy Kafka's log files, from 0.7 to today, into a log; SOURCE does not change. The log and missing topics and

@@ -13,10 +13,10 @@ from ..spark import session
 from ..spark.load import LoadReport, load
 from ..spark.load_plan import Status, status
 from ..spark.manifest import BAD_DIRECTORY, Manifest
+from ..units import counted, duration, size
 from .arguments import add_command, add_json, add_log, is_over_wire
 from .opening import reader
 from .ui import UI, number_columns
-from .units import counted, duration, size
 
 _LOCK: Final = (
     "Takes no lock on the log: works while an application has it open for writing. A table has a lock of its "

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any, Final, Self
 
+from ..units import iso
 from .arguments import count
-from .units import iso
 
 LAST_PORT: Final = 65_535
 

@@ -11,10 +11,10 @@ from types import FrameType
 from typing import Any, Final
 
 from ..mirroring import Mirror, MirrorStatus
+from ..units import counted, duration, size
 from .arguments import add_command, add_command_config, add_json, positive, wire_settings
 from .long_running import FORMATS, LEVELS, log_messages, stops
 from .ui import UI, Column, Progress, number_columns
-from .units import counted, duration, size
 
 _DESCRIPTION = """\
 Copy topics of one or several logs into another log, as they grow. Each log may be a directory, or brokers:

@@ -18,9 +18,9 @@ from ..open import open as open_log
 from ..recovery import Progress
 from ..store.read_only_store import ReadOnlyStore
 from ..store.store import Store
+from ..units import counted, duration, size
 from .arguments import is_over_wire, wire_settings
 from .ui import UI
-from .units import counted, duration, size
 
 Viewed: TypeAlias = ReadOnlyStore | Backend
 """What a command can inspect: a directory with its segments, or brokers."""

@@ -35,8 +35,8 @@ from ..errors import (
     UnknownSetting,
     ZooKeeperUnavailable,
 )
+from ..units import moment
 from .arguments import is_over_wire
-from .units import moment
 
 _MOST_NAMES: Final = 60  # characters of a list of known names
 _NOT_DONE: Final = (

@@ -17,11 +17,11 @@ from ..clients.queue_admin import (
     unfinished_jobs,
 )
 from ..errors import InvalidArgument
+from ..units import counted, duration
 from .arguments import READS, WRITES, add_command, add_json, add_log, add_topic, count
 from .opening import reader, writer
 from .text import in_a_line, record_as_json
 from .ui import UI, Column, number_columns
-from .units import counted, duration
 
 _REDRIVE = """\
 Send dead letters again, to the topic and partition that each came from. TOPIC is theirs, say dlq.jobs. Those

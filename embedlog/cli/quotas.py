@@ -26,10 +26,10 @@ from ..security.quota_rules import (
     entity,
 )
 from ..security.quota_store import StoredQuotas
+from ..units import counted
 from .arguments import add_command, add_json, add_log, is_over_wire, wire_settings
 from .opening import existing
 from .ui import UI, Column
-from .units import counted
 
 _LOCK: Final = (
     "Takes no lock: a broker on the directory notices a change within half a second. The quotas of a cluster "

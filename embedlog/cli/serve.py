@@ -22,11 +22,11 @@ from ..errors import InvalidArgument, StorageError
 from ..files.names import INTERNAL_TOPICS
 from ..security.protocol import SecurityProtocol
 from ..synonyms import BROKER_ARGUMENTS, plain
+from ..units import counted, duration, size
 from .arguments import add_command, add_directory, add_json, count, settings
 from .long_running import FORMATS, LAST_PORT, LEVELS, Stop, Stopped, log_messages, port
 from .opening import report
 from .ui import UI
-from .units import counted, duration, size
 
 _DESCRIPTION = """\
 Serve a log directory, created if missing, to Kafka clients (confluent-kafka, aiokafka, kafka-python, kcat,

@@ -13,11 +13,11 @@ from ..errors import CorruptCheckpoint, InvalidArgument, StorageError
 from ..files.names import WRITER_FILE
 from ..store.disk_usage import measure, measure_others
 from ..store.read_only_store import ReadOnlyStore
+from ..units import counted, day, size
 from .arguments import READS, add_command, add_json, add_log
 from .opening import viewed
 from .sizes import Contents, PartitionSize, contents, in_all, partition_sizes
 from .ui import UI, Column
-from .units import counted, day, size
 
 _LIBRARIES: Final = (
     "google-crc32c",

@@ -25,7 +25,7 @@ from typing import Any, Final
 from ..clients.reader import time_ms
 from ..errors import EmbedlogError, InvalidArgument, shown
 from ..model import LOG_APPEND_TIME, Headers, Record
-from .units import iso
+from ..units import iso
 
 _TAKEN: Final = ("value", "key", "headers", "partition", "timestamp_ms", "timestamp")
 _PASSED_OVER: Final = ("topic", "offset", "timestamp_type")

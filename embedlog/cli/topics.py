@@ -9,6 +9,7 @@ from typing import Any
 from ..config import TopicSettings
 from ..errors import InvalidArgument
 from ..model import TopicDescription
+from ..units import counted, size
 from .arguments import (
     READS,
     WRITES,
@@ -23,7 +24,6 @@ from .arguments import (
 from .opening import Viewed, shown_topics, viewed, writer
 from .sizes import PartitionSize, in_all, partition_sizes
 from .ui import UI, Column, number_columns
-from .units import counted, size
 
 
 def add_parser(subparsers: Any) -> None:

@@ -9,10 +9,10 @@ from typing import Any
 from ..backends.tool_requests import abort_transaction
 from ..clients.transaction_admin import TransactionDescription
 from ..errors import TransactionNotFound
+from ..units import duration
 from .arguments import READS, add_command, add_json, add_log, is_over_wire
 from .opening import existing, reader
 from .ui import UI, Column, number_columns
-from .units import duration
 
 _ABORT = """\
 Abort the open transaction of a transactional id: readers that are read_committed no longer wait for it. Its

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TextIO
 
-from .units import size
+from ..units import size
 
 if TYPE_CHECKING:
     from rich.console import Console

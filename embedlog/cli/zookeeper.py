@@ -8,10 +8,10 @@ import time
 from typing import Any, Final
 
 from ..cluster.zookeeper.running import MAX_SERVERS, ZooKeepers
+from ..units import counted, duration
 from .arguments import add_command, add_here_only, add_json, positive
 from .long_running import Stop, Stopped, port
 from .ui import UI
-from .units import counted, duration
 
 _DESCRIPTION = """\
 Run a ZooKeeper server for brokers that form a cluster: embedlog serve DIR --zookeeper HOST:PORT. It is the

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from embedlog.cli.text import formatter, printable, record_as_json, record_as_json_line, record_from_json
 from embedlog.cli.ui import shortened
-from embedlog.cli.units import counted, day, duration, size
 from embedlog.errors import InvalidArgument
 from embedlog.model import Record
+from embedlog.units import counted, day, duration, size
 
 data = st.none() | st.binary(max_size=30) | st.text(max_size=20).map(str.encode)
 records = st.builds(

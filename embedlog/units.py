@@ -9,7 +9,7 @@ import time
 from datetime import UTC, datetime
 from typing import Final
 
-from ..errors import counted as counted
+from .wording import counted as counted
 
 _HALF_A_YEAR_S: Final = 365 * 86_400 / 2
 _SIZES: Final = ("B", "kB", "MB", "GB", "TB", "PB")
