@@ -53,6 +53,7 @@ COMMANDS: Final = {
     "load": "load",
     "work": "work",
     "serve": "serve",
+    "ui": "page",
     "users": "users",
     "acls": "acls",
     "quotas": "quotas",

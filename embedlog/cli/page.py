@@ -1,0 +1,89 @@
+"""`embedlog ui`: serves the page of a log to this machine's browsers, until it is stopped."""
+
+from __future__ import annotations
+
+import argparse
+import secrets
+import signal
+import threading
+import webbrowser
+from typing import Any, Final
+
+from ..cluster.server import bind
+from ..errors import EmbedlogError
+from .arguments import add_command, add_json, add_log
+from .long_running import Stop, Stopped, log_messages, port
+from .opening import reader, writer
+from .ui import UI
+
+_DESCRIPTION: Final = """\
+Serve a page that shows a log: its topics, records, groups and queues. Of a directory it reads the files,
+without a lock; of brokers it is a client. Only this machine can open it, and only with the token in the
+address that is printed.
+
+With --writable the page can reset groups and redrive dead letters; each change is confirmed, and logged on
+standard error. A directory then needs its writer's lock, or a writer that shares it."""
+_LOCK: Final = "Takes no lock, unless --writable is given."
+_PORT: Final = 9480
+_HOST: Final = "127.0.0.1"
+_NAMES: Final = (_HOST, "localhost")
+
+
+def add_parser(subparsers: Any) -> None:
+    parser = add_command(subparsers, "ui", "show a log in the browser", lock=_LOCK, description=_DESCRIPTION)
+    add_log(parser)
+    parser.add_argument(
+        "--port",
+        type=port,
+        default=_PORT,
+        metavar="N",
+        help=f"the port to listen on; 0: a free one ({_PORT})",
+    )
+    parser.add_argument("--writable", action="store_true", help="let the page change what it shows")
+    parser.add_argument("--open", action="store_true", help="open the page in the browser")
+    add_json(parser, "print a JSON object with the address")
+    parser.set_defaults(refused="Without --writable the page needs no lock.")
+
+
+def run(args: argparse.Namespace, ui: UI) -> int:
+    try:
+        import uvicorn
+
+        from ..ui import application
+    except ImportError as error:
+        raise EmbedlogError("the page needs uvicorn: pip install 'embedlog[ui]'") from error
+    log_messages("text", "info" if args.writable else "warning")
+    with Stop() as stop:
+        try:
+            with writer(args, ui, ask_owner=True) if args.writable else reader(args) as log:
+                listening = bind(_HOST, args.port)
+                number = listening.getsockname()[1]
+                token = secrets.token_urlsafe(18)
+                hosts = [f"{name}:{number}" for name in _NAMES]
+                app = application(log, writable=args.writable, hosts=hosts, token=token)
+                config = uvicorn.Config(
+                    app, log_level="warning", timeout_graceful_shutdown=1, server_header=False, ws="none"
+                )
+                server = uvicorn.Server(config)
+                serving = threading.Thread(
+                    target=server.run, kwargs={"sockets": [listening]}, name="embedlog-ui"
+                )
+                serving.start()
+                address = f"http://{_HOST}:{number}/?token={token}"
+                if args.json:
+                    ui.json({"address": address})
+                else:
+                    ui.line(f"the page is at  {address}")
+                    ui.line("                (this machine only; Ctrl-C stops it)")
+                ui.flush()
+                if args.open:
+                    webbrowser.open(address)
+                stop.is_awaited = True
+                number = stop.wait()
+                server.should_exit = True
+                serving.join()
+                if number == signal.SIGINT and ui.out.isatty():
+                    ui.line()  # the terminal has written ^C
+        except Stopped:
+            pass
+    return 0

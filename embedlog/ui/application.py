@@ -1,0 +1,98 @@
+"""The page as an ASGI application: its routes, and what they share.
+
+Site     the log, its directory, the sampler: what every page looks at
+pages/   a module for each page: `routes()`
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import AsyncIterator, Collection
+from typing import TYPE_CHECKING
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Mount
+from starlette.staticfiles import StaticFiles
+
+from ..errors import EmbedlogError
+from ..store.read_only_store import ReadOnlyStore
+from .guard import Guard, Refused
+from .pages import overview
+from .rendering import page
+from .sampler import Sampler
+
+if TYPE_CHECKING:
+    from ..log import Log
+
+_STATIC = os.path.join(os.path.dirname(__file__), "static")
+
+
+class Site:
+    """What the pages look at.
+
+    store: the directory's segments; None of brokers.
+    """
+
+    def __init__(self, log: Log, writable: bool) -> None:
+        self.log = log
+        self.writable = writable
+        self.store = ReadOnlyStore(log.path) if os.path.isdir(log.path) else None
+        self.sampler = Sampler(log, self.store)
+
+    def close(self) -> None:
+        self.sampler.stop()
+        if self.store is not None:
+            self.store.close()
+
+
+def application(
+    log: Log, *, writable: bool = False, hosts: Collection[str] = (), token: str | None = None
+) -> Starlette:
+    """The page of a log, to be mounted in an ASGI application, or served by itself.
+
+    Args:
+        log: any open log; it stays open. The page never writes to one that is open with mode="r".
+        writable: whether visitors may change anything: reset groups, redrive dead letters.
+        hosts: the values of the Host header that are accepted, each with its port; empty for any, if the
+            application around it checks them.
+        token: what a visitor shows once, as `?token=...`; None if the application around it knows its
+            visitors.
+
+    Raises DirectoryError, CorruptCheckpoint.
+    """
+    site = Site(log, writable)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        yield
+        site.close()
+
+    app = Starlette(
+        routes=[
+            *overview.routes(),
+            Mount("/static", StaticFiles(directory=_STATIC), name="static"),
+        ],
+        middleware=[Middleware(Guard, hosts=hosts, token=token)],
+        exception_handlers={
+            EmbedlogError: _failed,
+            Refused: _failed,
+            HTTPException: _not_found,
+        },
+        lifespan=lifespan,
+    )
+    app.state.site = site
+    return app
+
+
+async def _failed(request: Request, error: Exception) -> Response:
+    return page(request, "problem.html", status=409, title="That did not work", problem=str(error))
+
+
+async def _not_found(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return page(request, "problem.html", status=error.status_code, title=error.detail, problem="")

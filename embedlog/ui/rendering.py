@@ -1,0 +1,63 @@
+"""Templates to HTML. Everything that is put into one is escaped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import jinja2
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+
+from ..units import counted, duration, iso, moment, size
+
+_THEMES: Final = ("light", "dark")
+
+
+def _number(value: float) -> str:
+    """1,234,567; a rate below ten has a decimal."""
+    return f"{value:,.1f}" if 0 < value < 9.95 and value != int(value) else f"{value:,.0f}"
+
+
+_ENVIRONMENT: Final = jinja2.Environment(
+    loader=jinja2.PackageLoader("embedlog.ui"),
+    autoescape=True,
+    undefined=jinja2.StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+_FILTERS: Final[dict[str, Callable[..., str]]] = {
+    "counted": counted,
+    "duration": duration,
+    "iso": iso,
+    "moment": moment,
+    "number": _number,
+    "size": size,
+}
+_ENVIRONMENT.filters.update(_FILTERS)
+
+
+def page(request: Request, template: str, *, status: int = 200, **values: Any) -> Response:
+    """A page of a template.
+
+    The template also knows: `base`, before the path of each link; `csrf`, for each form; `writable`; `path`,
+    the log's; `theme`, if the visitor chose one; `here`, the request's own path.
+    """
+    base = request.scope.get("root_path", "")
+    theme = request.cookies.get("embedlog_theme", "")
+    return HTMLResponse(
+        _ENVIRONMENT.get_template(template).render(
+            base=base,
+            csrf=request.state.csrf,
+            here=request.url.path.removeprefix(base),
+            site=request.app.state.site,
+            theme=theme if theme in _THEMES else "",
+            **values,
+        ),
+        status,
+    )
+
+
+def part(template: str, **values: Any) -> str:
+    """A part of a page, as it is sent to one that is open already."""
+    return _ENVIRONMENT.get_template(template).render(**values)

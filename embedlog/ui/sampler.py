@@ -1,0 +1,160 @@
+"""What changes over time: the ends of all partitions and the lags of all groups, sampled in a thread.
+
+Each page shows the last sample, so that many visitors cost no more than one, and none waits for a log of a
+thousand topics. Rates and lags over time are differences between samples: they begin when the page does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from ..errors import Closed, EmbedlogError, TopicNotFound, UnsupportedByBackend
+from ..model import Health, PartitionOffsets
+from ..store.read_only_store import ReadOnlyStore
+
+if TYPE_CHECKING:
+    from ..clients.group_admin import ConsumerGroupDescription
+    from ..log import Log
+
+logger = logging.getLogger(__name__)
+
+_EVERY_S: Final = 2.0
+_SHARE: Final = 0.1  # of a processor, at most, that sampling takes
+_KEPT: Final = 450  # samples: a quarter of an hour
+_RATE_OVER_S: Final = 10.0
+
+
+class TopicSample(NamedTuple):
+    """A topic. bytes is None of brokers, which do not tell. rates: records per second between samples."""
+
+    name: str
+    is_internal: bool
+    edges: Mapping[int, PartitionOffsets]
+    bytes: int | None
+    rate: float
+    rates: tuple[float, ...]
+
+    @property
+    def records(self) -> int:
+        """The number of offsets from the start to the end: compaction leaves fewer records."""
+        return sum(each.log_end_offset - each.log_start_offset for each in self.edges.values())
+
+
+class GroupSample(NamedTuple):
+    """A consumer group, and its lag in the last samples."""
+
+    described: ConsumerGroupDescription
+    lags: tuple[int, ...]
+
+
+class Sample(NamedTuple):
+    """The log at a moment. problem: why there is nothing newer; empty if there is."""
+
+    time_ms: int
+    topics: Mapping[str, TopicSample]
+    groups: Mapping[str, GroupSample]
+    health: Health | None
+    problem: str
+
+
+class Sampler:
+    """Takes samples in a thread, from `start` until `stop`, or until the log is closed."""
+
+    def __init__(self, log: Log, store: ReadOnlyStore | None) -> None:
+        self._log = log
+        self._store = store
+        self._ends: dict[str, deque[tuple[float, int]]] = {}
+        self._lags: dict[str, deque[int]] = {}
+        self._last = Sample(0, {}, {}, None, "nothing was looked at yet")
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None  # guarded by _lock
+        self._first = threading.Event()
+        self._stopped = threading.Event()
+
+    def latest(self) -> Sample:
+        """The last sample; waits for the first one."""
+        with self._lock:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="embedlog-ui-sampler", daemon=True)
+                self._thread.start()
+        self._first.wait()
+        return self._last
+
+    def stop(self) -> None:
+        self._stopped.set()
+        with self._lock:
+            if self._thread is not None:
+                self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stopped.is_set():
+            began = time.monotonic()
+            try:
+                self._last = self._look()
+            except Closed:
+                self._stopped.set()
+                self._last = self._last._replace(problem="the log was closed")
+            except EmbedlogError as error:
+                self._last = self._last._replace(problem=str(error))
+            except Exception:
+                logger.exception("sampling %s failed", self._log.path)
+                self._last = self._last._replace(problem="an internal error: see the messages of embedlog ui")
+            self._first.set()
+            took = time.monotonic() - began
+            self._stopped.wait(max(_EVERY_S - took, took * (1 / _SHARE - 1)))
+
+    def _look(self) -> Sample:
+        now = time.monotonic()
+        topics = {}
+        for name in self._log.topics(internal=True):
+            with contextlib.suppress(TopicNotFound):  # deleted meanwhile
+                topics[name] = self._topic(name, now)
+        for gone in self._ends.keys() - topics.keys():
+            del self._ends[gone]
+        groups = {}
+        for described in self._log.describe_groups():
+            lags = self._lags.setdefault(described.group, deque(maxlen=_KEPT))
+            lags.append(described.lag)
+            groups[described.group] = GroupSample(described, tuple(lags))
+        for gone in self._lags.keys() - groups.keys():
+            del self._lags[gone]
+        health = None
+        with contextlib.suppress(UnsupportedByBackend):
+            health = self._log.health()
+        return Sample(time.time_ns() // 1_000_000, topics, groups, health, "")
+
+    def _topic(self, name: str, now: float) -> TopicSample:
+        edges = self._log.offsets(name)
+        ends = self._ends.setdefault(name, deque(maxlen=_KEPT))
+        ends.append((now, sum(each.log_end_offset for each in edges.values())))
+        size = None
+        if self._store is not None:
+            size = sum(
+                taken
+                for partition in self._store.partitions_of(name)
+                for _, taken in partition.readable_segments()
+            )
+        internal = self._log.describe_topic(name).internal
+        return TopicSample(name, internal, edges, size, _rate(ends), _rates(ends))
+
+
+def _rate(ends: deque[tuple[float, int]]) -> float:
+    """Records per second over the last ten seconds."""
+    now, end = ends[-1]
+    then, before = next((each for each in ends if now - each[0] <= _RATE_OVER_S), ends[-1])
+    return max(end - before, 0) / (now - then) if now > then else 0.0
+
+
+def _rates(ends: deque[tuple[float, int]]) -> tuple[float, ...]:
+    pairs = list(ends)
+    return tuple(
+        max(after[1] - before[1], 0) / max(after[0] - before[0], 0.001)
+        for before, after in itertools.pairwise(pairs)
+    )
