@@ -1,4 +1,4 @@
-"""A page for a log: what is in it, who reads it, what failed. Served by `embedlog ui DIR`, or by an application:
+"""A page for a log: what is in it, who reads it, what failed. Served by `embedlog ui` or by an application:
 
     app = FastAPI()
     app.mount("/log", embedlog.ui.application(log))
