@@ -28,7 +28,8 @@ from .codec.rules import ANY_OFFSET, NEVER, Rules
 from .errors import CorruptIndex, CorruptRecord
 from .fast_append import SegmentFields
 from .fields import Fields, field
-from .files.filesystem import Descriptors, FileSystem, ReadHandle
+from .files.descriptors import Descriptors, ReadHandle
+from .files.filesystem import FileSystem
 from .files.names import DELETED, INDEX, SNAPSHOT, TIME_INDEX, TXN_INDEX, Layout
 from .index import (
     UNBOUNDED,

@@ -11,7 +11,8 @@ from embedlog.codec.fetch_decoder import Records, decode_chunk
 from embedlog.config import TopicSettings
 from embedlog.errors import Closed
 from embedlog.fast_append import ApproximateCounter
-from embedlog.files.filesystem import Descriptors, FileSystem
+from embedlog.files.descriptors import Descriptors
+from embedlog.files.filesystem import FileSystem
 from embedlog.files.names import CLASSIC, LOG_START_FILE
 from embedlog.index import IndexCache
 from embedlog.model import Headers, Record, TopicPartition

@@ -36,7 +36,8 @@ from ..errors import (
     StorageError,
     UnsupportedByBackend,
 )
-from ..files.filesystem import FileSystem, default_open_files
+from ..files.descriptors import default_open_files
+from ..files.filesystem import FileSystem
 from ..files.names import SOCKET_FILE
 from ..model import Health
 from ..recovery import Progress

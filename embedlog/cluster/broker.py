@@ -26,7 +26,7 @@ from typing import Any, Final
 from ..backends.local import WriterBackend
 from ..config import LogSettings, TopicSettings, sorted_settings
 from ..errors import Closed, InvalidArgument, InvalidSetting, ReadOnly, counted
-from ..files.filesystem import default_open_files
+from ..files.descriptors import default_open_files
 from ..files.names import QUOTAS_FILE
 from ..groups.share_coordinator import ShareGroupCoordinator
 from ..log import Log

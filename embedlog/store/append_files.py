@@ -13,7 +13,7 @@ from itertools import islice
 from typing import Final
 
 from ..errors import FlushFailed
-from ..files.filesystem import Descriptors
+from ..files.descriptors import Descriptors
 from ..storage.host import HostedPartition
 from .flusher import sync_all
 

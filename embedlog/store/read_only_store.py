@@ -9,7 +9,8 @@ from typing import Any, Final
 
 from ..config import TopicSettings
 from ..errors import Closed, ForkedHandle, PartitionNotFound, StorageError, TopicNotFound, shown
-from ..files.filesystem import Descriptors, FileSystem
+from ..files.descriptors import Descriptors
+from ..files.filesystem import FileSystem
 from ..files.names import TOPICS_FILE, check_topic_name
 from ..index import IndexCache
 from ..model import PartitionOffsets, Record, TopicDescription, TopicPartition

@@ -29,7 +29,8 @@ from typing import Final, NamedTuple
 from ..codec.record_batch import assign, set_max_timestamp
 from ..config import TopicSettings
 from ..errors import CorruptCheckpoint, StorageError, TopicNotFound
-from ..files.filesystem import Descriptors, FileSystem
+from ..files.descriptors import Descriptors
+from ..files.filesystem import FileSystem
 from ..files.names import (
     CLEANER_FILE,
     INDEX,

@@ -32,7 +32,8 @@ from ..errors import (
     TopicNotFound,
     shown,
 )
-from ..files.filesystem import Descriptors, FileSystem, default_open_files, storage_error
+from ..files.descriptors import Descriptors, default_open_files
+from ..files.filesystem import FileSystem, storage_error
 from ..files.names import (
     FORGETTING_OFFSETS,
     INTENT_FILE,

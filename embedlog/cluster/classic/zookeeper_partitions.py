@@ -129,10 +129,9 @@ class ZooKeeperPartitions:
     def _of_states(self, topic: str, changed: Callable[[Any], None]) -> list[BrokerPartition]:
         self._zookeeper.get(paths.topic(topic), changed)
         names = self._zookeeper.children(paths.partitions(topic), changed) or []
-        where = [paths.partition_state(topic, int(name)) for name in names]
-        responses = self._zookeeper.pipeline(
-            lambda kazoo, p=path: kazoo.get_async(p, changed)  # type: ignore[misc]
-            for path in where
+        responses = self._zookeeper.pipeline_of(
+            [paths.partition_state(topic, int(name)) for name in names],
+            lambda kazoo, path: kazoo.get_async(path, changed),
         )
         return [
             BrokerPartition(LeaderAndIsr.decode(response[0]).leader, int(name))

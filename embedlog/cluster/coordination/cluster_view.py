@@ -140,9 +140,8 @@ class Registries:
         return more
 
     def _children(self, lists: list[str]) -> list[list[str]]:
-        found = self._zookeeper.pipeline(
-            lambda kazoo, path=path: kazoo.get_children_async(path, self._watcher(path))  # type: ignore[misc]
-            for path in lists
+        found = self._zookeeper.pipeline_of(
+            lists, lambda kazoo, path: kazoo.get_children_async(path, self._watcher(path))
         )
         for path, names in zip(lists, found, strict=True):
             if isinstance(names, NoNodeError):  # an empty list would delete the brokers' topics
@@ -151,13 +150,11 @@ class Registries:
 
     def _contents(self, nodes: list[str]) -> list[tuple[bytes, Any] | None]:
         """Sets watches before reading, so that a change in between fires."""
-        pipeline = self._zookeeper.pipeline
-        watched = pipeline(
-            lambda kazoo, path=path: kazoo.exists_async(path, self._watcher(path))  # type: ignore[misc]
-            for path in nodes
+        watched = self._zookeeper.pipeline_of(
+            nodes, lambda kazoo, path: kazoo.exists_async(path, self._watcher(path))
         )
         existing = [path for path, stat in zip(nodes, watched, strict=True) if stat is not None]
-        read = pipeline(lambda kazoo, path=path: kazoo.get_async(path) for path in existing)  # type: ignore[misc]
+        read = self._zookeeper.pipeline_of(existing)
         found = dict(zip(existing, read, strict=True))
         return [None if isinstance(found.get(path), NoNodeError) else found.get(path) for path in nodes]
 

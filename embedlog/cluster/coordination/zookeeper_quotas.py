@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException
 
 from ...errors import CorruptZnode, EmbedlogError, InvalidArgument
@@ -101,11 +102,7 @@ class ZooKeeperQuotas:
                 *(((CLIENT_ID, name),) for name in self._names("clients")),
                 *(((IP, name),) for name in self._names("ips")),
             ]
-            places = [paths.config_entity(_entity_path(of)) for of in entities]
-            found = self._zookeeper.pipeline(
-                lambda kazoo, path=path: kazoo.get_async(path)  # type: ignore[misc]
-                for path in places
-            )
+            found = self._zookeeper.pipeline_of(paths.config_entity(_entity_path(of)) for of in entities)
             quotas = {}
             for of, result in zip(entities, found, strict=True):
                 if not isinstance(result, KazooException) and (values := _values(of, result[0])):
@@ -124,10 +121,7 @@ class ZooKeeperQuotas:
         """Users and client ids with settings for both together."""
         asked = list(users)
         places = [paths.config_entity(f"{_entity_path(((USER, user),))}/clients") for user in asked]
-        found = self._zookeeper.pipeline(
-            lambda kazoo, path=path: kazoo.get_children_async(path)  # type: ignore[misc]
-            for path in places
-        )
+        found = self._zookeeper.pipeline_of(places, KazooClient.get_children_async)
         return [
             (user, paths.unsanitized(name))
             for user, names in zip(asked, found, strict=True)
@@ -139,10 +133,7 @@ class ZooKeeperQuotas:
         """Delete notifications that every broker has seen for long."""
         names = self._zookeeper.children(paths.CONFIG_CHANGES) or []
         places = [f"{paths.CONFIG_CHANGES}/{name}" for name in names[:_MOST_PURGED]]
-        stats = self._zookeeper.pipeline(
-            lambda kazoo, path=path: kazoo.exists_async(path)  # type: ignore[misc]
-            for path in places
-        )
+        stats = self._zookeeper.pipeline_of(places, KazooClient.exists_async)
         for path, stat in zip(places, stats, strict=True):
             if stat is not None and time.time() - stat.ctime / 1000 > _KEPT_S:
                 self._zookeeper.delete(path)

@@ -45,11 +45,7 @@ class ZooKeeperUsers:
     def names(self) -> list[str]:
         steps = self._zookeeper.children(paths.USERS) or ()
         names = [name for name in map(paths.unsanitized, steps) if name is not None]
-        places = [_path(name) for name in names]
-        found = self._zookeeper.pipeline(
-            lambda kazoo, path=path: kazoo.get_async(path)  # type: ignore[misc]
-            for path in places
-        )
+        found = self._zookeeper.pipeline_of(map(_path, names))
         return sorted(
             name
             for name, each in zip(names, found, strict=True)

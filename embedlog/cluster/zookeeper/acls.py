@@ -16,6 +16,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
+from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 from kazoo.protocol.states import EventType
 
@@ -231,9 +232,9 @@ class ZooKeeperAcls:
     def _listed(self) -> list[Resource]:
         """All resources that have rules."""
         places = [(pattern, type) for pattern in _ROOTS for type in ResourceType if type > ResourceType.ANY]
-        lists = self._zookeeper.pipeline(
-            lambda kazoo, path=f"{_ROOTS[pattern]}/{type.spelling}": kazoo.get_children_async(path)  # type: ignore[misc]
-            for pattern, type in places
+        lists = self._zookeeper.pipeline_of(
+            [f"{_ROOTS[pattern]}/{type.spelling}" for pattern, type in places],
+            KazooClient.get_children_async,
         )
         return [
             Resource(type, name, pattern)
@@ -243,10 +244,7 @@ class ZooKeeperAcls:
         ]
 
     def _read(self, resources: Sequence[Resource], *, strict: bool) -> None:
-        found = self._zookeeper.pipeline(
-            lambda kazoo, path=path: kazoo.get_async(path)  # type: ignore[misc]
-            for path in map(_path, resources)
-        )
+        found = self._zookeeper.pipeline_of(map(_path, resources))
         for resource, each in zip(resources, found, strict=True):
             if isinstance(each, NoNodeError):
                 self._rules.pop(resource, None)

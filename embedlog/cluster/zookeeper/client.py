@@ -19,6 +19,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from kazoo.client import KazooClient, TransactionRequest
@@ -279,6 +280,12 @@ class ZooKeeper(Closing):
                 except (NoNodeError, NodeExistsError) as error:
                     results.append(error)
         return results
+
+    def pipeline_of(
+        self, paths: Iterable[str], request: Callable[[KazooClient, str], Any] = KazooClient.get_async
+    ) -> list[Any]:
+        """The same request for each path, by default to read it."""
+        return self.pipeline([partial(lambda path, kazoo: request(kazoo, path), path) for path in paths])
 
     # -- closing ---------------------------------------------------------------------------------------
 
