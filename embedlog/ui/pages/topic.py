@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -198,7 +199,7 @@ def _plots(grown: History, from_ms: int, to_ms: int) -> list[dict[str, Any]]:
                 "sum": said(sum(values)),
                 "each": duration(each_s),
                 "peak": f"{said(most)} in {duration(each_s)}",
-                "rate": f"{said(round(most / each_s))}/s",
+                "rate": _rate(most, each_s, said),
             }
         )
     return made
@@ -206,6 +207,13 @@ def _plots(grown: History, from_ms: int, to_ms: int) -> list[dict[str, Any]]:
 
 def _records(count: int) -> str:
     return counted(count, "record")
+
+
+def _rate(count: int, seconds: float, said: Callable[[int], str]) -> str:
+    for unit, length in (("s", 1), ("min", 60), ("h", 3_600)):
+        if count * length >= 10 * seconds:
+            break
+    return f"{said(round(count * length / seconds))}/{unit}"
 
 
 # -- partitions and segments -------------------------------------------------------------------------------
