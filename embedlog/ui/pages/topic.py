@@ -210,9 +210,9 @@ def _records(count: int) -> str:
 
 
 def _rate(count: int, seconds: float, said: Callable[[int], str]) -> str:
-    for unit, length in (("s", 1), ("min", 60), ("h", 3_600)):
-        if count * length >= 10 * seconds:
-            break
+    unit, length = next(
+        (each for each in (("s", 1), ("min", 60)) if count * each[1] >= 10 * seconds), ("h", 3_600)
+    )
     return f"{said(round(count * length / seconds))}/{unit}"
 
 
