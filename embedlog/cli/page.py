@@ -57,7 +57,9 @@ def run(args: argparse.Namespace, ui: UI) -> int:
     log_messages("text", "info" if args.writable else "warning")
     with Stop() as stop:
         try:
-            patience = {"default_api_timeout_ms": _PATIENCE_MS} if is_over_wire(args.directory) else {}
+            patience: dict[str, Any] = (
+                {"default_api_timeout_ms": _PATIENCE_MS} if is_over_wire(args.directory) else {}
+            )
             opened = (
                 writer(args, ui, ask_owner=True, **patience) if args.writable else reader(args, **patience)
             )

@@ -20,8 +20,10 @@ from ..clients.reader import read_records
 from ..codec import HEADER_SIZE, read_header
 from ..errors import EmbedlogError
 from ..model import PartitionOffsets, TopicPartition
+from ..storage.index_search import first_from, largest_timestamp
 
 if TYPE_CHECKING:
+    from ..files.filesystem import FileSystem
     from ..log import Log
     from ..segment import Segment
     from ..storage.reader import ReadablePartition
@@ -59,11 +61,12 @@ class History(NamedTuple):
     failed: int
 
 
-def span_of_segment(segment: Segment, size: int) -> Span:
+def span_of_segment(fs: FileSystem, segment: Segment, size: int) -> Span:
     """Raises CorruptRecord, OSError."""
     if size < HEADER_SIZE:
         return Span()
-    return Span(read_header(segment.pread(HEADER_SIZE, 0)).base_timestamp_ms, segment.largest_timestamp_ms)
+    first = read_header(segment.pread(HEADER_SIZE, 0))
+    return Span(first.base_timestamp_ms, largest_timestamp(fs, segment))
 
 
 class Spans:
@@ -108,7 +111,7 @@ class Spans:
         try:
             if self._store is not None:
                 filled = [each for each in self._store.partition(*name).readable_segments() if each[1]]
-                first, last = span_of_segment(*filled[0]), span_of_segment(*filled[-1])
+                first, last = (span_of_segment(self._store.fs, *each) for each in (filled[0], filled[-1]))
                 return Span(first.first_ms, last.last_ms)
             found = self._backend.offset_for_time(*name, 0)
             end = edges.log_end_offset
@@ -136,7 +139,7 @@ def history(
     deadline = time.monotonic() + _LOOK_S
     for number in chosen:
         if store is not None:
-            places = _in_segments(store.partition(topic, number), edges[number], times)
+            places = _in_segments(store.fs, store.partition(topic, number), edges[number], times)
         else:
             places = _of_brokers(log, topic, number, edges[number], times)
         before: tuple[int, int] | None = None
@@ -156,20 +159,20 @@ def history(
 
 
 def _in_segments(
-    partition: ReadablePartition, edges: PartitionOffsets, times: Sequence[int]
+    fs: FileSystem, partition: ReadablePartition, edges: PartitionOffsets, times: Sequence[int]
 ) -> Iterator[tuple[int, int]]:
     """For each time, in order: the first batch at or after it, as its offset and the bytes before it."""
     segments = [each for each in partition.readable_segments() if each[1]]
     before, number = 0, 0
     for time_ms in times:
-        while number < len(segments) and segments[number][0].largest_timestamp_ms < time_ms:
+        while number < len(segments) and largest_timestamp(fs, segments[number][0]) < time_ms:
             before += segments[number][1]
             number += 1
         if number == len(segments):
             yield edges.log_end_offset, before
             continue
         segment, size = segments[number]
-        header = next(segment.from_time(time_ms, size), None)
+        header = first_from(fs, segment, time_ms, size)
         if header is None:
             yield edges.log_end_offset, before + size
         else:

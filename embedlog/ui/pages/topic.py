@@ -24,6 +24,7 @@ from ..times import History, Span, Spans, history, span_of_segment
 from .overview import number, spark
 
 if TYPE_CHECKING:
+    from ...files.filesystem import FileSystem
     from ...segment import Segment
     from ...store.read_only_partition import ReadOnlyPartition
     from ..application import Site
@@ -129,7 +130,7 @@ def segments_page(request: Request) -> Response:
         first=first,
         together=_TOGETHER,
         segments=[
-            _segment(segment, size, cleaned, segment is active)
+            _segment(site.store.fs, segment, size, cleaned, segment is active)
             for segment, size in readable[::-1][first : first + _TOGETHER]
         ],
     )
@@ -231,7 +232,8 @@ def _partition(site: Site, sample: Sample, name: TopicPartition, edges: Partitio
         filled = [each for each in read.readable_segments() if each[1]]
         span = Span()
         if filled:
-            span = Span(span_of_segment(*filled[0]).first_ms, span_of_segment(*filled[-1]).last_ms)
+            first, last = (span_of_segment(site.store.fs, *each) for each in (filled[0], filled[-1]))
+            span = Span(first.first_ms, last.last_ms)
         able = read.state in (PartitionState.ONLINE, PartitionState.CLOSED)
         problem = "" if able else f"{read.state.name.lower()}: refuses appends"
         taken = sum(size for _, size in filled)
@@ -240,10 +242,10 @@ def _partition(site: Site, sample: Sample, name: TopicPartition, edges: Partitio
         return _Partition(name.partition, edges, None, None, Span(), leader, str(error))
 
 
-def _segment(segment: Segment, size: int, cleaned: int, is_active: bool) -> _Segment:
+def _segment(fs: FileSystem, segment: Segment, size: int, cleaned: int, is_active: bool) -> _Segment:
     state = "active" if is_active else "compacted" if segment.next_offset <= cleaned else "sealed"
     try:
-        span, modified_ms = span_of_segment(segment, size), segment.modified_ms
+        span, modified_ms = span_of_segment(fs, segment, size), segment.modified_ms
     except (EmbedlogError, OSError):
         span, modified_ms, state = Span(), -1, "damaged, or gone by now"
     return _Segment(segment.base_offset, segment.next_offset, size, span, modified_ms, state)
