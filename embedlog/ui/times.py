@@ -34,6 +34,14 @@ _FEWEST_BARS: Final = 12
 _MOST_PARTITIONS: Final = 32  # looked at, of a topic
 _LOOKUPS, _LOOKUPS_OVER_WIRE = 1_200, 240
 _LOOK_S: Final = 0.5
+_S, _MIN, _H, _DAY = 1_000, 60_000, 3_600_000, 86_400_000
+_STEPS: Final = (
+    *(1, 2, 5, 10, 20, 50, 100, 200, 500),
+    *(each * _S for each in (1, 2, 5, 10, 15, 30)),
+    *(each * _MIN for each in (1, 2, 5, 10, 15, 30)),
+    *(each * _H for each in (1, 2, 3, 6, 12)),
+    *(each * _DAY for each in (1, 2, 7, 14, 28, 91, 364, 3_640, 36_400, 364_000)),
+)  # of a bar, in milliseconds
 
 
 class Span(NamedTuple):
@@ -50,10 +58,12 @@ class Span(NamedTuple):
 class History(NamedTuple):
     """How a topic grew: the records and bytes (None: unknown) of each bar, which begins at times[n].
 
+    step_ms: how long a bar is, but for the first and the last one, which the range may cut short.
     looked_at: of how many partitions with records; failed: how many could not be read to the end.
     """
 
     times: Sequence[int]
+    step_ms: int
     records: Sequence[int]
     bytes: Sequence[int] | None
     looked_at: int
@@ -133,9 +143,9 @@ def history(
     chosen = filled[::step]
     budget = _LOOKUPS if store is not None else _LOOKUPS_OVER_WIRE
     bars = max(min(bars, budget // max(len(chosen), 1)), _FEWEST_BARS)
-    bars = min(bars, max(to_ms - from_ms, 1))
-    times = [from_ms + (to_ms - from_ms) * number // bars for number in range(bars + 1)]
-    records, sizes, failed = [0] * bars, [0] * bars, 0
+    step_ms = next(each for each in _STEPS if each * bars >= to_ms - from_ms)
+    times = [from_ms, *range(from_ms // step_ms * step_ms + step_ms, to_ms, step_ms), to_ms]
+    records, sizes, failed = [0] * (len(times) - 1), [0] * (len(times) - 1), 0
     deadline = time.monotonic() + _LOOK_S
     for number in chosen:
         if store is not None:
@@ -155,7 +165,7 @@ def history(
         except (EmbedlogError, OSError, IndexError):  # damaged, or deleted meanwhile
             failed += 1
     known = sizes if store is not None else None
-    return History(times[:-1], records, known, len(chosen), len(filled), failed)
+    return History(times[:-1], step_ms, records, known, len(chosen), len(filled), failed)
 
 
 def _in_segments(

@@ -58,7 +58,7 @@ def test_a_topic(grown: Path) -> None:
         page = client.get("/topics/clicks").text
         assert "276 records;" in page
         assert "for 24 h" in page
-        assert page.count('<rect class="bar"') == 2 * 60
+        assert page.count('<rect class="bar"') == 2 * 45  # from 01:00 to 23:00, each half an hour
         assert "18 settings, 3 of its own" in page
         for number in (0, 1):
             assert f"/topics/clicks/records?partition={number}&amp;offset=0" in page
@@ -111,6 +111,26 @@ def test_a_log_that_another_process_writes(grown: Path) -> None:
         assert "has the log open for writing since" in client.get("/").text
 
 
+def test_names_of_strangers(path: Path) -> None:
+    group = "<script>alert(1)</script>&name=x"
+    with embedlog.open(path) as log:
+        log.create_topic("clicks")
+        log.append("clicks", b"1")
+        with log.consumer("clicks", group=group) as consumer:
+            next(iter(consumer))
+            consumer.commit()
+        with visiting(log) as client:
+            page = client.get("/topics/clicks").text
+            assert "<script>alert" not in page
+            assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
+            assert "/group?name=%3Cscript%3Ealert%281%29%3C/script%3E%26name%3Dx" in page
+    (path / "writer.json").write_text('{"program": "<script>", "pid": "x", "since_ms": "y"}')
+    (path / "clean-shutdown").unlink()
+    with embedlog.open(path, "r") as log, visiting(log) as client:
+        page = client.get("/").text
+        assert "&lt;script&gt; (process x) wrote the log and did not close it" in page
+
+
 def test_damage(grown: Path) -> None:
     """A page that says so, not an error."""
     first = sorted(grown.glob("clicks_0/*.kafka"))[0]
@@ -121,6 +141,18 @@ def test_damage(grown: Path) -> None:
         for page in ("/", "/topics/clicks", "/topics/clicks/partitions/0"):
             assert client.get(page).status_code == 200
         assert "damaged" in client.get("/topics/clicks/partitions/0").text
+
+
+def test_a_recovery_that_finds_damage(grown: Path) -> None:
+    (grown / "clean-shutdown").unlink()
+    last = max(grown.glob("clicks_0/*.kafka"))
+    last.write_bytes(last.read_bytes()[:100])
+    with embedlog.open(grown) as log, visiting(log) as client:
+        page = client.get("/").text
+        assert "degraded" in page
+        assert "clicks 0 refuses appends:" in page
+        assert "did not close the log: opening it checked 2 partitions" in page
+        assert "damaged: refuses appends" in client.get("/topics/clicks").text
 
 
 def test_a_thousand_topics(path: Path) -> None:

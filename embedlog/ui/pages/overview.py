@@ -17,7 +17,8 @@ from ..rendering import page
 from ..sampler import Sample, TopicSample
 
 if TYPE_CHECKING:
-    from ..application import Site
+    from ...log import Log
+    from ...store.read_only_store import ReadOnlyStore
 
 _TOGETHER: Final = 100  # topics on a page
 _ORDERS: Final = {
@@ -46,7 +47,7 @@ def overview(request: Request) -> Response:
     ]
     found.sort(key=_ORDERS.get(order, _ORDERS["name"]))
     first = number(request.query_params.get("first", "0"), len(found))
-    writer = _writer(site)
+    writer = _writer(site.store)
     return page(
         request,
         "overview.html",
@@ -59,10 +60,10 @@ def overview(request: Request) -> Response:
         order=order,
         internal=internal,
         spark=spark,
-        kept={topic.name: _kept(site, topic.name) for topic in found[first : first + _TOGETHER]},
+        kept={topic.name: _kept(site.log, topic.name) for topic in found[first : first + _TOGETHER]},
         max_bytes=writer.get("max_bytes"),
         troubles=words.health(sample.health) if sample.health else [],
-        last_opened=_last_opened(site, writer),
+        last_opened=_last_opened(site.log, site.store, writer),
         brokers=_brokers(sample),
         records=sum(topic.records for topic in sample.topics.values() if not topic.is_internal),
         rate=sum(topic.rate for topic in sample.topics.values() if not topic.is_internal),
@@ -78,27 +79,27 @@ def number(text: str, most: int) -> int:
     return min(int(text), most) if text.isascii() and text.isdigit() and len(text) < 20 else 0
 
 
-def _kept(site: Site, topic: str) -> str:
+def _kept(log: Log, topic: str) -> str:
     with contextlib.suppress(EmbedlogError):
-        return words.kept(site.log.backend.topic_settings(topic))
+        return words.kept(log.backend.topic_settings(topic))
     return ""
 
 
-def _writer(site: Site) -> dict[str, Any]:
+def _writer(store: ReadOnlyStore | None) -> dict[str, Any]:
     """What the directory's last writer noted."""
-    if site.store is not None:
+    if store is not None:
         with contextlib.suppress(OSError, EmbedlogError):
-            return site.store.catalog.read_json(WRITER_FILE)
+            return store.catalog.read_json(WRITER_FILE)
     return {}
 
 
-def _last_opened(site: Site, writer: dict[str, Any]) -> str:
+def _last_opened(log: Log, store: ReadOnlyStore | None, writer: dict[str, Any]) -> str:
     """The last recovery; a process that only reads knows who writes."""
     with contextlib.suppress(EmbedlogError):
-        return words.recovery(site.log.recovery)
-    if site.store is None:
+        return words.recovery(log.recovery)
+    if store is None:
         return ""
-    return words.writer(writer, site.store.fs.exists(site.store.catalog.file(CLEAN_SHUTDOWN_FILE)))
+    return words.writer(writer, store.fs.exists(store.catalog.file(CLEAN_SHUTDOWN_FILE)))
 
 
 def _brokers(sample: Sample) -> list[tuple[int, str, int, bool]]:

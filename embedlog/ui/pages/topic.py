@@ -25,9 +25,10 @@ from .overview import number, spark
 
 if TYPE_CHECKING:
     from ...files.filesystem import FileSystem
+    from ...log import Log
     from ...segment import Segment
     from ...store.read_only_partition import ReadOnlyPartition
-    from ..application import Site
+    from ...store.read_only_store import ReadOnlyStore
 
 _TOGETHER: Final = 50  # partitions, segments on a page
 _RANGES: Final = {"hour": 3_600_000, "day": 86_400_000, "week": 7 * 86_400_000}
@@ -65,11 +66,11 @@ def routes() -> list[BaseRoute]:
 
 
 def topic_page(request: Request) -> Response:
-    site: Site = request.app.state.site
-    name = _existing(site, request.path_params["topic"])
+    site = request.app.state.site
+    name = _existing(site.log, request.path_params["topic"])
     sample = site.sampler.latest()
     edges = site.log.offsets(name)
-    chosen, from_ms, to_ms, problem = _range(request, _span(site, sample, name, edges))
+    chosen, from_ms, to_ms, problem = _range(request, _span(site.log, site.store, sample, name, edges))
     grown = history(site.log, site.store, name, from_ms, to_ms) if 0 <= from_ms < to_ms else None
     first = number(request.query_params.get("first", "0"), len(edges))
     settings, own = site.log.backend.topic_settings(name), site.log.describe_topic(name).settings
@@ -90,14 +91,16 @@ def topic_page(request: Request) -> Response:
         problem=problem,
         plots=_plots(grown, from_ms, to_ms) if grown else [],
         grown=grown,
-        partitions=[_partition(site, sample, TopicPartition(name, each), edges[each]) for each in numbers],
+        partitions=[
+            _partition(site.store, sample, TopicPartition(name, each), edges[each]) for each in numbers
+        ],
         first=first,
         together=_TOGETHER,
         settings=[
             (each, words.setting(each, getattr(settings, each)), each in own) for each in settings.names()
         ],
         own=len(own),
-        compaction=_compaction(site, name, numbers, settings),
+        compaction=_compaction(site.store, name, numbers, settings),
         groups={
             group: sum(lag.lag or 0 for tp, lag in each.described.partitions.items() if tp.topic == name)
             for group, each in sample.groups.items()
@@ -107,8 +110,8 @@ def topic_page(request: Request) -> Response:
 
 
 def segments_page(request: Request) -> Response:
-    site: Site = request.app.state.site
-    name, partition = _existing(site, request.path_params["topic"]), request.path_params["number"]
+    site = request.app.state.site
+    name, partition = _existing(site.log, request.path_params["topic"]), request.path_params["number"]
     if site.store is None:
         raise HTTPException(404, "Brokers do not tell their segments")
     if partition >= site.log.describe_topic(name).partitions:
@@ -136,10 +139,10 @@ def segments_page(request: Request) -> Response:
     )
 
 
-def _existing(site: Site, name: str) -> str:
+def _existing(log: Log, name: str) -> str:
     """A topic's name. Raises HTTPException if there is none of that name."""
     try:
-        return site.log.describe_topic(name).name
+        return log.describe_topic(name).name
     except (InvalidTopicName, TopicNotFound):
         raise HTTPException(404, "There is no such topic") from None
 
@@ -147,12 +150,14 @@ def _existing(site: Site, name: str) -> str:
 # -- how it grew -------------------------------------------------------------------------------------------
 
 
-def _span(site: Site, sample: Sample, name: str, edges: dict[int, PartitionOffsets]) -> Span:
+def _span(
+    log: Log, store: ReadOnlyStore | None, sample: Sample, name: str, edges: dict[int, PartitionOffsets]
+) -> Span:
     """As it was sampled; looked up for a topic that is new, or one of a thousand."""
     seen = sample.topics.get(name)
     if seen is not None and seen.span.last_ms >= 0:
         return seen.span
-    spans = Spans(site.log, site.store)
+    spans = Spans(log, store)
     names = [TopicPartition(name, each) for each in edges]
     spans.look({tp: edges[tp.partition] for tp in names[:_TOGETHER]}, _TOGETHER)
     return spans.of(names)
@@ -184,7 +189,7 @@ def _range(request: Request, span: Span) -> tuple[str, int, int, str]:
 def _plots(grown: History, from_ms: int, to_ms: int) -> list[dict[str, Any]]:
     """Records and bytes over time: a plot and its peak in words for each."""
     over = f"over time, {moment(from_ms)} to {moment(to_ms)}"
-    each_s = (to_ms - from_ms) / len(grown.times) / 1000
+    each_s = grown.step_ms / 1000
     made = []
     for what, values, said in (("records", grown.records, _records), ("bytes", grown.bytes, size)):
         if values is None:
@@ -198,7 +203,6 @@ def _plots(grown: History, from_ms: int, to_ms: int) -> list[dict[str, Any]]:
                 "svg": plots.bars(values, labels, f"{what} {over}"),
                 "what": what,
                 "sum": said(sum(values)),
-                "each": duration(each_s),
                 "peak": f"{said(most)} in {duration(each_s)}",
                 "rate": _rate(most, each_s, said),
             }
@@ -220,19 +224,21 @@ def _rate(count: int, seconds: float, said: Callable[[int], str]) -> str:
 # -- partitions and segments -------------------------------------------------------------------------------
 
 
-def _partition(site: Site, sample: Sample, name: TopicPartition, edges: PartitionOffsets) -> _Partition:
+def _partition(
+    store: ReadOnlyStore | None, sample: Sample, name: TopicPartition, edges: PartitionOffsets
+) -> _Partition:
     leader = None
     if sample.cluster is not None:
         leaders = sample.cluster.leaders.get(name.topic, ())
         leader = leaders[name.partition] if name.partition < len(leaders) else -1
-    if site.store is None:
+    if store is None:
         return _Partition(name.partition, edges, None, None, Span(), leader, "")
     try:
-        read = site.store.partition(*name)
+        read = store.partition(*name)
         filled = [each for each in read.readable_segments() if each[1]]
         span = Span()
         if filled:
-            first, last = (span_of_segment(site.store.fs, *each) for each in (filled[0], filled[-1]))
+            first, last = (span_of_segment(store.fs, *each) for each in (filled[0], filled[-1]))
             span = Span(first.first_ms, last.last_ms)
         able = read.state in (PartitionState.ONLINE, PartitionState.CLOSED)
         problem = "" if able else f"{read.state.name.lower()}: refuses appends"
@@ -251,13 +257,13 @@ def _segment(fs: FileSystem, segment: Segment, size: int, cleaned: int, is_activ
     return _Segment(segment.base_offset, segment.next_offset, size, span, modified_ms, state)
 
 
-def _compaction(site: Site, name: str, numbers: list[int], settings: TopicSettings) -> str:
+def _compaction(store: ReadOnlyStore | None, name: str, numbers: list[int], settings: TopicSettings) -> str:
     """How much of the partitions on the page compaction has left to do."""
-    if not settings.compacts or site.store is None:
+    if not settings.compacts or store is None:
         return ""
     clean = dirty = 0
     for each in numbers:
-        done, rest = _cleaned(site.store.partition(name, each), site)
+        done, rest = _cleaned(store, store.partition(name, each))
         clean, dirty = clean + done, dirty + rest
     ratio = dirty / (clean + dirty) if clean + dirty else 0.0
     return (
@@ -266,10 +272,9 @@ def _compaction(site: Site, name: str, numbers: list[int], settings: TopicSettin
     )
 
 
-def _cleaned(partition: ReadOnlyPartition, site: Site) -> tuple[int, int]:
+def _cleaned(store: ReadOnlyStore, partition: ReadOnlyPartition) -> tuple[int, int]:
     """Bytes of the sealed segments that are compacted, and of those that are not."""
-    assert site.store is not None
-    until = site.store.writer.checkpoint(CLEANER_FILE, partition.name) or 0
+    until = store.writer.checkpoint(CLEANER_FILE, partition.name) or 0
     sealed = partition.readable_segments()[:-1]
     done = sum(size for segment, size in sealed if segment.next_offset <= until)
     return done, sum(size for _, size in sealed) - done
