@@ -61,7 +61,7 @@ def test_a_topic(grown: Path) -> None:
         assert page.count('<rect class="bar"') == 2 * 45  # from 01:00 to 23:00, each half an hour
         assert "18 settings, 3 of its own" in page
         for number in (0, 1):
-            assert f"/topics/clicks/records?partition={number}&amp;offset=0" in page
+            assert f"/topics/clicks/records?partition={number}&amp;from=0" in page
         for query in (
             "range=hour",
             "from=2026-01-01T10:00&to=2026-01-01T12:00",
@@ -109,6 +109,19 @@ def test_the_overview(grown: Path) -> None:
 def test_a_log_that_another_process_writes(grown: Path) -> None:
     with embedlog.open(grown), embedlog.open(grown, "r") as log, visiting(log) as client:
         assert "has the log open for writing since" in client.get("/").text
+
+
+def test_many_partitions(path: Path) -> None:
+    with embedlog.open(path) as log:
+        log.create_topic("wide", 100)
+        for number in range(100):
+            log.append("wide", b"1", partition=number, timestamp_ms=START_MS + number)
+        with visiting(log) as client:
+            page = client.get("/topics/wide").text
+            assert "These are 25 of 100 partitions with records" in page
+            assert "1 to 50 of 100" in page
+            assert page.count(">records</a>") == 50
+            assert "51 to 100 of 100" in client.get("/topics/wide?first=50").text
 
 
 def test_names_of_strangers(path: Path) -> None:

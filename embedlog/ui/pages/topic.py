@@ -71,7 +71,8 @@ def topic_page(request: Request) -> Response:
     sample = site.sampler.latest()
     edges = site.log.offsets(name)
     chosen, from_ms, to_ms, problem = _range(request, _span(site.log, site.store, sample, name, edges))
-    grown = history(site.log, site.store, name, from_ms, to_ms) if 0 <= from_ms < to_ms else None
+    drawn = 0 <= from_ms < to_ms and "x-live" not in request.headers  # page.js replaces no plots
+    grown = history(site.log, site.store, name, from_ms, to_ms) if drawn else None
     first = number(request.query_params.get("first", "0"), len(edges))
     settings, own = site.log.backend.topic_settings(name), site.log.describe_topic(name).settings
     numbers = sorted(edges)[first : first + _TOGETHER]
@@ -203,7 +204,9 @@ def _plots(grown: History, from_ms: int, to_ms: int) -> list[dict[str, Any]]:
                 "svg": plots.bars(values, labels, f"{what} {over}"),
                 "what": what,
                 "sum": said(sum(values)),
+                "most": most,
                 "peak": f"{said(most)} in {duration(each_s)}",
+                "peak_ms": grown.times[values.index(most)],
                 "rate": _rate(most, each_s, said),
             }
         )
