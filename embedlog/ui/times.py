@@ -148,6 +148,9 @@ def history(
     records, sizes, failed = [0] * (len(times) - 1), [0] * (len(times) - 1), 0
     deadline = time.monotonic() + _LOOK_S
     for number in chosen:
+        if time.monotonic() > deadline:
+            failed += 1
+            continue
         if store is not None:
             places = _in_segments(store.fs, store.partition(topic, number), edges[number], times)
         else:

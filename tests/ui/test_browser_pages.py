@@ -77,11 +77,12 @@ def test_a_range(address: str, visit: Callable[..., Page]) -> None:
     page = visit(address)
     page.get_by_role("link", name="clicks").click()
     page.get_by_role("link", name="day").click()
-    assert page.get_by_text("100 records;").is_visible()
+    page.wait_for_url("**range=day**")
+    page.get_by_text("100 records;").wait_for()
     page.get_by_role("textbox", name="to").fill("2001-01-02T00:00")
     page.get_by_role("textbox", name="from").fill("2001-01-01T00:00")
     page.get_by_role("button", name="Show").click()
-    assert page.get_by_text("0 records", exact=True).is_visible()
+    page.get_by_text("0 records", exact=True).wait_for()
 
 
 def test_figures_are_kept_up_to_date(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from embedlog.ui import application
 from embedlog.ui.times import history
 
 HOUR_MS = 3_600_000
+YEAR_MS = 365 * 24 * HOUR_MS
 START_MS = 1_767_225_600_000  # 2026-01-01
 
 
@@ -29,7 +31,9 @@ def visiting(log: Log) -> Iterator[TestClient]:
 def grown(path: Path) -> Path:
     """A log with a topic that got n records in its nth hour, of 24, in batches of 10 at most."""
     with embedlog.open(path) as log:
-        log.create_topic("clicks", 2, segment_bytes=4_096, index_interval_bytes=256, retention_ms=86_400_000)
+        log.create_topic(
+            "clicks", 2, segment_bytes=4_096, index_interval_bytes=256, retention_ms=100 * YEAR_MS
+        )
         for hour in range(24):
             for at in range(hour):
                 log.append("clicks", b"x" * 40, partition=at % 2, timestamp_ms=START_MS + hour * HOUR_MS + at)
@@ -57,9 +61,10 @@ def test_a_topic(grown: Path) -> None:
     with embedlog.open(grown, "r") as log, visiting(log) as client:
         page = client.get("/topics/clicks").text
         assert "276 records;" in page
-        assert "for 24 h" in page
+        assert "for 100 years" in page
         assert page.count('<rect class="bar"') == 2 * 45  # from 01:00 to 23:00, each half an hour
         assert "18 settings, 3 of its own" in page
+        assert page.count("its own</span>") == 3
         for number in (0, 1):
             assert f"/topics/clicks/records?partition={number}&amp;from=0" in page
         for query in (
@@ -75,10 +80,14 @@ def test_a_topic(grown: Path) -> None:
         assert "<script>" not in client.get("/topics/clicks?from=%3Cscript%3E").text
 
 
-@pytest.mark.parametrize("wanted", ["none", "%00", "a b", "..%2f..%2fetc", "x" * 300, "clicks/partitions/2"])
+@pytest.mark.parametrize(
+    "wanted",
+    ["none", "%00", "a b", "..%2f..%2fetc", "x" * 300, "clicks/partitions/2", "clicks/partitions/-1"],
+)
 def test_what_is_not_there(grown: Path, wanted: str) -> None:
     with embedlog.open(grown, "r") as log, visiting(log) as client:
         assert client.get(f"/topics/{wanted}").status_code == 404
+        assert client.get(f"/topics/clicks/partitions/{'9' * 5_000}").status_code == 404
 
 
 def test_segments(grown: Path) -> None:
@@ -137,7 +146,8 @@ def test_names_of_strangers(path: Path) -> None:
             assert "<script>alert" not in page
             assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
             assert "/group?name=%3Cscript%3Ealert%281%29%3C/script%3E%26name%3Dx" in page
-    (path / "writer.json").write_text('{"program": "<script>", "pid": "x", "since_ms": "y"}')
+    noted = {"program": "<script>", "pid": "x", "since_ms": "y", "max_bytes": "z"}
+    (path / "writer.json").write_text(json.dumps(noted))
     (path / "clean-shutdown").unlink()
     with embedlog.open(path, "r") as log, visiting(log) as client:
         page = client.get("/").text

@@ -48,6 +48,7 @@ def overview(request: Request) -> Response:
     found.sort(key=_ORDERS.get(order, _ORDERS["name"]))
     first = number(request.query_params.get("first", "0"), len(found))
     writer = _writer(site.store)
+    max_bytes = writer.get("max_bytes")
     return page(
         request,
         "overview.html",
@@ -61,7 +62,7 @@ def overview(request: Request) -> Response:
         internal=internal,
         spark=spark,
         kept={topic.name: _kept(site.log, topic.name) for topic in found[first : first + _TOGETHER]},
-        max_bytes=writer.get("max_bytes"),
+        max_bytes=max_bytes if isinstance(max_bytes, int) else None,
         troubles=words.health(sample.health) if sample.health else [],
         last_opened=_last_opened(site.log, site.store, writer),
         brokers=_brokers(sample),

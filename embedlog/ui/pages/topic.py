@@ -61,7 +61,7 @@ class _Segment(NamedTuple):
 def routes() -> list[BaseRoute]:
     return [
         Route("/topics/{topic}", topic_page, name="topic"),
-        Route("/topics/{topic}/partitions/{number:int}", segments_page, name="segments"),
+        Route("/topics/{topic}/partitions/{number}", segments_page, name="segments"),
     ]
 
 
@@ -98,7 +98,8 @@ def topic_page(request: Request) -> Response:
         first=first,
         together=_TOGETHER,
         settings=[
-            (each, words.setting(each, getattr(settings, each)), each in own) for each in settings.names()
+            (each, words.setting(each, getattr(settings, each)), each in own)
+            for each in sorted(settings.names(), key=lambda each: each not in own)
         ],
         own=len(own),
         compaction=_compaction(site.store, name, numbers, settings),
@@ -112,10 +113,12 @@ def topic_page(request: Request) -> Response:
 
 def segments_page(request: Request) -> Response:
     site = request.app.state.site
-    name, partition = _existing(site.log, request.path_params["topic"]), request.path_params["number"]
+    name, given = _existing(site.log, request.path_params["topic"]), request.path_params["number"]
     if site.store is None:
         raise HTTPException(404, "Brokers do not tell their segments")
-    if partition >= site.log.describe_topic(name).partitions:
+    count = site.log.describe_topic(name).partitions
+    partition = number(given, count)
+    if str(partition) != given or partition == count:
         raise HTTPException(404, "There is no such partition")
     read = site.store.partition(name, partition)
     readable = read.readable_segments()
