@@ -134,7 +134,7 @@ class Sampler:
                 topics[name] = self._topic(name, now)
         partitions = {
             TopicPartition(topic.name, number): edges
-            for topic in topics.values()
+            for topic in sorted(topics.values(), key=lambda topic: topic.is_internal)
             for number, edges in topic.edges.items()
         }
         self._spans.look(partitions, _SPANS if self._store is not None else _SPANS_OVER_WIRE)

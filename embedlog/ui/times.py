@@ -102,10 +102,11 @@ class Spans:
             known = self._known.get(name)
             if known is not None and known[0][:2] == edges[name][:2]:
                 continue
-            if not most:
-                self._next = number
-                return
-            most -= 1
+            if edges[name].log_end_offset > edges[name].log_start_offset:
+                if not most:
+                    self._next = number
+                    return
+                most -= 1
             self._known[name] = edges[name], self._span(name, edges[name])
 
     def of(self, names: Sequence[TopicPartition]) -> Span:

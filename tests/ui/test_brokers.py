@@ -25,6 +25,7 @@ def test_topics_of_brokers(path: Path, start: Callable[..., Started]) -> None:
             assert "controller" in page
             assert "for 24 h" in page
             assert "on disk" not in page
+            assert "2026-01-01 " in page or "2025-12-31 " in page  # its first time
             topic = client.get("/topics/clicks").text
             assert "10 records; at most 2 records in" in topic or "10 records; at most 1 record in" in topic
             assert "bytes over time" not in topic
