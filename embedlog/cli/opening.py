@@ -51,10 +51,10 @@ def shown_topics(engine: Viewed, *, internal: bool = False) -> list[str]:
 
 
 @contextlib.contextmanager
-def reader(args: argparse.Namespace) -> Iterator[Log]:
+def reader(args: argparse.Namespace, **settings: Any) -> Iterator[Log]:
     """The log, for reading, without a lock."""
-    target, settings = args.directory, wire_settings(args, args.directory)
-    with open_log(target, mode="rw" if is_over_wire(target) else "r", **settings) as log:
+    target, of_client = args.directory, wire_settings(args, args.directory)
+    with open_log(target, mode="rw" if is_over_wire(target) else "r", **settings, **of_client) as log:
         yield log
 
 

@@ -9,9 +9,9 @@ import threading
 import webbrowser
 from typing import Any, Final
 
-from ..cluster.server import bind
+from ..cluster.server import bind, listen
 from ..errors import EmbedlogError
-from .arguments import add_command, add_json, add_log
+from .arguments import add_command, add_json, add_log, is_over_wire
 from .long_running import Stop, Stopped, log_messages, port
 from .opening import reader, writer
 from .ui import UI
@@ -26,6 +26,8 @@ standard error. A directory then needs its writer's lock, or a writer that share
 _LOCK: Final = "Takes no lock, unless --writable is given."
 _PORT: Final = 9480
 _HOST: Final = "127.0.0.1"
+_BACKLOG: Final = 100
+_PATIENCE_MS: Final = 5_000  # for brokers that are down: the page says so
 _NAMES: Final = (_HOST, "localhost")
 
 
@@ -55,8 +57,15 @@ def run(args: argparse.Namespace, ui: UI) -> int:
     log_messages("text", "info" if args.writable else "warning")
     with Stop() as stop:
         try:
-            with writer(args, ui, ask_owner=True) if args.writable else reader(args) as log:
+            patience: dict[str, Any] = (
+                {"default_api_timeout_ms": _PATIENCE_MS} if is_over_wire(args.directory) else {}
+            )
+            opened = (
+                writer(args, ui, ask_owner=True, **patience) if args.writable else reader(args, **patience)
+            )
+            with opened as log:
                 listening = bind(_HOST, args.port)
+                listen(listening, _BACKLOG)  # before the address is printed
                 number = listening.getsockname()[1]
                 token = secrets.token_urlsafe(18)
                 hosts = [f"{name}:{number}" for name in _NAMES]

@@ -22,7 +22,7 @@ from starlette.staticfiles import StaticFiles
 from ..errors import EmbedlogError
 from ..store.read_only_store import ReadOnlyStore
 from .guard import Guard, Refused
-from .pages import overview
+from .pages import overview, topic
 from .rendering import page
 from .sampler import Sampler
 
@@ -75,6 +75,7 @@ def application(
     app = Starlette(
         routes=[
             *overview.routes(),
+            *topic.routes(),
             Mount("/static", StaticFiles(directory=_STATIC), name="static"),
         ],
         middleware=[Middleware(Guard, hosts=hosts, token=token)],

@@ -19,6 +19,11 @@ def _number(value: float) -> str:
     return f"{value:,.1f}" if 0 < value < 9.95 and value != int(value) else f"{value:,.0f}"
 
 
+def _field(timestamp_ms: int) -> str:
+    """A time as a form's field has it, to the second; empty if there is none."""
+    return moment(timestamp_ms).replace(" ", "T") if timestamp_ms >= 0 else ""
+
+
 _ENVIRONMENT: Final = jinja2.Environment(
     loader=jinja2.PackageLoader("embedlog.ui"),
     autoescape=True,
@@ -29,6 +34,7 @@ _ENVIRONMENT: Final = jinja2.Environment(
 _FILTERS: Final[dict[str, Callable[..., str]]] = {
     "counted": counted,
     "duration": duration,
+    "field": _field,
     "iso": iso,
     "moment": moment,
     "number": _number,

@@ -15,11 +15,15 @@ from collections import deque
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from ..backends.remote import RemoteBackend
 from ..errors import Closed, EmbedlogError, TopicNotFound, UnsupportedByBackend
-from ..model import Health, PartitionOffsets
+from ..model import Health, PartitionOffsets, TopicPartition
+from ..store.disk_usage import measure, measure_others
 from ..store.read_only_store import ReadOnlyStore
+from .times import Span, Spans
 
 if TYPE_CHECKING:
+    from ..backends.remote.metadata import ClusterDescription
     from ..clients.group_admin import ConsumerGroupDescription
     from ..log import Log
 
@@ -29,10 +33,13 @@ _EVERY_S: Final = 2.0
 _SHARE: Final = 0.1  # of a processor, at most, that sampling takes
 _KEPT: Final = 450  # samples: a quarter of an hour
 _RATE_OVER_S: Final = 10.0
+_SPANS, _SPANS_OVER_WIRE = 500, 20  # partitions whose first and last times a sample may look up
+_DISK_EVERY_S: Final = 30.0  # the directory is walked
 
 
 class TopicSample(NamedTuple):
-    """A topic. bytes is None of brokers, which do not tell. rates: records per second between samples."""
+    """A topic. bytes is None of brokers, which do not tell. rates: records per second between samples.
+    span: its first and last time, as far as they have been looked up."""
 
     name: str
     is_internal: bool
@@ -40,6 +47,7 @@ class TopicSample(NamedTuple):
     bytes: int | None
     rate: float
     rates: tuple[float, ...]
+    span: Span = Span()
 
     @property
     def records(self) -> int:
@@ -55,13 +63,18 @@ class GroupSample(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """The log at a moment. problem: why there is nothing newer; empty if there is."""
+    """The log at a moment. problem: why there is nothing newer; empty if there is.
+
+    disk_bytes: what the directory takes on disk; None of brokers. cluster: None of a directory.
+    """
 
     time_ms: int
     topics: Mapping[str, TopicSample]
     groups: Mapping[str, GroupSample]
     health: Health | None
     problem: str
+    disk_bytes: int | None = None
+    cluster: ClusterDescription | None = None
 
 
 class Sampler:
@@ -70,6 +83,9 @@ class Sampler:
     def __init__(self, log: Log, store: ReadOnlyStore | None) -> None:
         self._log = log
         self._store = store
+        self._spans = Spans(log, store)
+        self._disk_bytes: int | None = None
+        self._disk_at = 0.0
         self._ends: dict[str, deque[tuple[float, int]]] = {}
         self._lags: dict[str, deque[int]] = {}
         self._last = Sample(0, {}, {}, None, "nothing was looked at yet")
@@ -116,6 +132,16 @@ class Sampler:
         for name in self._log.topics(internal=True):
             with contextlib.suppress(TopicNotFound):  # deleted meanwhile
                 topics[name] = self._topic(name, now)
+        partitions = {
+            TopicPartition(topic.name, number): edges
+            for topic in sorted(topics.values(), key=lambda topic: topic.is_internal)
+            for number, edges in topic.edges.items()
+        }
+        self._spans.look(partitions, _SPANS if self._store is not None else _SPANS_OVER_WIRE)
+        for name, topic in topics.items():
+            topics[name] = topic._replace(
+                span=self._spans.of([TopicPartition(name, number) for number in topic.edges])
+            )
         for gone in self._ends.keys() - topics.keys():
             del self._ends[gone]
         groups = {}
@@ -128,7 +154,15 @@ class Sampler:
         health = None
         with contextlib.suppress(UnsupportedByBackend):
             health = self._log.health()
-        return Sample(time.time_ns() // 1_000_000, topics, groups, health, "")
+        if self._store is not None and now >= self._disk_at:
+            with contextlib.suppress(OSError):
+                files = self._store.fs, self._store.path
+                self._disk_bytes = measure(*files) + measure_others(*files)
+            self._disk_at = now + _DISK_EVERY_S
+        backend = self._log.backend
+        cluster = backend.describe_cluster() if isinstance(backend, RemoteBackend) else None
+        time_ms = time.time_ns() // 1_000_000
+        return Sample(time_ms, topics, groups, health, "", self._disk_bytes, cluster)
 
     def _topic(self, name: str, now: float) -> TopicSample:
         edges = self._log.offsets(name)

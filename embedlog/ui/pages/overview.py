@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Final
+import contextlib
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Final
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from .. import plots
+from ...errors import EmbedlogError
+from ...files.names import CLEAN_SHUTDOWN_FILE, WRITER_FILE
+from .. import plots, words
 from ..rendering import page
-from ..sampler import TopicSample
+from ..sampler import Sample, TopicSample
+
+if TYPE_CHECKING:
+    from ...log import Log
+    from ...store.read_only_store import ReadOnlyStore
 
 _TOGETHER: Final = 100  # topics on a page
 _ORDERS: Final = {
@@ -18,6 +26,7 @@ _ORDERS: Final = {
     "records": lambda topic: -topic.records,
     "size": lambda topic: -(topic.bytes or 0),
     "rate": lambda topic: -topic.rate,
+    "last": lambda topic: -topic.span.last_ms,
 }
 
 
@@ -37,7 +46,9 @@ def overview(request: Request) -> Response:
         if wanted.lower() in topic.name.lower() and (internal or not topic.is_internal)
     ]
     found.sort(key=_ORDERS.get(order, _ORDERS["name"]))
-    first = _number(request.query_params.get("first", "0"), len(found))
+    first = number(request.query_params.get("first", "0"), len(found))
+    writer = _writer(site.store)
+    max_bytes = writer.get("max_bytes")
     return page(
         request,
         "overview.html",
@@ -49,15 +60,55 @@ def overview(request: Request) -> Response:
         search=wanted,
         order=order,
         internal=internal,
-        spark=_spark,
+        spark=spark,
+        kept={topic.name: _kept(site.log, topic.name) for topic in found[first : first + _TOGETHER]},
+        max_bytes=max_bytes if isinstance(max_bytes, int) else None,
+        troubles=words.health(sample.health) if sample.health else [],
+        last_opened=_last_opened(site.log, site.store, writer),
+        brokers=_brokers(sample),
         records=sum(topic.records for topic in sample.topics.values() if not topic.is_internal),
         rate=sum(topic.rate for topic in sample.topics.values() if not topic.is_internal),
     )
 
 
-def _spark(topic: TopicSample) -> str:
+def spark(topic: TopicSample) -> str:
     return plots.line(topic.rates[-60:], f"records per second of {topic.name}, the last two minutes")
 
 
-def _number(text: str, most: int) -> int:
-    return min(int(text), most) if text.isascii() and text.isdigit() and len(text) < 10 else 0
+def number(text: str, most: int) -> int:
+    """A number of a query, at most `most`; 0 if it is none."""
+    return min(int(text), most) if text.isascii() and text.isdigit() and len(text) < 20 else 0
+
+
+def _kept(log: Log, topic: str) -> str:
+    with contextlib.suppress(EmbedlogError):
+        return words.kept(log.backend.topic_settings(topic))
+    return ""
+
+
+def _writer(store: ReadOnlyStore | None) -> dict[str, Any]:
+    """What the directory's last writer noted."""
+    if store is not None:
+        with contextlib.suppress(OSError, EmbedlogError):
+            return store.catalog.read_json(WRITER_FILE)
+    return {}
+
+
+def _last_opened(log: Log, store: ReadOnlyStore | None, writer: dict[str, Any]) -> str:
+    """The last recovery; a process that only reads knows who writes."""
+    with contextlib.suppress(EmbedlogError):
+        return words.recovery(log.recovery)
+    if store is None:
+        return ""
+    return words.writer(writer, store.fs.exists(store.catalog.file(CLEAN_SHUTDOWN_FILE)))
+
+
+def _brokers(sample: Sample) -> list[tuple[int, str, int, bool]]:
+    """(number, address, how many partitions it leads, whether it is the controller) of each broker."""
+    if sample.cluster is None:
+        return []
+    leads = Counter(leader for leaders in sample.cluster.leaders.values() for leader in leaders)
+    return [
+        (node, f"{host}:{port}", leads[node], node == sample.cluster.controller)
+        for node, (host, port) in sorted(sample.cluster.brokers.items())
+    ]

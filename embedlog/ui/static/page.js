@@ -39,7 +39,7 @@ document.addEventListener("keydown", (event) => {
 const live = [...document.querySelectorAll("[data-live]")];
 async function refresh() {
   if (document.hidden) return;
-  const response = await fetch(location.href);
+  const response = await fetch(location.href, { headers: { "X-Live": "yes" } });
   if (!response.ok) return;
   const fresh = new DOMParser().parseFromString(await response.text(), "text/html");
   const copies = [...fresh.querySelectorAll("[data-live]")];

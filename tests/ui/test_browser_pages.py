@@ -1,0 +1,97 @@
+"""Every page in a real browser: nothing for axe-core to find, and nothing too wide for a telephone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import embedlog
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+pytestmark = pytest.mark.slow
+
+PAGES = (
+    "/",
+    "/?search=none-of-that-name",
+    "/topics/clicks",
+    "/topics/clicks?range=hour",
+    "/topics/clicks/partitions/0",
+)
+
+
+@pytest.fixture
+def address(path: Path, serve: Callable[..., str]) -> str:
+    """A log with something for every page to show."""
+    with embedlog.open(path) as log:
+        log.create_topic("clicks", 2, retention_ms=86_400_000)
+        log.create_topic("empty")
+        for number in range(100):
+            log.append("clicks", b'{"user": %d}' % number, key=b"%d" % number)
+        with log.consumer("clicks", group="billing") as consumer:
+            next(iter(consumer))
+            consumer.commit()
+    return serve(path)
+
+
+def found_by_axe(page: Page) -> list[str]:
+    """What violates WCAG 2 at level AA, and axe-core's best practices, each with the element."""
+    from axe_playwright_python.sync_playwright import Axe
+
+    violations: list[dict[str, Any]] = Axe().run(page).response["violations"]
+    return [f"{page.url} {each['id']}: {node['html']:.200}" for each in violations for node in each["nodes"]]
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("width", [375, 1440])
+def test_every_page(address: str, visit: Callable[..., Page], width: int, theme: str) -> None:
+    page = visit(address, width=width, theme=theme)
+    for each in PAGES:
+        page.goto(each)
+        assert found_by_axe(page) == [], each
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, each
+
+
+def test_keys(address: str, visit: Callable[..., Page]) -> None:
+    page = visit(address)
+    page.keyboard.press("/")
+    page.keyboard.type("emp")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/?search=emp*")
+    assert page.locator("tbody tr").count() == 1
+    page.locator("h1").click()
+    page.keyboard.press("t")
+    assert page.locator("html").get_attribute("data-theme") == "dark"
+    page.goto("/topics/clicks")  # the theme is kept
+    assert page.locator("html").get_attribute("data-theme") == "dark"
+    page.keyboard.press("g")
+    page.keyboard.press("t")
+    page.wait_for_url("**/")
+
+
+def test_a_range(address: str, visit: Callable[..., Page]) -> None:
+    page = visit(address)
+    page.get_by_role("link", name="clicks").click()
+    page.get_by_role("link", name="day").click()
+    page.wait_for_url("**range=day**")
+    page.get_by_text("100 records;").wait_for()
+    page.get_by_role("textbox", name="to").fill("2001-01-02T00:00")
+    page.get_by_role("textbox", name="from").fill("2001-01-01T00:00")
+    page.get_by_role("button", name="Show").click()
+    page.get_by_text("0 records", exact=True).wait_for()
+
+
+def test_figures_are_kept_up_to_date(
+    path: Path, serve: Callable[..., str], visit: Callable[..., Page]
+) -> None:
+    with embedlog.open(path) as log:
+        log.create_topic("clicks")
+        page = visit(serve(path))
+        row = page.get_by_role("row").filter(has_text="clicks")
+        assert row.locator("td").nth(1).inner_text() == "0"
+        log.append_many("clicks", [b"1"] * 1_234)
+        row.get_by_text("1,234").wait_for()
