@@ -1,0 +1,194 @@
+"""Records that come while a page is open: a live tail, and a search. As server-sent events.
+
+Each is a `step` that works for a moment in a thread, and tells what it found; between two steps the browser
+is asked whether it is still there, so neither outlives it. Each event carries the positions as its id: a
+browser that was cut off comes back with the last one.
+
+    tail      at most so many rows a step; of a topic that is faster, positions skip ahead, and the page is
+              told how many records it was not shown
+    search    all partitions in turn, a chunk of each, up to where they ended when it began
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from typing import Any, Final, NamedTuple
+
+import anyio
+import anyio.to_thread
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from ..errors import EmbedlogError
+from ..units import duration
+from .places import Positions, clipped, link
+from .query import Query
+from .reading import Row, Source, row_of
+from .values import visible
+
+_EVERY_S: Final = 0.2
+_ROWS: Final = 40  # of a tail, in a step
+_STEP_S: Final = 0.15  # of a search
+_MOST_FOUND: Final = 500
+_MOST_STREAMS: Final = 24
+_AT_ONCE: Final = 4  # steps
+
+
+class Step(NamedTuple):
+    """What a moment's work brought. facts: for the page's script."""
+
+    rows: list[Row]
+    positions: Positions
+    facts: dict[str, Any]
+    is_last: bool = False
+
+
+class Tail:
+    """The records that are appended, as far as a page can show them."""
+
+    def __init__(self, source: Source, positions: Positions) -> None:
+        self._source = source
+        self._readers = [
+            source.reader(number, clipped(positions.get(number, edges.log_end_offset), edges), 1 << 62)
+            for number, edges in source.edges.items()
+        ]
+        self._each = max(4, 2 * _ROWS // max(len(self._readers), 1))  # of a partition, in a step
+        self._ends: deque[tuple[float, int]] = deque(maxlen=int(5 / _EVERY_S))
+
+    def step(self) -> Step:
+        """The latest of what came since. Raises what the backend raises."""
+        edges = self._source.backend.offsets(self._source.topic)
+        left_out = 0
+        found: list[Row] = []
+        for reader in self._readers:
+            start, end, _ = edges[reader.tp.partition]
+            first = max(start, end - self._each)
+            if reader.position < first:
+                left_out += first - reader.position
+                reader.mark = first, -1, False
+            while records := reader.read():
+                found += [row_of(each, self._source.serializer) for each in records[-self._each :]]
+                left_out += max(len(records) - self._each, 0)
+        found.sort(key=lambda row: (row.timestamp_ms, row.partition, row.offset))
+        left_out += max(len(found) - _ROWS, 0)
+        self._ends.append((time.monotonic(), sum(each.log_end_offset for each in edges.values())))
+        positions = {reader.tp.partition: reader.position for reader in self._readers}
+        return Step(found[-_ROWS:], positions, {"left_out": left_out, "rate": self._rate()})
+
+    def _rate(self) -> float:
+        then, before = self._ends[0]
+        now, end = self._ends[-1]
+        return max(end - before, 0) / (now - then) if now > then else 0.0
+
+
+class Search:
+    """The records of a range that match."""
+
+    def __init__(self, source: Source, starts: Positions, ends: Positions, query: Query) -> None:
+        self._source = source
+        self._readers = deque(
+            source.reader(number, start, ends[number])
+            for number, start in starts.items()
+            if start < ends[number]
+        )
+        self._positions = dict(starts)
+        self._starts = dict(starts)
+        self._total = sum(max(ends[number] - start, 0) for number, start in starts.items())
+        self._query = query
+        self._began = time.monotonic()
+        self._found = self._bytes = 0
+        self._problems: list[str] = []
+
+    def step(self) -> Step:
+        """Look at records for a moment."""
+        rows: list[Row] = []
+        until = time.monotonic() + _STEP_S
+        while self._readers and time.monotonic() < until and self._found < _MOST_FOUND:
+            reader = self._readers.popleft()
+            try:
+                records = reader.read()
+            except EmbedlogError as error:
+                self._problems.append(visible(str(error)))
+                continue
+            if not records:  # the end, or where a transaction is open
+                self._positions[reader.tp.partition] = reader.position
+                continue
+            self._readers.append(reader)
+            position = reader.position
+            for record in records:
+                self._bytes += len(record.value or b"") + len(record.key or b"")
+                if self._query.matches(record):
+                    rows.append(row_of(record, self._source.serializer))
+                    self._found += 1
+                    if self._found == _MOST_FOUND:
+                        position = record.offset + 1
+                        break
+            self._positions[reader.tp.partition] = position
+        is_last = not self._readers or self._found >= _MOST_FOUND
+        return Step(rows, self._positions, self._progress(is_last), is_last)
+
+    def _progress(self, is_last: bool) -> dict[str, Any]:
+        looked_at = sum(self._positions[number] - start for number, start in self._starts.items())
+        took = time.monotonic() - self._began
+        left = self._total - looked_at
+        return {
+            "found": self._found,
+            "looked_at": looked_at,
+            "total": self._total,
+            "bytes": self._bytes,
+            "rate": looked_at / took if took else 0.0,
+            "took": duration(took),
+            "left": duration(left * took / looked_at) if looked_at and left else "",
+            "problems": self._problems[:5],
+            "more": is_last and bool(self._readers),
+        }
+
+
+class Streams:
+    """All streams of a site: how many there are, and how many of them work at once."""
+
+    def __init__(self) -> None:
+        self.open = 0
+        self._limiter: anyio.CapacityLimiter | None = None  # made in the event loop
+
+    def respond(
+        self, request: Request, begin: Callable[[], Tail | Search], draw: Callable[[list[Row]], str]
+    ) -> Response:
+        """The response of a stream.
+
+        Args:
+            begin: makes it, in a thread. May raise EmbedlogError.
+            draw: rows to HTML.
+        """
+        return StreamingResponse(self._events(request, begin, draw), media_type="text/event-stream")
+
+    async def _events(
+        self, request: Request, begin: Callable[[], Tail | Search], draw: Callable[[list[Row]], str]
+    ) -> AsyncIterator[str]:
+        if self.open >= _MOST_STREAMS:
+            yield _event("failed", {"problem": "too many pages follow this log: close one, then try again"})
+            return
+        if self._limiter is None:
+            self._limiter = anyio.CapacityLimiter(_AT_ONCE)
+        self.open += 1
+        try:
+            stream = await anyio.to_thread.run_sync(begin, limiter=self._limiter)
+            while True:
+                step = await anyio.to_thread.run_sync(stream.step, limiter=self._limiter)
+                facts = step.facts | {"html": draw(step.rows) if step.rows else "", "end": step.is_last}
+                yield _event("step", facts, link(step.positions))
+                if step.is_last or await request.is_disconnected():
+                    return
+                await anyio.sleep(_EVERY_S if isinstance(stream, Tail) else 0)
+        except EmbedlogError as error:
+            yield _event("failed", {"problem": visible(str(error))})
+        finally:
+            self.open -= 1
+
+
+def _event(kind: str, facts: dict[str, Any], number: str = "") -> str:
+    identified = f"id: {number}\n" if number else ""
+    return f"event: {kind}\n{identified}data: {json.dumps(facts)}\n\n"
