@@ -117,7 +117,7 @@ def _tree(kind: str, text: str, most: int) -> Shown:
     if len(text) > _MOST_DECODED:
         return _text(text.encode(errors="replace"), most)._replace(note="too long to be shown as JSON")
     try:
-        html, left_out = tree(text, most // 40, visible)
+        html, left_out = tree(text, most // 128, visible)
     except (ValueError, RecursionError):
         return _text(text.encode(errors="replace"), most)._replace(note="this is not JSON")
     return Shown(kind, html, "some of it is left out: download it, or look at it as text" if left_out else "")
