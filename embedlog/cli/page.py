@@ -85,6 +85,7 @@ def run(args: argparse.Namespace, ui: UI) -> int:
                     webbrowser.open(address)
                 stop.is_awaited = True
                 number = stop.wait()
+                app.state.site.streams.stop()
                 server.should_exit = True
                 serving.join()
                 if number == signal.SIGINT and ui.out.isatty():

@@ -158,27 +158,34 @@ class _Forwards:
     """A partition, from a position to its end."""
 
     def __init__(self, source: Source, number: int, position: int, shared: _Shared) -> None:
-        self._reader = source.reader(number, position, source.edges[number].log_end_offset)
+        self._end = source.edges[number].log_end_offset
+        self._span = shared.block
+        self._reader = source.reader(number, position, position)
         self._serializer = source.serializer
         self._shared = shared
         self._records: deque[Record] = deque()
-        self._is_done = False
 
     @property
     def position(self) -> int:
         return self._records[0].offset if self._records else self._reader.position
 
     def peek(self) -> Row | None:
-        if not self._records and not self._is_done and not self._shared.is_over:
+        reader = self._reader
+        while not self._records and reader.position < self._end and not self._shared.is_over:
+            reader.end = min(self._end, reader.position + self._span)  # of a large batch no more is decoded
+            self._span *= 4
             try:
-                self._records.extend(self._reader.read())
+                self._records.extend(reader.read())
             except EmbedlogError as error:
                 self._shared.problems.append(visible(str(error)))
-            self._is_done = not self._records
+                self._end = reader.position
+            if reader.at_end:  # maybe before the end: where a transaction is open
+                self._end = reader.position
         return row_of(self._records[0], self._serializer) if self._records else None
 
     def pop(self) -> None:
         self._records.popleft()
+        self._span = self._shared.block
 
 
 _Side: TypeAlias = Callable[[Source, int, int, _Shared], _Backwards | _Forwards]

@@ -152,7 +152,12 @@ class Streams:
 
     def __init__(self) -> None:
         self.open = 0
+        self._is_stopped = False
         self._limiter: anyio.CapacityLimiter | None = None  # made in the event loop
+
+    def stop(self) -> None:
+        """End all of them, soon: a server that stops waits for its responses. From any thread."""
+        self._is_stopped = True
 
     def respond(
         self, request: Request, begin: Callable[[], Tail | Search], draw: Callable[[list[Row]], str]
@@ -180,7 +185,7 @@ class Streams:
                 step = await anyio.to_thread.run_sync(stream.step, limiter=self._limiter)
                 facts = step.facts | {"html": draw(step.rows) if step.rows else "", "end": step.is_last}
                 yield _event("step", facts, link(step.positions))
-                if step.is_last or await request.is_disconnected():
+                if step.is_last or self._is_stopped or await request.is_disconnected():
                     return
                 await anyio.sleep(_EVERY_S if isinstance(stream, Tail) else 0)
         except EmbedlogError as error:

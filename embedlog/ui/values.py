@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 _PREVIEW: Final = 240  # characters
 _MOST_DECODED: Final = 1 << 20  # bytes that a serializer or the JSON parser is given
+_MOST_DECODED_IN_A_ROW: Final = 64 << 10
 _HEX_ROW: Final = 16
 # Control characters but tab and newline, what has no width, what turns text around, lone surrogates.
 _HIDDEN: Final = re.compile(
@@ -61,7 +62,7 @@ def preview(data: bytes | None, serializer: Serializer[Any] | None) -> Shown:
     if not data:
         return Shown("null" if data is None else "empty", Markup(""))
     kind, text = "", ""
-    if serializer is not None and len(data) <= _MOST_DECODED:
+    if serializer is not None and len(data) <= _MOST_DECODED_IN_A_ROW:
         try:
             kind, text = name_of(serializer), _json_of(serializer.loads(data))
         except Exception:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import importlib
 import json
 import re
 import shlex
@@ -17,7 +18,8 @@ from starlette.testclient import TestClient
 
 import embedlog
 from embedlog import Log
-from embedlog.clients.serializers import serializer_for
+from embedlog.cli.serializers import serializers
+from embedlog.clients.serializers import Schemas, serializer_for
 from embedlog.errors import InvalidArgument
 from embedlog.ui import application
 from embedlog.ui.places import link, place, positions
@@ -181,6 +183,10 @@ def test_commands_and_programs_do_what_they_say(path: Path) -> None:
         log.append("t", b"two")
         with TestClient(application(log)) as visitor:
             page = visitor.get("/topics/t/record?partition=0&offset=1").text
+            listed = visitor.get("/topics/t/records?from=1").text
+            (printed,) = re.findall(r"<code>(embedlog cat .*?)</code>", listed)
+    ran = subprocess.run([sys.executable, "-m", *shlex.split(printed)], capture_output=True, check=True)
+    assert ran.stdout.count(b"\n") == 1
     command, program = (html.unescape(each) for each in re.findall(r"<code>(.*?)</code>", page, re.DOTALL))
     words = shlex.split(command)
     assert words[0] == "embedlog"
@@ -199,8 +205,6 @@ def test_serializers(log: Log) -> None:
     log.topic("sales", serializer="avro", schema=schema).append({"total": 4711})
     log.topic("packed", serializer="msgpack").append({"total": 4712, "raw": b"\xff"})
     log.append("sales", b"\x08more")
-    from embedlog.clients.serializers import Schemas
-
     avro = serializer_for(None, "avro", Schemas(schema))
     msgpack = serializer_for(None, "msgpack")
     assert avro is not None
@@ -283,3 +287,54 @@ def test_over_brokers(path: Path, start: Callable[..., Any]) -> None:
         assert len(offsets_in(visitor.get("/topics/t/records").text)) == 20
         assert "19" in visitor.get("/topics/t/record?partition=1&offset=9").text
         assert events(visitor.get("/topics/t/records/search?search=1").text)[-1]["found"] == 11
+
+
+def test_serializers_of_the_command(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each form of --serializer reads what that serializer writes."""
+    schema = tmp_path / "sale.avsc"
+    schema.write_text('{"type": "record", "name": "Sale", "fields": [{"name": "total", "type": "int"}]}')
+    (tmp_path / "of_the_shop.py").write_text(
+        "import json\nclass Reversed:\n"
+        "    def dumps(self, value): return json.dumps(value).encode()[::-1]\n"
+        "    def loads(self, data): return json.loads(data[::-1])\n"
+        "mine = Reversed()\n"
+        "from google.protobuf.struct_pb2 import Struct\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    found = serializers(
+        [
+            *(f"a=avro:{schema}", "m=msgpack", "j=json", "o=of_the_shop:mine"),
+            *("p=protobuf:of_the_shop:Struct", "b=bytes"),
+        ]
+    )
+    assert sorted(found) == ["a", "j", "m", "o", "p"]
+    struct = importlib.import_module("of_the_shop").Struct()
+    struct.update({"total": 4711})
+    values = {key: {"total": 4711} for key in "ajmo"} | {"p": struct}
+    with embedlog.open(path) as log, TestClient(application(log, serializers=found)) as visitor:
+        for topic, value in values.items():
+            log.create_topic(topic)
+            log.append(topic, found[topic].dumps(value))
+            assert '<span class="digit">4711' in visitor.get(f"/topics/{topic}/records").text
+            searched = visitor.get(f"/topics/{topic}/records/search?search=total=4711").text
+            assert events(searched)[-1]["found"] == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "json",
+        "t=",
+        "=json",
+        "t=nothing",
+        "t=avro",
+        "t=avro:gone.avsc",
+        "t=protobuf:",
+        "t=no_such:thing",
+        "t=json:x",
+    ],
+)
+def test_wrong_serializers(text: str) -> None:
+    with pytest.raises(InvalidArgument):
+        serializers([text])

@@ -64,7 +64,7 @@ def records(request: Request) -> Response:
         newer=link(found.high) if source and _has_newer(source, found.high) else "",
         begins="" if source is None or _has_newer(source, found.high) else link(found.high),
         most=MOST_PARTITIONS,
-        command=_command(request, number, asked.get("from", "")),
+        command=_command(request, found),
         query=str(asked),
     )
 
@@ -155,14 +155,14 @@ def _has_newer(source: Source, high: Positions) -> bool:
     return any(offset < source.edges[number].log_end_offset for number, offset in high.items())
 
 
-def _command(request: Request, partition: str, start: str) -> str:
-    """The command line that prints the same."""
+def _command(request: Request, found: Page) -> str:
+    """The command line that prints the page's records, if they are of one partition; else the topic's."""
     site = request.app.state.site
     words = ["embedlog", "cat", site.log.path, request.path_params["topic"]]
-    if partition:
-        words += ["--partition", partition]
-    if start:
-        words += ["--from", start]
+    if len(found.low) == 1:
+        [number] = found.low
+        words += ["--partition", str(number), "--from", str(found.low[number])]
+        words += ["--to", str(found.high[number])]
     if request.query_params.get("committed") == "yes":
         words += ["--isolation-level", "read_committed"]
     return shlex.join([*words, "--json"])
