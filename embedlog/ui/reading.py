@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 MOST_PARTITIONS: Final = 64
 _FETCH_BYTES: Final = 256 << 10
 _FOR_S: Final = 2.0
+_LARGEST_SPAN: Final = 1 << 17  # offsets, between two looks at the clock
 
 
 class Source(NamedTuple):
@@ -137,7 +138,7 @@ class _Backwards:
             last = deque(self._read(first), maxlen=self._shared.block)
             self._rows = list(last)
             self._unread = last[0].offset if len(last) == last.maxlen else first
-            self._span *= 4
+            self._span = min(self._span * 4, _LARGEST_SPAN)
         return self._rows[-1] if self._rows else None
 
     def pop(self) -> None:
@@ -173,7 +174,7 @@ class _Forwards:
         reader = self._reader
         while not self._records and reader.position < self._end and not self._shared.is_over:
             reader.end = min(self._end, reader.position + self._span)  # of a large batch no more is decoded
-            self._span *= 4
+            self._span = min(self._span * 4, _LARGEST_SPAN)
             try:
                 self._records.extend(reader.read())
             except EmbedlogError as error:

@@ -22,6 +22,7 @@ import anyio.to_thread
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
+from ..codec.fetch_decoder import Records
 from ..errors import EmbedlogError
 from ..units import duration
 from .places import Positions, clipped, link
@@ -64,6 +65,8 @@ class Tail:
         left_out = 0
         found: list[Row] = []
         for reader in self._readers:
+            if reader.tp.partition not in edges:  # another topic has the name by now
+                continue
             start, end, _ = edges[reader.tp.partition]
             first = max(start, end - self._each)
             if reader.position < first:
@@ -108,17 +111,16 @@ class Search:
         until = time.monotonic() + _STEP_S
         while self._readers and time.monotonic() < until and self._found < _MOST_FOUND:
             reader = self._readers.popleft()
+            sink = Records(*reader.tp)
             try:
-                records = reader.read()
+                has_more = reader.read_into(sink)
             except EmbedlogError as error:
                 self._problems.append(visible(str(error)))
                 continue
-            if not records:  # the end, or where a transaction is open
-                self._positions[reader.tp.partition] = reader.position
-                continue
-            self._readers.append(reader)
+            if has_more:  # otherwise it is the end, or where a transaction is open
+                self._readers.append(reader)
             position = reader.position
-            for record in records:
+            for record in sink.taken:
                 self._bytes += len(record.value or b"") + len(record.key or b"")
                 if self._query.matches(record):
                     rows.append(row_of(record, self._source.serializer))

@@ -156,3 +156,29 @@ def test_hostile_records(
         assert page.locator(f"main {each}").count() == 0
     assert "broken" not in page.title()
     assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("width", [375, 1440])
+def test_for_everybody(
+    written: Log, serve: Callable[..., str], visit: Callable[..., Page], width: int, theme: str
+) -> None:
+    """axe-core finds nothing, also in what script has added; nothing is too wide for a telephone."""
+    from axe_playwright_python.sync_playwright import Axe
+
+    written.append("t", b"\xff" * 2_000, key=b"k" * 2_000, headers=[("h", b"\x00")], partition=0)
+    page = visit(serve(written.path), width=width, theme=theme)
+    for where, then in (
+        ("/topics/t/records", "j Enter p"),
+        ("/topics/t/records?search=user.id<9", ""),
+        ('/topics/t/records?search="', ""),
+        ("/topics/t/record?partition=0&offset=0", ""),
+        ("/topics/t/record?partition=0&offset=60", ""),
+    ):
+        page.goto(where)
+        for key in then.split():
+            page.keyboard.press(key)
+        if then:
+            page.locator(".unfolded .copy").first.wait_for()
+        assert [each["id"] for each in Axe().run(page).response["violations"]] == [], where
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, where

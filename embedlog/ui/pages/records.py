@@ -13,7 +13,7 @@ from starlette.routing import BaseRoute, Route
 from ...errors import EmbedlogError, InvalidArgument
 from ...model import TopicPartition
 from ...validation import check_partition
-from ..places import Positions, link, offset_at, place, positions
+from ..places import Positions, clipped, link, offset_at, place, positions
 from ..query import Query
 from ..reading import MOST_PARTITIONS, Page, Row, Source, page_after, page_before
 from ..rendering import page, part
@@ -123,7 +123,10 @@ def _search(request: Request, source: Source) -> Search:
     given = request.headers.get("last-event-id") or asked.get("at", "")
     starts = _places(source, asked.get("from") or "earliest")
     if given:
-        starts |= {number: at for number, at in positions(given).items() if number in starts}
+        reached = positions(given)
+        starts |= {
+            number: clipped(reached[number], source.edges[number]) for number in starts.keys() & reached
+        }
     ends = _places(source, asked.get("to") or "latest")
     return Search(source, starts, ends, Query(asked.get("search", ""), loads))
 
