@@ -6,7 +6,8 @@ browser that was cut off comes back with the last one.
 
     tail      at most so many rows a step; of a topic that is faster, positions skip ahead, and the page is
               told how many records it was not shown
-    search    all partitions in turn, a chunk of each, up to where they ended when it began
+    search    all partitions in turn: forwards a chunk of each, or backwards a block of each, within where
+              they ended when it began
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import anyio.to_thread
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
+from ..clients.partition_reader import PartitionReader
 from ..codec.fetch_decoder import Records
 from ..errors import EmbedlogError
 from ..units import duration
@@ -33,6 +35,8 @@ from .values import visible
 _EVERY_S: Final = 0.2
 _ROWS: Final = 40  # of a tail, in a step
 _STEP_S: Final = 0.15  # of a search
+_FIRST_SPAN: Final = 100  # offsets, of a search backwards
+_LARGEST_SPAN: Final = 1 << 16
 _MOST_FOUND: Final = 500
 _MOST_STREAMS: Final = 24
 _AT_ONCE: Final = 4  # steps
@@ -88,54 +92,100 @@ class Tail:
 
 
 class Search:
-    """The records of a range that match."""
+    """The records of a range that match.
 
-    def __init__(self, source: Source, starts: Positions, ends: Positions, query: Query) -> None:
+    Invariant: of each partition what is left is low..high-1; forwards low moves, backwards high does.
+    """
+
+    def __init__(
+        self, source: Source, starts: Positions, ends: Positions, query: Query, *, backwards: bool
+    ) -> None:
         self._source = source
-        self._readers = deque(
-            source.reader(number, start, ends[number])
-            for number, start in starts.items()
-            if start < ends[number]
-        )
-        self._positions = dict(starts)
-        self._starts = dict(starts)
-        self._total = sum(max(ends[number] - start, 0) for number, start in starts.items())
         self._query = query
+        self._backwards = backwards
+        self._low = dict(starts)
+        self._high = {number: max(ends[number], start) for number, start in starts.items()}
+        self._turns = deque(number for number, start in starts.items() if start < ends[number])
+        self._readers = {
+            number: source.reader(number, starts[number], ends[number]) for number in self._turns
+        }
+        self._span = _FIRST_SPAN
+        self._total = self._left
         self._began = time.monotonic()
         self._found = self._bytes = 0
         self._problems: list[str] = []
+
+    @property
+    def _left(self) -> int:
+        return sum(high - self._low[number] for number, high in self._high.items())
 
     def step(self) -> Step:
         """Look at records for a moment."""
         rows: list[Row] = []
         until = time.monotonic() + _STEP_S
-        while self._readers and time.monotonic() < until and self._found < _MOST_FOUND:
-            reader = self._readers.popleft()
-            sink = Records(*reader.tp)
-            try:
-                has_more = reader.read_into(sink)
-            except EmbedlogError as error:
-                self._problems.append(visible(str(error)))
-                continue
-            if has_more:  # otherwise it is the end, or where a transaction is open
-                self._readers.append(reader)
-            position = reader.position
-            for record in sink.taken:
-                self._bytes += len(record.value or b"") + len(record.key or b"")
-                if self._query.matches(record):
-                    rows.append(row_of(record, self._source.serializer))
-                    self._found += 1
-                    if self._found == _MOST_FOUND:
-                        position = record.offset + 1
-                        break
-            self._positions[reader.tp.partition] = position
-        is_last = not self._readers or self._found >= _MOST_FOUND
-        return Step(rows, self._positions, self._progress(is_last), is_last)
+        while self._turns and time.monotonic() < until and self._found < _MOST_FOUND:
+            number = self._turns.popleft()
+            found = self._block_before(number) if self._backwards else self._chunk_after(number)
+            if self._low[number] < self._high[number]:
+                self._turns.append(number)
+            self._found += len(found)
+            rows += found
+        is_last = not self._turns or self._found >= _MOST_FOUND
+        positions = self._high if self._backwards else self._low
+        return Step(rows, positions, self._progress(is_last), is_last)
+
+    def _chunk_after(self, number: int) -> list[Row]:
+        """What matches in the next chunk of a partition."""
+        reader = self._readers[number]
+        rows: list[Row] = []
+        is_over = not self._read(reader, rows)
+        self._low[number] = reader.position
+        if len(rows) > (room := _MOST_FOUND - self._found):
+            self._low[number] = rows[room].offset
+        elif is_over:  # the end, damage, or where a transaction is open
+            self._high[number] = reader.position
+        return rows[:room]
+
+    def _block_before(self, number: int) -> list[Row]:
+        """What matches in the block before those of a partition that were looked at, the newest first.
+
+        Blocks are as large as can be looked at in a part of a step.
+        """
+        began = time.monotonic()
+        first = max(self._low[number], self._high[number] - self._span)
+        reader = self._source.reader(number, first, self._high[number])
+        rows: list[Row] = []
+        room = _MOST_FOUND - self._found
+        self._high[number] = first
+        while self._read(reader, rows):
+            if len(rows) > room:
+                del rows[:-room]
+                self._high[number] = rows[0].offset
+        took = time.monotonic() - began
+        if took < _STEP_S / 8:
+            self._span = min(self._span * 2, _LARGEST_SPAN)
+        elif took > _STEP_S:
+            self._span = max(self._span // 2, _FIRST_SPAN)
+        return rows[::-1]
+
+    def _read(self, reader: PartitionReader, rows: list[Row]) -> bool:
+        """Add what matches in a reader's next chunk. False if there is none."""
+        sink = Records(*reader.tp)
+        try:
+            has_more = reader.read_into(sink)
+        except EmbedlogError as error:
+            self._problems.append(visible(str(error)))
+            has_more = False
+        for record in sink.taken:
+            self._bytes += len(record.value or b"") + len(record.key or b"")
+            if self._query.matches(record):
+                rows.append(row_of(record, self._source.serializer))
+        return has_more
 
     def _progress(self, is_last: bool) -> dict[str, Any]:
-        looked_at = sum(self._positions[number] - start for number, start in self._starts.items())
+        left = self._left
+        looked_at = self._total - left
         took = time.monotonic() - self._began
-        left = self._total - looked_at
         return {
             "found": self._found,
             "looked_at": looked_at,
@@ -145,7 +195,7 @@ class Search:
             "took": duration(took),
             "left": duration(left * took / looked_at) if looked_at and left else "",
             "problems": self._problems[:5],
-            "more": is_last and bool(self._readers),
+            "more": is_last and bool(self._turns),
         }
 
 

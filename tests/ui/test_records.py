@@ -222,32 +222,32 @@ def test_serializers(log: Log) -> None:
             assert found[-1]["found"] == 1
 
 
-def test_search(log: Log, visitor: TestClient) -> None:
+@pytest.mark.parametrize("order", ["newest", "oldest"])
+def test_search(log: Log, visitor: TestClient, order: str) -> None:
     """It is streamed, ends, tells how far it is, and goes on where it was cut off."""
     log.create_topic("t", 2)
     for number in range(3_000):
         log.append("t", b'{"n": %d}' % number, partition=number % 2)
-    found = events(visitor.get("/topics/t/records/search?search=n<10 OR n=2999").text)
-    assert (
-        found[-1] | {"found": 11, "looked_at": 3_000, "total": 3_000, "end": True, "more": False} == found[-1]
-    )
-    assert sorted(offsets_in("".join(each["html"] for each in found))) == [
-        *((0, offset) for offset in range(5)),
-        *((1, offset) for offset in range(5)),
-        (1, 1_499),
-    ]
-    response = visitor.get("/topics/t/records/search?search=n=*")
-    assert events(response.text)[-1]["more"]
+    search = f"/topics/t/records/search?order={order}&search="
+    found = events(visitor.get(f"{search}n<10 OR n=2999").text)
+    assert found[-1]["end"]
+    assert not found[-1]["more"]
+    assert (found[-1]["found"], found[-1]["looked_at"], found[-1]["total"]) == (11, 3_000, 3_000)
+    of_one = [each for each in offsets_in("".join(each["html"] for each in found)) if each[0] == 1]
+    assert of_one == sorted([(1, 0), (1, 1), (1, 2), (1, 3), (1, 4), (1, 1_499)], reverse=order == "newest")
+    response = visitor.get(f"{search}n=*")
     assert events(response.text)[-1]["found"] == 500
     rows = offsets_in("".join(each["html"] for each in events(response.text)))
     while events(response.text)[-1]["more"]:
         last = re.findall(r"^id: (.*)$", response.text, re.MULTILINE)[-1]
-        response = visitor.get("/topics/t/records/search?search=n=*", headers={"last-event-id": last})
+        response = visitor.get(f"{search}n=*", headers={"last-event-id": last})
         rows += offsets_in("".join(each["html"] for each in events(response.text)))
     assert len(rows) == len(set(rows)) == 3_000
-    ranged = events(visitor.get("/topics/t/records/search?search=n=*&partition=1&from=10&to=12").text)
+    ranged = events(visitor.get(f"{search}n=*&partition=1&from=10&to=12").text)
     assert (ranged[-1]["found"], ranged[-1]["total"]) == (2, 2)
-    assert "problem" in events(visitor.get('/topics/t/records/search?search="').text)[0]
+    assert events(visitor.get(f"{search}n=*&from=latest").text)[-1]["total"] == 0
+    assert events(visitor.get(f"{search}n=*&from=latest&to=earliest").text)[-1]["end"]
+    assert "problem" in events(visitor.get(f'{search}"').text)[0]
     assert "problem" in events(visitor.get("/topics/absent/records/search?search=x").text)[0]
 
 
@@ -274,7 +274,10 @@ def test_damage_is_told_and_hides_nothing_else(path: Path) -> None:
         page = visitor.get("/topics/t/records").text
         assert 'role="alert"' in page
         assert len([each for each in offsets_in(page) if each[0] == 1]) == 5
-        assert events(visitor.get("/topics/t/records/search?search=x").text)[-1]["problems"]
+        for order in ("newest", "oldest"):
+            found = events(visitor.get(f"/topics/t/records/search?search=x&order={order}").text)[-1]
+            assert found["problems"]
+            assert (found["end"], found["found"]) == (True, 2 + 5)  # before the damage, and of the other
 
 
 def test_over_brokers(path: Path, start: Callable[..., Any]) -> None:

@@ -121,14 +121,13 @@ def _search(request: Request, source: Source) -> Search:
     asked = request.query_params
     loads = source.serializer.loads if source.serializer is not None else None
     given = request.headers.get("last-event-id") or asked.get("at", "")
+    backwards = asked.get("order") != "oldest"
     starts = _places(source, asked.get("from") or "earliest")
-    if given:
-        reached = positions(given)
-        starts |= {
-            number: clipped(reached[number], source.edges[number]) for number in starts.keys() & reached
-        }
     ends = _places(source, asked.get("to") or "latest")
-    return Search(source, starts, ends, Query(asked.get("search", ""), loads))
+    reached = positions(given) if given else {}
+    side = ends if backwards else starts
+    side |= {number: clipped(reached[number], source.edges[number]) for number in side.keys() & reached}
+    return Search(source, starts, ends, Query(asked.get("search", ""), loads), backwards=backwards)
 
 
 def _places(source: Source, text: str) -> dict[int, int]:
