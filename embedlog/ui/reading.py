@@ -62,7 +62,6 @@ class Row(NamedTuple):
     timestamp_ms: int
     key: Shown
     value: Shown
-    headers: int
     size: int
 
 
@@ -83,7 +82,6 @@ def row_of(record: Record, serializer: Serializer[Any] | None) -> Row:
         record.timestamp_ms,
         preview(record.key, None),
         preview(record.value, serializer),
-        len(record.headers),
         len(record.key or b"") + len(record.value or b""),
     )
 

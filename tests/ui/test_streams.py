@@ -134,3 +134,11 @@ def test_a_topic_that_goes(log: Log, served: Served) -> None:
     while "problem" not in (event := next(events)):
         pass
     assert "t" in event["problem"]
+
+
+def test_streams_end_before_their_server(served: Served) -> None:
+    events = served.events("/topics/t/records/live")
+    next(events)
+    served.app.state.site.streams.stop()
+    assert [event["end"] for event in events if event["html"]] == []  # and there are no more
+    ended(served)
