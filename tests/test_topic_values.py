@@ -123,6 +123,8 @@ ORDERS: dict[str, tuple[dict[str, Any], Callable[[int, str], Any]]] = {
         lambda t, _: dt.datetime.fromtimestamp(t % 10**9, dt.UTC),
     ),
     "untyped msgspec": ({"serializer": "msgspec"}, lambda t, c: {"total": t, "customer": [c]}),
+    "msgpack": ({"serializer": "msgpack"}, lambda t, c: {"total": t, "customer": [c]}),
+    "Struct by msgpack": ({"value_type": StructOrder, "serializer": "msgpack"}, StructOrder),
     "Model": ({"value_type": ModelOrder}, lambda t, c: ModelOrder(Total=t, customer=c)),
     "dataclass by pydantic": ({"value_type": ClassOrder, "serializer": "pydantic"}, ClassOrder),
     "list of Models": ({"value_type": list[ModelOrder], "serializer": "pydantic"}, lambda t, c: []),
@@ -938,7 +940,7 @@ async def some_coroutine(error: DeserializationError) -> None:
         (
             {"serializer": "pickle"},
             InvalidArgument,
-            "one of bytes, utf8, json, msgspec, pydantic, avro, prot",
+            "one of bytes, utf8, json, msgspec, msgpack, pydantic, avro",
         ),
         ({"serializer": Reversed}, InvalidType, "an object with the methods dumps and loads, not type"),
         ({"serializer": json, "schema": {}}, InvalidArgument, "schema belongs to serializer='avro'"),

@@ -14,6 +14,7 @@ from ..errors import EmbedlogError
 from .arguments import add_command, add_json, add_log, is_over_wire
 from .long_running import Stop, Stopped, log_messages, port
 from .opening import reader, writer
+from .serializers import add_serializers, serializers
 from .ui import UI
 
 _DESCRIPTION: Final = """\
@@ -42,6 +43,7 @@ def add_parser(subparsers: Any) -> None:
         help=f"the port to listen on; 0: a free one ({_PORT})",
     )
     parser.add_argument("--writable", action="store_true", help="let the page change what it shows")
+    add_serializers(parser)
     parser.add_argument("--open", action="store_true", help="open the page in the browser")
     add_json(parser, "print a JSON object with the address")
     parser.set_defaults(refused="Without --writable the page needs no lock.")
@@ -54,6 +56,7 @@ def run(args: argparse.Namespace, ui: UI) -> int:
         from ..ui import application
     except ImportError as error:
         raise EmbedlogError("the page needs uvicorn: pip install 'embedlog[ui]'") from error
+    of_topics = serializers(args.serializer)
     log_messages("text", "info" if args.writable else "warning")
     with Stop() as stop:
         try:
@@ -69,7 +72,9 @@ def run(args: argparse.Namespace, ui: UI) -> int:
                 number = listening.getsockname()[1]
                 token = secrets.token_urlsafe(18)
                 hosts = [f"{name}:{number}" for name in _NAMES]
-                app = application(log, writable=args.writable, hosts=hosts, token=token)
+                app = application(
+                    log, writable=args.writable, hosts=hosts, token=token, serializers=of_topics
+                )
                 config = uvicorn.Config(
                     app, log_level="warning", timeout_graceful_shutdown=1, server_header=False, ws="none"
                 )
@@ -89,6 +94,7 @@ def run(args: argparse.Namespace, ui: UI) -> int:
                     webbrowser.open(address)
                 stop.is_awaited = True
                 number = stop.wait()
+                app.state.site.streams.stop()
                 server.should_exit = True
                 serving.join()
                 if number == signal.SIGINT and ui.out.isatty():

@@ -5,6 +5,7 @@
     utf8       -                  str                                                UTF-8
     json       json               dict, list, str, int, float, bool                  JSON
     msgspec    msgspec            Struct, dataclass, TypedDict, list[Order], ...     JSON
+    msgpack    msgspec            the same                                           MessagePack
     pydantic   pydantic           BaseModel, and any type of a TypeAdapter           JSON
     avro       fastavro           what fastavro makes of a schema: dict, ...         Avro's binary encoding
     protobuf   protobuf           a generated Message class                          protobuf's encoding
@@ -234,10 +235,11 @@ def _not_json(constant: str) -> None:
     raise ValueError(f"{constant} is not JSON")
 
 
-def _msgspec(value_type: Any, _: Schemas) -> Functions:
+def _msgspec(value_type: Any, _: Schemas, name: str = "msgspec") -> Functions:
     msgspec = _library("msgspec", "msgspec")
+    codec = msgspec.msgpack if name == "msgpack" else msgspec.json
     try:
-        decoder = msgspec.json.Decoder(Any if value_type is None else value_type)
+        decoder = codec.Decoder(Any if value_type is None else value_type)
         info = _library("msgspec.inspect", "msgspec").type_info(decoder.type)
     except Exception as error:
         raise InvalidType(f"msgspec does not know the type {shown(value_type)}: {error}") from error
@@ -246,7 +248,7 @@ def _msgspec(value_type: Any, _: Schemas) -> Functions:
             f"msgspec does not know the type {shown(value_type)}: make it a dataclass or a msgspec.Struct, "
             "or give serializer=, an object with the methods dumps and loads"
         )
-    return Functions("msgspec", msgspec.json.Encoder().encode, decoder.decode, takes=_classes_of(value_type))
+    return Functions(name, codec.Encoder().encode, decoder.decode, takes=_classes_of(value_type))
 
 
 def _pydantic(value_type: Any, _: Schemas) -> Functions:
@@ -318,6 +320,7 @@ _MAKERS: Final[Mapping[str, Callable[[Any, Schemas], Functions | None]]] = {
     "utf8": _utf8,
     "json": _json,
     "msgspec": _msgspec,
+    "msgpack": partial(_msgspec, name="msgpack"),
     "pydantic": _pydantic,
     "avro": _avro,
     "protobuf": _protobuf,

@@ -11,6 +11,9 @@ The page asks nothing of whoever writes the log: of a directory it reads the fil
 process of its own; of brokers it is a client. What changes over time (rates, lags) a sampler looks at, once
 for all visitors.
 
+Records are read for a page by reading.py, for one that stays open by streaming.py (a tail, a search in the
+language of query.py); values.py shows their bytes.
+
 Records are hostile: every value is escaped by its template, no script or style stands in a page, and the
 Content-Security-Policy forbids them. Each request does a bounded amount of work.
 

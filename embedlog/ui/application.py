@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import AsyncIterator, Collection
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator, Collection, Mapping
+from typing import TYPE_CHECKING, Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -22,11 +22,13 @@ from starlette.staticfiles import StaticFiles
 from ..errors import EmbedlogError
 from ..store.read_only_store import ReadOnlyStore
 from .guard import Guard, Refused
-from .pages import overview, topic
+from .pages import overview, record, records, topic
 from .rendering import page
 from .sampler import Sampler
+from .streaming import Streams
 
 if TYPE_CHECKING:
+    from ..clients.serializers import Serializer
     from ..log import Log
 
 _STATIC = os.path.join(os.path.dirname(__file__), "static")
@@ -35,12 +37,14 @@ _STATIC = os.path.join(os.path.dirname(__file__), "static")
 class Site:
     """What the pages look at.
 
-    store: the directory's segments; None of brokers.
+    store: the directory's segments; None of brokers. serializers: of topics' values.
     """
 
-    def __init__(self, log: Log, writable: bool) -> None:
+    def __init__(self, log: Log, writable: bool, serializers: Mapping[str, Serializer[Any]]) -> None:
         self.log = log
         self.writable = writable
+        self.serializers = serializers
+        self.streams = Streams()
         self.store = ReadOnlyStore(log.path) if os.path.isdir(log.path) else None
         self.sampler = Sampler(log, self.store)
 
@@ -51,7 +55,12 @@ class Site:
 
 
 def application(
-    log: Log, *, writable: bool = False, hosts: Collection[str] = (), token: str | None = None
+    log: Log,
+    *,
+    writable: bool = False,
+    hosts: Collection[str] = (),
+    token: str | None = None,
+    serializers: Mapping[str, Serializer[Any]] | None = None,
 ) -> Starlette:
     """The page of a log, to be mounted in an ASGI application, or served by itself.
 
@@ -62,10 +71,11 @@ def application(
             application around it checks them.
         token: what a visitor shows once, as `?token=...`; None if the application around it knows its
             visitors.
+        serializers: what values of a topic, by its name, are shown with: objects with a method `loads`.
 
     Raises DirectoryError, CorruptCheckpoint.
     """
-    site = Site(log, writable)
+    site = Site(log, writable, serializers or {})
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -76,6 +86,8 @@ def application(
         routes=[
             *overview.routes(),
             *topic.routes(),
+            *record.routes(),
+            *records.routes(),
             Mount("/static", StaticFiles(directory=_STATIC), name="static"),
         ],
         middleware=[Middleware(Guard, hosts=hosts, token=token)],

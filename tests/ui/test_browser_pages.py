@@ -21,6 +21,9 @@ PAGES = (
     "/topics/clicks",
     "/topics/clicks?range=hour",
     "/topics/clicks/partitions/0",
+    "/topics/clicks/records",
+    "/topics/clicks/records?partition=0&from=10",
+    "/topics/clicks/partitions/0/records/3",
 )
 
 

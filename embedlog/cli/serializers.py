@@ -1,0 +1,63 @@
+"""`--serializer TOPIC=HOW`: what a command shows the values of a topic with."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Iterable
+from typing import Any, Final
+
+from ..clients.serializers import Schemas, Serializer, serializer_for
+from ..errors import InvalidArgument
+
+_FORMS: Final = "json, utf8, msgpack, avro:SCHEMA.avsc, protobuf:MODULE:CLASS, or MODULE:NAME of your own"
+
+
+def add_serializers(parser: argparse.ArgumentParser) -> None:
+    """The option, as `args.serializer`."""
+    parser.add_argument(
+        "--serializer",
+        action="append",
+        default=[],
+        metavar="TOPIC=HOW",
+        help=f"show the values of a topic with {_FORMS}, an object with a method loads; may be repeated",
+    )
+
+
+def serializers(given: Iterable[str]) -> dict[str, Serializer[Any]]:
+    """The serializer of each topic that is given. Raises InvalidArgument; what a module raises.
+
+    Modules are looked for in the current directory first, as `embedlog work` does.
+    """
+    found = {}
+    for text in given:
+        topic, equals, how = text.partition("=")
+        if not (topic and equals and how):
+            raise InvalidArgument(f"--serializer {text!r}: write TOPIC=HOW, where HOW is {_FORMS}")
+        serializer = _serializer(how)
+        if serializer is not None:
+            found[topic] = serializer
+    return found
+
+
+def _serializer(how: str) -> Serializer[Any] | None:
+    name, _, rest = how.partition(":")
+    if name == "avro":
+        return serializer_for(None, "avro", Schemas(rest or None))
+    if name == "protobuf":
+        return serializer_for(_named(rest), "protobuf")
+    return serializer_for(None, _named(how) if rest else how)
+
+
+def _named(text: str) -> Any:
+    module_name, colon, name = text.partition(":")
+    if not (module_name and colon and name):
+        raise InvalidArgument(f"{text!r} names nothing: write module:name, such as shop.orders:Order")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        return getattr(importlib.import_module(module_name), name)
+    except (ModuleNotFoundError, AttributeError) as error:
+        raise InvalidArgument(f"there is no {text}: {error}") from error

@@ -1,0 +1,110 @@
+"""One record: everything about it, its bytes to download, and how a command or a program gets it."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Any, Final
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from ...config import MAX_INT64
+from ...errors import EmbedlogError
+from ...model import LOG_APPEND_TIME, Record
+from ..rendering import page, part
+from ..values import forms, view, visible
+
+_WHOLE: Final = 256 << 10  # characters of a value on its page
+_UNFOLDED: Final = 16 << 10  # under its row
+_MOST_HEADERS: Final = 200
+
+
+def routes() -> list[BaseRoute]:
+    return [
+        Route("/topics/{topic}/record", record, name="record"),
+        Route("/topics/{topic}/record/bytes", download, name="bytes"),
+    ]
+
+
+def record(request: Request) -> Response:
+    """The page of a record; with `part=yes`, what a row unfolds to."""
+    topic, partition, offset = _place(request)
+    site = request.app.state.site
+    found, problem = None, ""
+    try:
+        found = site.log.read_at(topic, partition, offset)
+        if found is None:
+            problem = f"offset {offset:,} has no record: compaction removed it, or it ended a transaction"
+    except EmbedlogError as error:
+        problem = str(error)
+    facts: dict[str, Any] = {"topic": topic, "partition": partition, "offset": offset, "record": found}
+    if found is not None:
+        most = _UNFOLDED if request.query_params.get("part") else _WHOLE
+        facts |= _facts(request, found, most)
+    if request.query_params.get("part"):
+        base = request.scope.get("root_path", "")
+        return Response(
+            part("record_part.html", base=base, problem=problem, is_part=True, **facts),
+            media_type="text/html",
+        )
+    return page(
+        request, "record.html", status=404 if found is None else 200, problem=problem, is_part=False, **facts
+    )
+
+
+def download(request: Request) -> Response:
+    """A record's value or key, byte for byte."""
+    topic, partition, offset = _place(request)
+    which = "key" if request.query_params.get("of") == "key" else "value"
+    found = request.app.state.site.log.read_at(topic, partition, offset)
+    data = getattr(found, which, None)
+    if data is None:
+        raise HTTPException(404, f"there is no {which}")
+    name = "".join(each if (each.isascii() and each.isalnum()) or each in "._-" else "_" for each in topic)
+    return Response(
+        data,
+        media_type="application/octet-stream",
+        headers={"Content-Disposition": f'attachment; filename="{name}-{partition}-{offset}.{which}"'},
+    )
+
+
+def _facts(request: Request, found: Record, most: int) -> dict[str, Any]:
+    site = request.app.state.site
+    serializer = site.serializers.get(found.topic)
+    offered = forms(found.value, serializer)
+    form = request.query_params.get("as", "")
+    form = form if form in offered else next(iter(offered), "")
+    where = [site.log.path, found.topic]
+    place = ["--partition", str(found.partition), "--from", str(found.offset), "--max-records", "1"]
+    return {
+        "forms": offered,
+        "form": form,
+        "value": view(found.value, form, serializer, most),
+        "key": view(found.key, next(iter(forms(found.key, None)), ""), None, most),
+        "headers": [
+            (visible(name[:1_000]), view(data, next(iter(forms(data, None)), ""), None, 1_000))
+            for name, data in found.headers[:_MOST_HEADERS]
+        ],
+        "more_headers": max(len(found.headers) - _MOST_HEADERS, 0),
+        "set_by": "log" if found.timestamp_type == LOG_APPEND_TIME else "producer",
+        "command": shlex.join(["embedlog", "cat", *where, *place, "--json"]),
+        "program": f"import embedlog\n\nwith embedlog.open({_opened(site.log.path)}) as log:\n"
+        f"    record = log.read_at({found.topic!r}, {found.partition}, {found.offset})",
+    }
+
+
+def _opened(path: str) -> str:
+    return repr(path) if "://" in path else f'{path!r}, mode="r"'
+
+
+def _place(request: Request) -> tuple[str, int, int]:
+    """Raises HTTPException."""
+    texts = [request.query_params.get(name, "") for name in ("partition", "offset")]
+    if not all(text.isascii() and text.isdigit() and len(text) < 20 for text in texts):
+        raise HTTPException(404, "There is no such record")
+    partition, offset = map(int, texts)
+    if partition > 1 << 30 or offset > MAX_INT64:
+        raise HTTPException(404, "There is no such record")
+    return request.path_params["topic"], partition, offset

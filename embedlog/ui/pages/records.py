@@ -1,0 +1,170 @@
+"""The records of a topic: a page of them, a live tail, a search."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+from typing import Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from ...errors import EmbedlogError, InvalidArgument
+from ...model import TopicPartition
+from ...validation import check_partition
+from ..places import Positions, clipped, link, offset_at, place, positions
+from ..query import Query
+from ..reading import MOST_PARTITIONS, Page, Row, Source, page_after, page_before
+from ..rendering import page, part
+from ..streaming import Search, Tail
+
+_TOGETHER: Final = 50
+
+
+def routes() -> list[BaseRoute]:
+    return [
+        Route("/topics/{topic}/records", records, name="records"),
+        Route("/topics/{topic}/records/live", live, name="live"),
+        Route("/topics/{topic}/records/search", search, name="search"),
+    ]
+
+
+def records(request: Request) -> Response:
+    """A page of records; with `search`, the frame that a search fills."""
+    asked = request.query_params
+    source, problem, found = None, "", Page([], {}, {}, [])
+    try:
+        source = _source(request)
+        if asked.get("search"):
+            _search(request, source)
+        else:
+            found = _page(request, source)
+    except EmbedlogError as error:
+        problem = str(error)
+    rows = found.rows if asked.get("order") == "oldest" else found.rows[::-1]
+    number = asked.get("partition", "")
+    return page(
+        request,
+        "records.html",
+        status=409 if source is None else 200,
+        topic=request.path_params["topic"],
+        source=source,
+        problem=problem,
+        problems=found.problems,
+        rows=rows,
+        order=asked.get("order", "newest"),
+        partition=number,
+        start=asked.get("from", ""),
+        to=asked.get("to", ""),
+        text=asked.get("search", "") if not problem else "",
+        written=asked.get("search", ""),
+        committed=asked.get("committed") == "yes",
+        older=link(found.low) if source and _has_older(source, found.low) else "",
+        newer=link(found.high) if source and _has_newer(source, found.high) else "",
+        begins="" if source is None or _has_newer(source, found.high) else link(found.high),
+        most=MOST_PARTITIONS,
+        command=_command(request, found),
+        query=str(asked),
+    )
+
+
+def live(request: Request) -> Response:
+    """Records as they come, from `at`, or from the end."""
+    given = request.headers.get("last-event-id") or request.query_params.get("at", "")
+
+    def begin() -> Tail:
+        return Tail(_source(request), positions(given) if given else {})
+
+    return request.app.state.site.streams.respond(request, begin, _drawer(request))  # type: ignore[no-any-return]
+
+
+def search(request: Request) -> Response:
+    """Records that match `search`, as they are found."""
+    return request.app.state.site.streams.respond(  # type: ignore[no-any-return]
+        request, lambda: _search(request, _source(request)), _drawer(request)
+    )
+
+
+def _source(request: Request) -> Source:
+    """What is asked for. Raises PartitionNotFound, InvalidArgument, what the backend raises."""
+    site, topic = request.app.state.site, request.path_params["topic"]
+    number = request.query_params.get("partition", "")
+    count = site.log.describe_topic(topic).partitions
+    edges = site.log.offsets(topic)
+    if number:
+        if not (number.isascii() and number.isdigit() and len(number) < 10):
+            raise InvalidArgument(f"{number[:20]!r} is no partition")
+        check_partition(topic, int(number), count)
+        edges = {int(number): edges[int(number)]}
+    elif count > MOST_PARTITIONS:
+        filled = [each for each in edges if edges[each].log_end_offset > edges[each].log_start_offset]
+        edges = {each: edges[each] for each in filled[:MOST_PARTITIONS]}
+    committed = request.query_params.get("committed") == "yes"
+    return Source(site.log.backend, topic, count, edges, committed, site.serializers.get(topic))
+
+
+def _page(request: Request, source: Source) -> Page:
+    asked = request.query_params
+    if before := asked.get("before"):
+        return page_before(source, positions(before), _TOGETHER)
+    if after := asked.get("after"):
+        return page_after(source, positions(after), _TOGETHER)
+    if start := asked.get("from"):
+        return page_after(source, _places(source, start), _TOGETHER)
+    if asked.get("order") == "oldest":
+        return page_after(source, _places(source, "earliest"), _TOGETHER)
+    return page_before(source, {}, _TOGETHER)
+
+
+def _search(request: Request, source: Source) -> Search:
+    asked = request.query_params
+    loads = source.serializer.loads if source.serializer is not None else None
+    given = request.headers.get("last-event-id") or asked.get("at", "")
+    backwards = asked.get("order") != "oldest"
+    starts = _places(source, asked.get("from") or "earliest")
+    ends = _places(source, asked.get("to") or "latest")
+    reached = positions(given) if given else {}
+    side = ends if backwards else starts
+    side |= {number: clipped(reached[number], source.edges[number]) for number in side.keys() & reached}
+    return Search(source, starts, ends, Query(asked.get("search", ""), loads), backwards=backwards)
+
+
+def _places(source: Source, text: str) -> dict[int, int]:
+    where = place(text)
+    if isinstance(where, int) and where >= 0 and len(source.edges) > 1:
+        raise InvalidArgument(f"{text} is an offset, which belongs to one partition: choose the partition")
+    return {
+        number: offset_at(source.backend, TopicPartition(source.topic, number), where, edges)
+        for number, edges in source.edges.items()
+    }
+
+
+def _drawer(request: Request) -> Callable[[list[Row]], str]:
+    base, topic = request.scope.get("root_path", ""), request.path_params["topic"]
+
+    def draw(rows: list[Row]) -> str:
+        return part("rows.html", rows=rows, base=base, topic=topic)
+
+    return draw
+
+
+def _has_older(source: Source, low: Positions) -> bool:
+    return any(offset > source.edges[number].log_start_offset for number, offset in low.items())
+
+
+def _has_newer(source: Source, high: Positions) -> bool:
+    return any(offset < source.edges[number].log_end_offset for number, offset in high.items())
+
+
+def _command(request: Request, found: Page) -> str:
+    """The command line that prints the page's records, if they are of one partition; else the topic's."""
+    site = request.app.state.site
+    words = ["embedlog", "cat", site.log.path, request.path_params["topic"]]
+    if len(found.low) == 1:
+        [number] = found.low
+        words += ["--partition", str(number), "--from", str(found.low[number])]
+        words += ["--to", str(found.high[number])]
+    if request.query_params.get("committed") == "yes":
+        words += ["--isolation-level", "read_committed"]
+    return shlex.join([*words, "--json"])
