@@ -1,30 +1,39 @@
-"""The broker for foreign clients: one `embedlog serve` process for the whole run."""
+"""The broker for foreign clients: an `embedlog serve` process."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 
-@pytest.fixture(scope="session")
-def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """ "host:port". At the end the broker exits cleanly and has logged no error."""
-    directory = tmp_path_factory.mktemp("served")
+@contextlib.contextmanager
+def served(directory: Path, *options: str) -> Iterator[dict[str, Any]]:
+    """What it says when it listens. At the end it exits cleanly and has logged no error."""
     with open(directory / "errors", "w+") as errors:
-        command = [sys.executable, "-m", "embedlog", "serve", str(directory / "log"), "--json", "--port", "0"]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True) as served:
-            assert served.stdout is not None
+        command = [sys.executable, "-m", "embedlog", "serve", str(directory / "log"), "--json", *options]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True) as process:
+            assert process.stdout is not None
             try:
-                yield json.loads(served.stdout.readline())["listening"]
+                yield json.loads(process.stdout.readline())
             finally:
-                served.send_signal(signal.SIGTERM)
-                served.communicate()
+                process.send_signal(signal.SIGTERM)
+                process.communicate()
         errors.seek(0)
         said = errors.read()
-    assert served.returncode == 0
+    assert process.returncode == 0
     assert "ERROR" not in said, said
+
+
+@pytest.fixture(scope="session")
+def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """ "host:port", one broker for the whole run."""
+    with served(tmp_path_factory.mktemp("served"), "--port", "0") as told:
+        yield told["listening"]

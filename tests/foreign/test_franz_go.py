@@ -1,4 +1,4 @@
-"""franz-go's own tests, of the version that franz-go/go.mod pins, against `embedlog serve`.
+"""franz-go's own tests, of the version that franz-go/go.mod pins, against `embedlog serve`, over TLS as well.
 
 They come from the Go module proxy and are copied to a temporary directory, since the module cache is
 read-only. Needs Go 1.26 or newer. Those that skip themselves stand here by name, with the reason.
@@ -11,22 +11,27 @@ import os
 import re
 import shutil
 import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from broker_process import served
+from certificates import Authority
 
 HERE = Path(__file__).parent
 HANGS_S = 1_200
 RECORDS = 20_000  # that each of the larger tests produces; franz-go's own number is 500,000
 
-NO_SASL = "SASL is not supported"
+LISTENERS = "PLAINTEXT://127.0.0.1:0,SSL://127.0.0.1:0,SASL_PLAINTEXT://127.0.0.1:0"
 
 SKIPPED = {
-    "TestSCRAMAuth": NO_SASL,
-    "TestSCRAMAuthBadCredentials": NO_SASL,
     "TestIssueProduceBrokerTooOldFailsRecords": "it wants a broker that refuses Produce before version 3",
 }
 """These skip themselves, by what the broker says that it has."""
+
+NOT_OVER_TLS = "TestIssue769"
+"""It has a dialer of its own, which franz-go takes no TLS beside."""
 
 PASS = {
     "TestGroupETL",
@@ -56,6 +61,8 @@ PASS = {
     "TestIssue434",
     "TestIssue523/roundrobin",
     "TestIssue523/sticky",
+    "TestSCRAMAuth",
+    "TestSCRAMAuthBadCredentials",
 }
 """Some of those that pass: here lest a filter or a new version lets them fall silent."""
 
@@ -78,18 +85,37 @@ def tests(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return package
 
 
+@pytest.fixture(scope="module")
+def environments(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, dict[str, str]]]:
+    """What tells franz-go's tests where the broker is, by the protocol of the listener."""
+    directory = tmp_path_factory.mktemp("secured")
+    authority = Authority(directory)
+    options = ("--set", f"listeners={LISTENERS}", "--set", f"ssl_keystore_location={authority.issue()}")
+    with served(directory, *options, "--set", "sasl_enabled_mechanisms=SCRAM-SHA-256") as told:
+        ports = dict(each.split("://") for each in told["listeners"])
+        add = ["users", "add", str(directory / "log"), "alice", "--password-file", "-"]
+        subprocess.run([sys.executable, "-m", "embedlog", *add], input="a secret\n", text=True, check=True)
+        scram = {"KGO_TEST_SCRAM": "alice:a secret", "KGO_TEST_SCRAM_SEEDS": ports["SASL_PLAINTEXT"]}
+        yield {
+            "PLAINTEXT": {"KGO_SEEDS": ports["PLAINTEXT"], **scram},
+            "SSL": {"KGO_SEEDS": ports["SSL"], "KGO_TEST_TLS": f"ca:{authority.file}", **scram},
+        }
+
+
 @pytest.mark.timeout(2 * HANGS_S)
-def test_franz_gos_own_tests(bootstrap: str, tests: Path) -> None:
+@pytest.mark.parametrize("protocol", ["PLAINTEXT", "SSL"])
+def test_franz_gos_own_tests(environments: dict[str, dict[str, str]], protocol: str, tests: Path) -> None:
     ran = subprocess.run(
         [
             "./kgo.test",
             "-test.v",
             f"-test.timeout={HANGS_S}s",
+            f"-test.skip={NOT_OVER_TLS if protocol == 'SSL' else ''}",
         ],
         cwd=tests,
         env={
             **os.environ,
-            "KGO_SEEDS": bootstrap,
+            **environments[protocol],
             "KGO_TEST_RF": "1",
             "KGO_TEST_RECORDS": str(RECORDS),
             "KGO_LOG_LEVEL": "error",

@@ -23,7 +23,7 @@ PAGES = (
     "/topics/clicks/partitions/0",
     "/topics/clicks/records",
     "/topics/clicks/records?partition=0&from=10",
-    "/topics/clicks/partitions/0/records/3",
+    "/topics/clicks/record?partition=0&offset=3",
 )
 
 
