@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 import struct
 import threading
 import warnings
@@ -22,6 +23,19 @@ import embedlog
 from embedlog import Log, StorageError
 from embedlog.codec import encode_batch, encode_control_batch
 from embedlog.errors import DirectoryError, InvalidArgument
+from embedlog.security.acl_store import DocumentAcls
+from embedlog.security.acls import (
+    Binding,
+    BindingFilter,
+    Operation,
+    PatternType,
+    Permission,
+    Resource,
+    ResourceType,
+    Rule,
+)
+from embedlog.security.scram import credential_of
+from embedlog.security.users import DocumentUsers
 from embedlog.store.backup import backup
 from embedlog.store.store import system_clock_ms
 from embedlog.store.verify import verify_log
@@ -296,6 +310,29 @@ def test_a_crash_of_the_original_cuts_no_byte_of_the_backup(path: Path, destinat
     assert files(destination) == grown
     name = os.path.join("t_0", "00000000000.kafka")
     assert grown[name][: len(before[name])] == before[name]
+
+
+@pytest.mark.parametrize("layout", [None, "kafka"])
+def test_a_copy_is_not_more_open_than_its_original(
+    tmp_path: Path, destination: Path, layout: str | None
+) -> None:
+    log = open_log(tmp_path / "log")
+    DocumentUsers(log.path).alter("alice", {"SCRAM-SHA-256": credential_of("SCRAM-SHA-256", "secret")})
+    binding = Binding(
+        Resource(ResourceType.TOPIC, "t", PatternType.LITERAL),
+        Rule("User:alice", "*", Operation.READ, Permission.ALLOW),
+    )
+    DocumentAcls(log.path).add([binding])
+    backup(store_of(log), str(destination), layout=layout)
+    assert DocumentAcls(str(destination)).bindings(BindingFilter()) == [binding]
+    assert (
+        DocumentUsers(str(destination))
+        .credentials("alice")["SCRAM-SHA-256"]
+        .matches("SCRAM-SHA-256", b"secret")
+    )
+    for name in ("acls.json", "users.json"):
+        assert stat.S_IMODE((destination / name).stat().st_mode) == 0o600
+    assert not (destination / "quotas.json").exists()
 
 
 # -- Kafka's layout ------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ import argparse
 import itertools
 import os
 import re
+import shlex
 import sys
 from collections.abc import Iterable, Sequence
 from datetime import datetime
@@ -144,6 +145,12 @@ def wire_settings(args: argparse.Namespace, target: str, flag: str = COMMAND_CON
     if given and flag == COMMAND_CONFIG:
         raise InvalidArgument(f"{COMMAND_CONFIG} is for brokers, and {target} is a directory")
     return {}
+
+
+def config_again(args: argparse.Namespace) -> str:
+    """What the next command over the wire needs, too; in the environment it stays."""
+    given = getattr(args, "command_config", None)
+    return f" {COMMAND_CONFIG} {shlex.quote(given)}" if given else ""
 
 
 def add_directory(parser: argparse.ArgumentParser, not_over_wire: str, **options: Any) -> None:

@@ -36,8 +36,9 @@ from ..errors import (
     ZooKeeperUnavailable,
 )
 from ..units import moment
-from .arguments import is_over_wire
+from .arguments import config_again, is_over_wire
 
+_HINT: Final = re.compile(r"(?m)^(embedlog .*://.*\S)(   )")  # a command over the wire, and what it does
 _MOST_NAMES: Final = 60  # characters of a list of known names
 _NOT_DONE: Final = (
     Located,
@@ -59,6 +60,10 @@ def exit_code(error: EmbedlogError) -> int:
 
 def explain(error: EmbedlogError, args: argparse.Namespace) -> str:
     """What to print for an error of a command."""
+    return _HINT.sub(lambda hint: f"{hint[1]}{config_again(args)}{hint[2]}", _explained(error, args))
+
+
+def _explained(error: EmbedlogError, args: argparse.Namespace) -> str:
     directory = getattr(args, "directory", "")
     if isinstance(error, DirectoryLocked):
         return _locked(error, args, directory)

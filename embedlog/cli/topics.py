@@ -17,6 +17,7 @@ from .arguments import (
     add_json,
     add_log,
     add_topic,
+    config_again,
     is_over_wire,
     positive,
     settings,
@@ -144,7 +145,9 @@ def _list(args: argparse.Namespace, ui: UI) -> int:
         )
         ui.table(columns, rows)
     elif not args.json:
-        ui.line(f"no topics yet; embedlog topics create {args.directory} NAME   makes one")
+        ui.line(
+            f"no topics yet; embedlog topics create {args.directory} NAME{config_again(args)}   makes one"
+        )
     return 0
 
 

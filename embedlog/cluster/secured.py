@@ -5,7 +5,7 @@
       client.properties    how the administrator's clients connect, with the password; mode 0600
 
 Everybody authenticates by SCRAM over TLS. `admin` may do everything, all others what ACLs allow them. What is
-there is kept; without client.properties the administrator gets another password.
+there is kept; without client.properties, or without the user, the administrator gets another password.
 """
 
 from __future__ import annotations
@@ -68,9 +68,11 @@ class Secured:
         self.client_file = os.path.join(self.path, CLIENT_FILE)
         self._certificates = Certificates(self.path, os.path.basename(directory))
         self._key = self._certificates.of_broker({*hosts, *_OWN_NAMES, *_names_of_machine()} - _EVERY_ADDRESS)
-        self.is_new = not os.path.exists(self.client_file)
+        users = DocumentUsers(directory)
+        # A log that was made anew beside its old DIR-security lacks the user.
+        self.is_new = not os.path.exists(self.client_file) or not users.credentials(ADMINISTRATOR)
         if self.is_new:
-            self._add_administrator(directory)
+            self._add_administrator(directory, users)
 
     def settings(
         self, host: str, port: int, advertised_host: str | None, advertised_port: int | None
@@ -87,9 +89,8 @@ class Secured:
             found["advertised_listeners"] = f"SASL_SSL://{address}"
         return found
 
-    def _add_administrator(self, directory: str) -> None:
+    def _add_administrator(self, directory: str, users: DocumentUsers) -> None:
         password = secrets.token_urlsafe(_PASSWORD_BYTES)
-        users = DocumentUsers(directory)
         users.alter(ADMINISTRATOR, {each: credential_of(each, password) for each in DIGESTS})
         text = _CLIENT.format(
             directory=directory,

@@ -4,7 +4,8 @@
 
 The set is a file, which is read again when it has changed, or an https address, which is fetched when it is
 older than its refresh period, and at most every `_FETCH_S` for a key that it lacks: tokens that anybody makes
-up cannot make this broker a burden to the issuer. If a fetch fails the keys that were there go on.
+up cannot make this broker a burden to the issuer. If a fetch fails the keys that were there go on, and they
+count while one lasts: an issuer that stalls holds up one thread, not those whose keys are known.
 
 Only asymmetric algorithms: with HS256 a public key would sign. Which one it is, the key's type decides too.
 
@@ -15,6 +16,7 @@ Source: RFC 7515, RFC 7517, RFC 7519, RFC 8725; KIP-768 (Kafka's BrokerJwtValida
 
 from __future__ import annotations
 
+import http.client
 import json
 import logging
 import os
@@ -85,7 +87,9 @@ class Jwks:
 
     def key(self, kid: str | None) -> _Key | None:
         """The key with this id, and its algorithms; without an id the only key. None if there is none."""
-        with self._lock:
+        if not self._lock.acquire(blocking=self._path is not None):
+            return self._find(kid)
+        try:
             now = self._clock()
             stale = (
                 self._path is not None or now - self._fetched >= self._refresh_s or self._find(kid) is None
@@ -96,11 +100,14 @@ class Jwks:
                 except (OSError, ValueError) as error:
                     logger.warning("the keys of OAUTHBEARER stay as they were: %s: %s", self._url, error)
             return self._find(kid)
+        finally:
+            self._lock.release()
 
     def _find(self, kid: str | None) -> _Key | None:
-        if kid is None and len(self._keys) == 1:
-            return next(iter(self._keys.values()))
-        return self._keys.get(kid)
+        keys = self._keys  # another thread may replace them
+        if kid is None and len(keys) == 1:
+            return next(iter(keys.values()))
+        return keys.get(kid)
 
     def _load(self) -> None:
         """Raises OSError, ValueError."""
@@ -180,8 +187,11 @@ class _OnlyHttps(urllib.request.HTTPRedirectHandler):
 def _fetch(url: str) -> bytes:
     """Raises OSError."""
     opener = urllib.request.build_opener(_OnlyHttps)
-    with opener.open(url, timeout=_TIMEOUT_S) as response:
-        return bytes(response.read(_MAX_BYTES + 1))
+    try:
+        with opener.open(url, timeout=_TIMEOUT_S) as response:
+            return bytes(response.read(_MAX_BYTES + 1))
+    except http.client.HTTPException as error:
+        raise OSError(f"not an answer of HTTP: {type(error).__name__}") from None
 
 
 def _parse(data: bytes) -> dict[str | None, _Key]:
@@ -202,12 +212,12 @@ def _parse(data: bytes) -> dict[str | None, _Key]:
             continue
         algorithms = _ALGORITHMS.get(str(each.get("kty")), frozenset())
         if "alg" in each:
-            algorithms &= {each["alg"]}
+            algorithms &= {str(each["alg"])}
         if not algorithms:
             continue  # a shared secret, or a key for something else
         try:
             keys[each.get("kid")] = library.PyJWK.from_dict(each).key, algorithms
-        except library.PyJWTError as error:
+        except (library.PyJWTError, TypeError, ValueError) as error:  # the id of another type, no point
             logger.warning("a key of OAUTHBEARER is left out: %s", error)
     if not keys:
         raise ValueError("the JWK set has no public key that checks signatures")

@@ -4,7 +4,8 @@
     2  For each partition, under its lifecycle lock (nothing is deleted or compacted meanwhile): hard-link the
        sealed segments, copy the active one up to the log end of step 1, and copy the files beside them;
        producer state is that of the same log end.
-    3  Write the catalog and a clean-shutdown note; fsync; rename the directory into place.
+    3  Copy who the users are and what they may do: a copy without its ACLs might be open to everyone.
+    4  Write the catalog and a clean-shutdown note; fsync; rename the directory into place.
 
 The copy is a log directory with a log id of its own. Sealed segments may share their blocks with the
 original, because neither log changes a sealed file: it is deleted or replaced as a whole. An export does the
@@ -13,6 +14,7 @@ same with the file names of the other layout.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from collections.abc import Callable, Collection
@@ -20,14 +22,17 @@ from collections.abc import Callable, Collection
 from ..errors import DirectoryError, StorageError
 from ..files.filesystem import FileSystem
 from ..files.names import (
+    ACLS_FILE,
     INDEX,
     LAYOUTS,
     LEADER_EPOCH_FILE,
     LOG_START_FILE,
+    QUOTAS_FILE,
     RECOVERY_POINT_FILE,
     SNAPSHOT,
     TIME_INDEX,
     TXN_INDEX,
+    USERS_FILE,
     Layout,
 )
 from ..model import TopicPartition
@@ -102,11 +107,18 @@ class _Copy:
         for partition in partitions:
             with partition.lifecycle.lifecycle_lock:
                 self._copy_partition(partition, *checkpoints[partition.name])
+        self._copy_rights()
         catalog.save_topics(topics)
         ends = {name: end.log_end_offset for name, end in self._ends.items()}
         write_offsets(self._fs, catalog.file(RECOVERY_POINT_FILE), ends)
         write_offsets(self._fs, catalog.file(LOG_START_FILE), self._starts)
         catalog.note_clean_shutdown(self._ends)
+
+    def _copy_rights(self) -> None:
+        for name in (ACLS_FILE, USERS_FILE, QUOTAS_FILE):
+            with contextlib.suppress(FileNotFoundError):  # a log without
+                data = self._fs.read_file(os.path.join(self._store.path, name))
+                self._fs.write_file(os.path.join(self._path, name), data, private=True)
 
     def _copy_partition(self, partition: Partition, end: int, producers: bytes | None) -> None:
         directory = os.path.join(self._path, self._layout.partition_directory(*partition.name))

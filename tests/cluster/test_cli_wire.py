@@ -334,6 +334,18 @@ def test_flush_is_refused_over_the_wire(wire: Run, broker: Broker) -> None:
     )
 
 
+def test_the_next_command_has_the_same_config(wire: Run, broker: Broker, tmp_path: Path) -> None:
+    (tmp_path / "client of.properties").write_text("security.protocol=PLAINTEXT\n")
+    given = ("--command-config", "client of.properties")
+    again = f"kafka://{broker.bootstrap_servers} clix --command-config 'client of.properties'"
+    assert f"embedlog topics create {again}   makes it\n" in wire("append", "clix", "/dev/null", *given).err
+    flush = wire("append", "clix", "/dev/null", "--flush", *given).err
+    assert "--config flush_messages=1 --command-config 'client of.properties'   has" in flush
+    broker.log.delete_topic("clicks")
+    broker.log.delete_topic("empty")
+    assert "NAME --command-config 'client of.properties'   makes one" in wire("topics", "list", *given).out
+
+
 def test_unknown_topics(wire: Run, broker: Broker) -> None:
     address = f"kafka://{broker.bootstrap_servers}"
     assert wire("append", "clix", "/dev/null") == (

@@ -24,6 +24,8 @@ from embedlog.errors import InvalidSetting
 from embedlog.security.oauthbearer import Jwks, JwtVerifier
 from embedlog.security.sasl import AuthenticationFailed
 
+_ZERO = "A" * 43  # 32 bytes
+
 
 @pytest.fixture
 def issuer(tmp_path: Path) -> Issuer:
@@ -149,6 +151,12 @@ def test_a_file_of_keys_is_read_again(issuer: Issuer) -> None:
         ('{"keys": [{"kty": "oct", "k": "c2VjcmV0", "kid": "one"}]}', "no public key"),
         ('{"keys": [{"kty": "RSA", "n": "x", "e": "y", "use": "enc"}]}', "no public key"),
         ('{"keys": [{"kty": "RSA", "kid": "one"}, 7]}', "no public key"),
+        ('{"keys": [{"kty": "RSA", "kid": "one", "alg": ["RS256"]}]}', "no public key"),
+        (
+            f'{{"keys": [{{"kty": "OKP", "crv": "Ed25519", "kid": ["one"], "x": "{_ZERO}"}}]}}',
+            "no public key",
+        ),
+        (f'{{"keys": [{{"kty": "EC", "crv": "P-256", "x": "{_ZERO}", "y": "{_ZERO}"}}]}}', "no public key"),
         ("[" * 100_000, "nested too deeply"),
         (" " * (2 << 20), "more than"),
     ],
@@ -171,10 +179,19 @@ class Keys(http.server.BaseHTTPRequestHandler):
 
     document = b""
     elsewhere = ""
+    garbage = b""
     asked = 0
+    stalls: threading.Event | None = None  # until it is set
+    stalled = threading.Event()
 
     def do_GET(self) -> None:
         type(self).asked += 1
+        if self.stalls is not None:
+            self.stalled.set()
+            self.stalls.wait()
+        if self.garbage:
+            self.wfile.write(self.garbage)
+            return
         self.send_response(302 if self.elsewhere else 200)
         if self.elsewhere:
             self.send_header("Location", self.elsewhere)
@@ -223,6 +240,49 @@ def test_keys_are_fetched_seldom(issuer: Issuer, keys: tuple[str, type[Keys]]) -
     handler.document = b"out of order"
     assert jwks.key("two") is not None  # the old ones go on
     assert handler.asked == 3
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"garbage\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\n" + b"x: y\r\n" * 1_000 + b"\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nff\r\nhalf",
+    ],
+    ids=["garbage", "too many headers", "half"],
+)
+def test_keys_go_on_beside_a_server_out_of_order(
+    issuer: Issuer, keys: tuple[str, type[Keys]], answer: bytes
+) -> None:
+    url, handler = keys
+    handler.document = issuer.jwks("one").encode()
+    now = 0.0
+    jwks = Jwks(url, 3_600, lambda: now)
+    handler.garbage = answer
+    now = 4_000.0
+    assert jwks.key("one") is not None
+    assert handler.asked == 2
+    assert Jwks(url, 3_600).key("one") is None  # a broker starts
+
+
+def test_known_keys_do_not_wait_for_a_server_that_stalls(
+    issuer: Issuer, keys: tuple[str, type[Keys]]
+) -> None:
+    url, handler = keys
+    handler.document = issuer.jwks("one").encode()
+    now = 0.0
+    jwks = Jwks(url, 3_600, lambda: now)
+    now = 4_000.0
+    handler.stalls, handler.stalled = threading.Event(), threading.Event()
+    fetching = threading.Thread(target=jwks.key, args=("made up",))
+    fetching.start()
+    try:
+        handler.stalled.wait()
+        assert jwks.key("one") is not None
+        assert fetching.is_alive()
+    finally:
+        handler.stalls.set()
+        fetching.join()
 
 
 def test_a_redirection_leaves_no_https(issuer: Issuer, keys: tuple[str, type[Keys]]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import stat
@@ -503,6 +504,14 @@ def test_a_lost_file_gets_another_password(serve: Callable[..., Served], tmp_pat
         embedlog.open(
             f"kafka://localhost:{served.facts['port']}", client_config=str(tmp_path / "old.properties")
         )
+
+
+def test_a_new_log_beside_old_certificates_has_its_administrator(
+    serve: Callable[..., Served], tmp_path: Path
+) -> None:
+    assert serve("--secure", "--json").end()[0] == 0
+    shutil.rmtree(tmp_path / "data")
+    assert topics_at(serve("--secure", "--json")) == ["t"]
 
 
 def test_other_machines_may_come(serve: Callable[..., Served], tmp_path: Path) -> None:
