@@ -68,7 +68,7 @@ Finish = Callable[[Step | EmbedlogError], Any]
 class Conversation:
     """A connection's authentication: `connection.authentication`."""
 
-    __slots__ = ("failed", "mechanism", "name", "raw", "session")
+    __slots__ = ("asked_at", "failed", "mechanism", "name", "raw", "session")
 
     def __init__(self) -> None:
         self.mechanism: Mechanism | None = None  # while tokens are expected
@@ -76,6 +76,7 @@ class Conversation:
         self.name = ""  # of the mechanism that it authenticated with
         self.session: Principal | None = None
         self.failed = False
+        self.asked_at = 0.0  # when the last token came, of time.monotonic; 0: none has
 
 
 class Authenticator:
@@ -141,7 +142,8 @@ class Authenticator:
 
         Raises CloseConnection if too many wait already.
         """
-        mechanism = conversation(connection).mechanism
+        state = conversation(connection)
+        mechanism, state.asked_at = state.mechanism, time.monotonic()
         assert mechanism is not None
         if len(token) > _MAX_TOKEN:
             return finish(AuthenticationFailed("The token is too long", f"a token of {len(token):,} bytes"))
@@ -180,13 +182,17 @@ class Authenticator:
             limits.append(max(step.expires_ms - int(time.time() * 1000), 1))
         lifetime_ms = min(limits, default=0)
         state.name, state.mechanism, state.session = state.mechanism.name, None, principal
+        state.asked_at = 0.0
         ends = time.monotonic() + lifetime_ms / 1000 if limits else float("inf")
         self.succeeded += 1
         connection.authenticated(principal, ends)
         return lifetime_ms
 
     def fail(self, connection: Connection, error: EmbedlogError, response: Any = None) -> Future[Any]:
-        """Answer after the pause, and close; without a response, only close. Nothing of it is a secret."""
+        """Answer after the pause, and close; without a response, only close. Nothing of it is a secret.
+
+        The pause begins with the token: how long the check took, which differs between users, is not seen.
+        """
         state = conversation(connection)
         state.failed, state.mechanism = True, None
         self.failed += 1
@@ -203,7 +209,9 @@ class Authenticator:
                     connection.end()
                     answer.set_result(response)
 
-        connection.loop.call_later(self._settings.connection_failed_authentication_delay_ms / 1000, complete)
+        pause_s = self._settings.connection_failed_authentication_delay_ms / 1000
+        took_s = time.monotonic() - state.asked_at if state.asked_at else 0.0
+        connection.loop.call_later(max(pause_s - took_s, 0.0), complete)
         return answer
 
     def _raw_token(self, connection: Connection, state: Conversation, token: bytes) -> EncodedResponse:
