@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import embedlog
+from embedlog import Record
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -98,3 +101,43 @@ def test_figures_are_kept_up_to_date(
         assert row.locator("td").nth(1).inner_text() == "0"
         log.append_many("clicks", [b"1"] * 1_234)
         row.get_by_text("1,234").wait_for()
+
+
+PICTURES = {"ui-topics": "/", "ui-topic": "/topics/clicks", "ui-records": "/topics/clicks/records"}
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_pictures(
+    path: Path, serve: Callable[..., str], visit: Callable[..., Page], tmp_path: Path, theme: str
+) -> None:
+    """The pictures of the documentation, written there if EMBEDLOG_PICTURES=docs/images says so."""
+    hour_ms = 3_600_000
+    with embedlog.open(path) as log:
+        for name, partitions, keep_ms, most in (
+            ("clicks", 4, 168 * hour_ms, 900),
+            ("orders", 2, -1, 120),
+            ("payments", 2, -1, 60),
+        ):
+            log.create_topic(name, partitions, retention_ms=keep_ms)
+            for hour in range(48):
+                began_ms = 1_790_000_000_000 + hour * hour_ms
+                count = int(most * (0.55 + 0.45 * math.sin(hour / 3.8))) + hour % 5 * most // 20
+                records = [
+                    Record(
+                        timestamp_ms=began_ms + number * 1_000,
+                        key=b"user-%d" % (number * 7 % 90),
+                        value=b'{"page": "/item/%d", "ms": %d}' % (number * 13 % 40, number * 37 % 900),
+                    )
+                    for number in range(count)
+                ]
+                log.append_many(name, records)
+        with log.consumer("clicks", group="billing") as consumer:
+            next(iter(consumer))
+            consumer.commit()
+    page = visit(serve(path), theme=theme)
+    into = Path(os.environ.get("EMBEDLOG_PICTURES", tmp_path))
+    for name, where in PICTURES.items():
+        page.goto(where)
+        page.evaluate("document.querySelector('.where').textContent = './data'")
+        page.screenshot(path=into / f"{name}-{theme}.png")
+        assert (into / f"{name}-{theme}.png").stat().st_size > 10_000
