@@ -22,7 +22,7 @@ from starlette.staticfiles import StaticFiles
 from ..errors import EmbedlogError
 from ..store.read_only_store import ReadOnlyStore
 from .guard import Guard, Refused
-from .pages import overview, record, records, topic
+from .pages import groups, overview, record, records, topic
 from .rendering import page
 from .sampler import Sampler
 from .streaming import Streams
@@ -86,6 +86,7 @@ def application(
         routes=[
             *overview.routes(),
             *topic.routes(),
+            *groups.routes(),
             *record.routes(),
             *records.routes(),
             Mount("/static", StaticFiles(directory=_STATIC), name="static"),

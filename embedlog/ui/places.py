@@ -14,14 +14,13 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from ..clients.reader import time_ms
+from ..clients.reader import Where, time_ms
 from ..errors import InvalidArgument, shown
 from ..model import PartitionOffsets, TopicPartition
 
 if TYPE_CHECKING:
     from ..backends.port import Backend
 
-Place: TypeAlias = str | int | datetime
 Positions: TypeAlias = Mapping[int, int]
 
 _SPAN: Final = re.compile(r"-(\d{1,9})(s|m|h|d|w)", re.ASCII)
@@ -31,11 +30,11 @@ _POSITIONS: Final = re.compile(r"\d{1,9}:\d{1,19}(\.\d{1,9}:\d{1,19})*", re.ASCI
 _MOST_CHARACTERS: Final = 8_000
 
 
-def place(text: str) -> Place:
+def place(text: str) -> Where:
     """What a visitor wrote. Raises InvalidArgument."""
     text = text.strip()
     if text in ("earliest", "latest"):
-        return text
+        return "earliest" if text == "earliest" else "latest"
     try:
         if span := _SPAN.fullmatch(text):
             return datetime.now(UTC) - timedelta(seconds=int(span[1]) * _SECONDS[span[2]])
@@ -49,7 +48,7 @@ def place(text: str) -> Place:
         ) from None
 
 
-def offset_at(backend: Backend, tp: TopicPartition, where: Place, edges: PartitionOffsets) -> int:
+def offset_at(backend: Backend, tp: TopicPartition, where: Where, edges: PartitionOffsets) -> int:
     """The offset of a place in a partition; within its edges. Raises what the backend raises."""
     if isinstance(where, datetime):
         found = backend.offset_for_time(tp.topic, tp.partition, time_ms(where))

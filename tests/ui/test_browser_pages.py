@@ -27,6 +27,9 @@ PAGES = (
     "/topics/clicks/records",
     "/topics/clicks/records?partition=0&from=10",
     "/topics/clicks/record?partition=0&offset=3",
+    "/groups",
+    "/group?name=billing",
+    "/group/reset?name=billing&to=earliest",
 )
 
 
@@ -41,7 +44,7 @@ def address(path: Path, serve: Callable[..., str]) -> str:
         with log.consumer("clicks", group="billing") as consumer:
             next(iter(consumer))
             consumer.commit()
-    return serve(path)
+    return serve(path, "--writable")
 
 
 def found_by_axe(page: Page) -> list[str]:
