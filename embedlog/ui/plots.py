@@ -10,6 +10,7 @@ from markupsafe import Markup, escape
 _WIDTH: Final = 640
 _HEIGHT: Final = 120
 _GAP: Final = 1.0
+_SIZES: Final = {"spark": (120, 28), "plot": (_WIDTH, _HEIGHT)}
 
 
 def bars(values: Sequence[float], labels: Sequence[str], title: str) -> Markup:
@@ -34,10 +35,14 @@ def bars(values: Sequence[float], labels: Sequence[str], title: str) -> Markup:
     return _svg(_WIDTH, _HEIGHT, "plot", title, "".join(drawn))
 
 
-def line(values: Sequence[float], title: str, *, width: int = 120, height: int = 28) -> Markup:
-    """A small line through the values, from left to right, with the area under it."""
+def line(values: Sequence[float], title: str, *, kind: str = "spark") -> Markup:
+    """A line through the values, from left to right, with the area under it.
+
+    kind: "spark", as small as a word, or "plot", as wide as the page.
+    """
+    width, height = _SIZES[kind]
     if len(values) < 2:
-        return _svg(width, height, "spark", title, "")
+        return _svg(width, height, kind, title, "")
     top = max(values) or 1.0
     step = width / (len(values) - 1)
     points = " ".join(
@@ -45,7 +50,7 @@ def line(values: Sequence[float], title: str, *, width: int = 120, height: int =
         for number, value in enumerate(values)
     )
     area = f'<polygon class="area" points="0,{height} {points} {width},{height}"/>'
-    return _svg(width, height, "spark", title, f'{area}<polyline class="line" points="{points}"/>')
+    return _svg(width, height, kind, title, f'{area}<polyline class="line" points="{points}"/>')
 
 
 def _svg(width: int, height: int, kind: str, title: str, inside: str) -> Markup:

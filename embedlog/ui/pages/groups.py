@@ -88,7 +88,7 @@ def preview(request: Request) -> Response:
         request,
         "group_reset.html",
         name=chosen.name,
-        to=to.isoformat() if isinstance(to, datetime) else to,
+        to=to.isoformat(" ", "seconds") if isinstance(to, datetime) else to,
         topic=given.get("topic", ""),
         partition=given.get("partition", ""),
         changes=list(changes.items())[:_TOGETHER],
@@ -150,7 +150,7 @@ def _spark(each: GroupSample) -> str:
 
 
 def _lags(sampled: GroupSample | None) -> str:
-    if sampled is None:
+    if sampled is None or len(sampled.lags) < 2:
         return ""
     title = "records behind, since this page began, for up to a quarter of an hour"
-    return plots.line(sampled.lags, title, width=640, height=80)
+    return plots.line(sampled.lags, title, kind="plot")
