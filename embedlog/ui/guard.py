@@ -21,6 +21,7 @@ from typing import Final
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -134,6 +135,12 @@ async def form(request: Request) -> dict[str, str]:
     if not hmac.compare_digest(given.encode(), request.state.csrf.encode()):
         raise Refused("the form is not of this page, or older than it: load the page again")
     return {name: values[-1] for name, values in fields.items()}
+
+
+def check_writable(request: Request) -> None:
+    """Raises HTTPException on a page that changes nothing."""
+    if not request.app.state.site.writable:
+        raise HTTPException(403, "This page changes nothing: start it with --writable")
 
 
 class Refused(Exception):

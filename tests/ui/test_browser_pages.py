@@ -30,6 +30,8 @@ PAGES = (
     "/groups",
     "/group?name=billing",
     "/group/reset?name=billing&to=earliest",
+    "/queues",
+    "/queue?topic=jobs&group=default",
 )
 
 
@@ -39,6 +41,12 @@ def address(path: Path, serve: Callable[..., str]) -> str:
     with embedlog.open(path) as log:
         log.create_topic("clicks", 2, retention_ms=86_400_000)
         log.create_topic("empty")
+        log.create_topic("jobs")
+        log.append_many("jobs", [b"1", b"2", b"3"])
+        with log.queue("jobs") as queue:
+            job = queue.take(10_000)
+            assert job is not None
+            job.reject("no such customer")
         for number in range(100):
             log.append("clicks", b'{"user": %d}' % number, key=b"%d" % number)
         with log.consumer("clicks", group="billing") as consumer:

@@ -9,7 +9,6 @@ from typing import Final
 from urllib.parse import urlencode
 
 from starlette.concurrency import run_in_threadpool
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
@@ -19,7 +18,7 @@ from ...clients.reader import Where
 from ...errors import InvalidArgument, shown
 from ...model import TopicPartition
 from .. import plots
-from ..guard import form
+from ..guard import check_writable, form
 from ..places import place
 from ..rendering import page
 from ..sampler import GroupSample
@@ -79,7 +78,7 @@ def group(request: Request) -> Response:
 def preview(request: Request) -> Response:
     """What a reset would do. Raises what it raises."""
     site = request.app.state.site
-    _check_writable(request)
+    check_writable(request)
     given = request.query_params
     to = place(given.get("to", ""))
     chosen: ConsumerGroup = site.log.group(given.get("name", ""))
@@ -98,7 +97,7 @@ def preview(request: Request) -> Response:
 
 async def reset(request: Request) -> Response:
     """Do what the preview has shown."""
-    _check_writable(request)
+    check_writable(request)
     given = await form(request)
 
     def work() -> str:
@@ -114,7 +113,7 @@ async def reset(request: Request) -> Response:
 
 async def delete(request: Request) -> Response:
     """Delete a group and its offsets."""
-    _check_writable(request)
+    check_writable(request)
     given = await form(request)
     name = given.get("name", "")
     if given.get("confirm") != name:
@@ -133,11 +132,6 @@ def _reset(
     return chosen.reset(
         topic or None, to=to, partitions=int(partition) if partition else None, dry_run=dry_run
     )
-
-
-def _check_writable(request: Request) -> None:
-    if not request.app.state.site.writable:
-        raise HTTPException(403, "This page changes nothing: start it with --writable")
 
 
 def _see_other(request: Request, where: str, **query: str) -> Response:

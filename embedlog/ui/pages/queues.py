@@ -1,0 +1,139 @@
+"""Work queues: what waits, is locked, delayed or dead; with --writable, dead letters are sent again."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple
+from urllib.parse import urlencode
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import BaseRoute, Route
+
+from ...clients.queue_admin import (
+    REDRIVE_GROUP,
+    dead_letter_topic,
+    describe_queues,
+    redrive,
+    unfinished_jobs,
+)
+from ...errors import GroupNotFound, InvalidArgument, UnsupportedByBackend
+from ...log import Log
+from ...model import Record
+from ..guard import check_writable, form
+from ..rendering import page
+from ..values import Shown, preview, visible
+
+logger = logging.getLogger(__name__)
+
+_TOGETHER: Final = 100  # queues, partitions, jobs or dead letters on a page
+_MOST_REDRIVEN: Final = 10_000  # by one click
+
+
+class DeadLetter(NamedTuple):
+    """A dead letter: where it is, where it was, who rejected it and why."""
+
+    partition: int
+    offset: int
+    timestamp_ms: int
+    group: str
+    deliveries: str
+    error: str
+    value: Shown
+
+
+def routes() -> list[BaseRoute]:
+    return [
+        Route("/queues", queues, name="queues"),
+        Route("/queue", queue, name="queue"),
+        Route("/queue/redrive", send_again, methods=["POST"]),
+    ]
+
+
+def queues(request: Request) -> Response:
+    """All queues. Brokers tell nothing of them."""
+    found, problem = [], ""
+    try:
+        found = describe_queues(request.app.state.site.log.backend)
+    except UnsupportedByBackend as error:
+        problem = str(error)
+    return page(
+        request,
+        "queues.html",
+        queues=found[:_TOGETHER],
+        found=len(found),
+        problem=problem,
+        together=_TOGETHER,
+    )
+
+
+def queue(request: Request) -> Response:
+    """A queue, its first unfinished jobs, its dead letters. Raises GroupNotFound, TopicNotFound."""
+    site = request.app.state.site
+    topic, group = request.query_params.get("topic", ""), request.query_params.get("group", "")
+    (described,) = describe_queues(site.log.backend, topic, group)
+    serializer = site.serializers.get(topic)
+    jobs = itertools.islice(unfinished_jobs(site.log.backend, topic, group), _TOGETHER)
+    letters = itertools.islice(_dead_letters(site, topic), _TOGETHER) if described.dead else iter(())
+    return page(
+        request,
+        "queue.html",
+        topic=topic,
+        group=group,
+        queue=described,
+        partitions=described.group.partitions[:_TOGETHER],
+        jobs=[(job, preview(job.record.value, serializer)) for job in jobs],
+        letters=list(letters),
+        dead_topic=dead_letter_topic(topic),
+        most=_MOST_REDRIVEN,
+        together=_TOGETHER,
+    )
+
+
+async def send_again(request: Request) -> Response:
+    """Send dead letters again: one, or all of them up to a number."""
+    check_writable(request)
+    given = await form(request)
+    topic, group = given.get("topic", ""), given.get("group", "")
+    chosen = None if given.get("which") == "all" else {_place(given.get("which", ""))}
+    log: Log = request.app.state.site.log
+
+    def work() -> None:
+        sent = redrive(log.backend, dead_letter_topic(topic), chosen=chosen)
+        for each in itertools.islice(sent, _MOST_REDRIVEN):
+            logger.info("dead letter %d:%d of %s was sent again: %s", *each[:2], topic, each)
+
+    await run_in_threadpool(work)
+    base = request.scope.get("root_path", "")
+    return RedirectResponse(f"{base}/queue?{urlencode({'topic': topic, 'group': group})}", 303)
+
+
+def _dead_letters(site: Any, topic: str) -> Iterator[DeadLetter]:
+    """Those that were not sent again."""
+    name = dead_letter_topic(topic)
+    records: Iterator[Record]
+    try:
+        records = (job.record for job in unfinished_jobs(site.log.backend, name, REDRIVE_GROUP))
+    except GroupNotFound:  # none was sent again yet
+        records = site.log.read(name)
+    for record in records:
+        headers = {key: visible((value or b"").decode(errors="replace")) for key, value in record.headers}
+        yield DeadLetter(
+            record.partition,
+            record.offset,
+            record.timestamp_ms,
+            headers.get("embedlog.group", ""),
+            headers.get("embedlog.deliveries", ""),
+            headers.get("embedlog.error", ""),
+            preview(record.value, site.serializers.get(topic)),
+        )
+
+
+def _place(text: str) -> tuple[int, int]:
+    partition, _, offset = text.partition(":")
+    if not all(each.isascii() and each.isdigit() and len(each) < 20 for each in (partition, offset)):
+        raise InvalidArgument("say which dead letter: its partition and its offset")
+    return int(partition), int(offset)

@@ -1,0 +1,95 @@
+"""The pages of work queues, and dead letters that are sent again."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from starlette.testclient import TestClient
+
+import embedlog
+from embedlog import Log
+from embedlog.clients.queue_admin import describe_queues
+from embedlog.cluster import Broker
+from embedlog.ui import application
+
+HOSTILE = "<script>alert(1)</script>"
+
+
+@pytest.fixture
+def log(path: Path) -> Iterator[Log]:
+    """Of five jobs two are dead letters, one is locked, and two wait."""
+    with embedlog.open(path) as log:
+        log.create_topic("jobs")
+        log.append_many("jobs", [b'{"n": %d, "html": "<b>"}' % number for number in range(5)])
+        with log.queue("jobs", lock_ms=60_000) as queue:
+            jobs = [job for _ in range(3) if (job := queue.take(10_000)) is not None]
+            for job in jobs[:2]:
+                job.reject(HOSTILE)
+            yield log
+            jobs[2].accept()
+
+
+@pytest.fixture
+def visitor(log: Log) -> Iterator[TestClient]:
+    with TestClient(application(log, writable=True), follow_redirects=False) as client:
+        yield client
+
+
+def csrf_of(visitor: TestClient) -> str:
+    return visitor.get("/").text.partition('data-csrf="')[2].partition('"')[0]
+
+
+def dead(log: Log) -> int | None:
+    (queue,) = describe_queues(log.backend)
+    return queue.dead
+
+
+def test_a_queue(visitor: TestClient) -> None:
+    assert 'href="/queue?topic=jobs&amp;group=default"' in visitor.get("/queues").text
+    page = visitor.get("/queue?topic=jobs&group=default").text
+    for figure in ("<b>1</b><span>locked", "<b>2</b><span>dead letters"):
+        assert figure in page
+    assert HOSTILE not in page
+    assert "<b>&#34;" not in page
+    assert page.count("&lt;script&gt;alert(1)&lt;/script&gt;") == 2
+    assert visitor.get("/queue?topic=jobs&group=none").status_code == 409
+    assert visitor.get("/queue").status_code == 409
+
+
+def test_dead_letters_are_sent_again(log: Log, visitor: TestClient, caplog: pytest.LogCaptureFixture) -> None:
+    fields = {"csrf": csrf_of(visitor), "topic": "jobs", "group": "default"}
+    for wrong in ("", "0", "0:", "x:1", "-1:0", "9:" + "9" * 30):
+        assert visitor.post("/queue/redrive", data={**fields, "which": wrong}).status_code == 409
+    assert visitor.post("/queue/redrive", data={**fields, "csrf": "x", "which": "all"}).status_code == 409
+    assert dead(log) == 2
+    with caplog.at_level(logging.INFO):
+        assert visitor.post("/queue/redrive", data={**fields, "which": "0:1"}).status_code == 303
+    assert dead(log) == 1
+    assert "dead letter 0:1 of jobs was sent again" in caplog.text
+    page = visitor.get("/queue?topic=jobs&group=default").text
+    assert page.count("&lt;script&gt;alert(1)&lt;/script&gt;") == 1
+    assert visitor.post("/queue/redrive", data={**fields, "which": "all"}).status_code == 303
+    assert dead(log) == 0
+    assert log.offsets("jobs")[0].log_end_offset == 7
+
+
+def test_a_page_that_changes_nothing(log: Log) -> None:
+    with TestClient(application(log)) as visitor:
+        assert "again" not in visitor.get("/queue?topic=jobs&group=default").text
+        fields = {"csrf": csrf_of(visitor), "topic": "jobs", "group": "default", "which": "all"}
+        assert visitor.post("/queue/redrive", data=fields).status_code == 403
+    assert dead(log) == 2
+
+
+def test_brokers_tell_nothing_of_queues(path: Path) -> None:
+    with (
+        Broker(path, port=0) as broker,
+        embedlog.open(f"kafka://{broker.bootstrap_servers}") as log,
+        TestClient(application(log)) as visitor,
+    ):
+        page = visitor.get("/queues")
+        assert page.status_code == 200
+        assert "over the wire" in page.text
