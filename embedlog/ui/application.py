@@ -22,7 +22,7 @@ from starlette.staticfiles import StaticFiles
 from ..errors import EmbedlogError
 from ..store.read_only_store import ReadOnlyStore
 from .guard import Guard, Refused
-from .pages import groups, overview, queues, record, records, topic
+from .pages import groups, overview, queues, record, records, topic, transactions
 from .rendering import page
 from .sampler import Sampler
 from .streaming import Streams
@@ -88,6 +88,7 @@ def application(
             *topic.routes(),
             *groups.routes(),
             *queues.routes(),
+            *transactions.routes(),
             *record.routes(),
             *records.routes(),
             Mount("/static", StaticFiles(directory=_STATIC), name="static"),

@@ -32,6 +32,7 @@ PAGES = (
     "/group/reset?name=billing&to=earliest",
     "/queues",
     "/queue?topic=jobs&group=default",
+    "/transactions",
 )
 
 
@@ -43,6 +44,8 @@ def address(path: Path, serve: Callable[..., str]) -> str:
         log.create_topic("empty")
         log.create_topic("jobs")
         log.append_many("jobs", [b"1", b"2", b"3"])
+        with log.transaction("loader") as transaction:
+            transaction.append("jobs", b"4")
         with log.queue("jobs") as queue:
             job = queue.take(10_000)
             assert job is not None
