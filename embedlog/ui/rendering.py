@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from ..units import counted, duration, iso, moment, size
+from .values import visible
 
 _THEMES: Final = ("light", "dark")
 
@@ -22,6 +23,12 @@ def _number(value: float) -> str:
 def _field(timestamp_ms: int) -> str:
     """A time as a form's field has it, to the second; empty if there is none."""
     return moment(timestamp_ms).replace(" ", "T") if timestamp_ms >= 0 else ""
+
+
+def _name(text: str, most: int = 80) -> str:
+    """A name that somebody chose, in a line: shortened, and with what would turn text around as escapes."""
+    shown = visible(text[: most + 1])
+    return shown if len(text) <= most else f"{shown[:most]}…"
 
 
 _ENVIRONMENT: Final = jinja2.Environment(
@@ -37,6 +44,7 @@ _FILTERS: Final[dict[str, Callable[..., str]]] = {
     "field": _field,
     "iso": iso,
     "moment": moment,
+    "name": _name,
     "number": _number,
     "size": size,
 }

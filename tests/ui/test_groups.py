@@ -13,7 +13,7 @@ import embedlog
 from embedlog import Log
 from embedlog.ui import application
 
-HOSTILE = "<script>alert(1)</script> ü/?&#"
+HOSTILE = "<script>alert(1)</script> ü/?&#\u202e"
 
 
 @pytest.fixture
@@ -44,6 +44,8 @@ def test_groups_are_listed(visitor: TestClient) -> None:
     assert "billing" in page
     assert "<script>alert" not in page
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
+    assert "\\u202e" in page
+    assert "\u202e" not in page
     assert "billing" not in visitor.get("/groups?search=SCRIPT").text
     assert "No group has" in visitor.get("/groups?search=%3Cb%3E").text
 

@@ -69,6 +69,7 @@ def test_dead_letters_are_sent_again(log: Log, visitor: TestClient, caplog: pyte
         assert visitor.post("/queue/redrive", data={**fields, "which": "0:1"}).status_code == 303
     assert dead(log) == 1
     assert "dead letter 0:1 of jobs was sent again" in caplog.text
+    assert visitor.post("/queue/redrive", data={**fields, "which": "0:1"}).status_code == 409
     page = visitor.get("/queue?topic=jobs&group=default").text
     assert page.count("&lt;script&gt;alert(1)&lt;/script&gt;") == 1
     assert visitor.post("/queue/redrive", data={**fields, "which": "all"}).status_code == 303

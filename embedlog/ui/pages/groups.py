@@ -140,7 +140,7 @@ def _see_other(request: Request, where: str, **query: str) -> Response:
 
 
 def _spark(each: GroupSample) -> str:
-    return plots.line(each.lags[-60:], f"records that {each.described.group} is behind, the last two minutes")
+    return plots.line(each.lags[-60:], "records behind, the last two minutes")
 
 
 def _lags(sampled: GroupSample | None) -> str:

@@ -25,12 +25,13 @@ from ...log import Log
 from ...model import Record
 from ..guard import check_writable, form
 from ..rendering import page
-from ..values import Shown, preview, visible
+from ..values import Shown, preview
 
 logger = logging.getLogger(__name__)
 
 _TOGETHER: Final = 100  # queues, partitions, jobs or dead letters on a page
 _MOST_REDRIVEN: Final = 10_000  # by one click
+_LONGEST: Final = 500  # bytes of a header
 
 
 class DeadLetter(NamedTuple):
@@ -39,6 +40,7 @@ class DeadLetter(NamedTuple):
     partition: int
     offset: int
     timestamp_ms: int
+    origin: str
     group: str
     deliveries: str
     error: str
@@ -102,9 +104,14 @@ async def send_again(request: Request) -> Response:
     log: Log = request.app.state.site.log
 
     def work() -> None:
-        sent = redrive(log.backend, dead_letter_topic(topic), chosen=chosen)
-        for each in itertools.islice(sent, _MOST_REDRIVEN):
+        sent = 0
+        for each in itertools.islice(
+            redrive(log.backend, dead_letter_topic(topic), chosen=chosen), _MOST_REDRIVEN
+        ):
             logger.info("dead letter %d:%d of %s was sent again: %s", *each[:2], topic, each)
+            sent += 1
+        if chosen is not None and not sent:
+            raise InvalidArgument(f"there is no dead letter {given['which']}: it was sent again, or deleted")
 
     await run_in_threadpool(work)
     base = request.scope.get("root_path", "")
@@ -120,14 +127,19 @@ def _dead_letters(site: Any, topic: str) -> Iterator[DeadLetter]:
     except GroupNotFound:  # none was sent again yet
         records = site.log.read(name)
     for record in records:
-        headers = {key: visible((value or b"").decode(errors="replace")) for key, value in record.headers}
+        headers = dict(record.headers)
+
+        def told(key: str, headers: dict[str, bytes | None] = headers) -> str:
+            return (headers.get(f"embedlog.{key}") or b"")[:_LONGEST].decode(errors="replace")
+
         yield DeadLetter(
             record.partition,
             record.offset,
             record.timestamp_ms,
-            headers.get("embedlog.group", ""),
-            headers.get("embedlog.deliveries", ""),
-            headers.get("embedlog.error", ""),
+            f"{told('origin_topic')} {told('origin_partition')}, {told('origin_offset')}",
+            told("group"),
+            told("deliveries"),
+            told("error"),
             preview(record.value, site.serializers.get(topic)),
         )
 
