@@ -42,6 +42,7 @@ COMMANDS: Final = {
     "queue": "queue",
     "transactions": "transactions",
     "stats": "stats",
+    "top": "top",
     "dump": "dump",
     "verify": "check",
     "repair": "check",
