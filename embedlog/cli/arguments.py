@@ -14,9 +14,9 @@ import re
 import shlex
 import sys
 from collections.abc import Iterable, Sequence
-from datetime import datetime
 from typing import Any, Final, Never
 
+from ..clients.places import RELATIVE, Place, place
 from ..errors import InvalidArgument
 from .ui import width_of, wrapped
 
@@ -32,20 +32,27 @@ SHARED_WRITES: Final = (
     "open for itself."
 )
 JSON_NOTE: Final = 'bytes that are not UTF-8 appear as {"base64": "..."}'
-OFFSET_FORMS: Final = "earliest, latest, an offset, or an ISO time (2024-05-01, 2024-05-01T10:41+02:00)"
-
-OffsetArgument = str | int | datetime
-
 COMMAND_CONFIG: Final = "--command-config"
 COMMAND_CONFIG_VARIABLE: Final = "EMBEDLOG_COMMAND_CONFIG"
 
 _BROKERS: Final = "--bootstrap-server"
 _SHORTEST: Final = "--bo"  # what argparse takes for it
 _SCHEME: Final = "kafka://"
+_LONG_OPTION: Final = re.compile(r"--[a-z-]+")
 
 
 class Parser(argparse.ArgumentParser):
-    """Reports an error in one line, and where to read more; argparse would print the whole usage first."""
+    """Takes `--from -1h`, of which argparse would make two options. Reports an error in one line, and where
+    to read more; argparse would print the whole usage first."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        joined: list[str] = []
+        for argument in sys.argv[1:] if args is None else args:
+            if RELATIVE.fullmatch(argument) and joined and _LONG_OPTION.fullmatch(joined[-1]):
+                joined[-1] += f"={argument}"
+            else:
+                joined.append(argument)
+        return super().parse_known_args(joined, namespace)
 
     def error(self, message: str) -> Never:
         misspelt = re.match(r"argument (?:COMMAND|ACTION): invalid choice: ('.*?')", message)
@@ -194,16 +201,12 @@ def add_json(parser: argparse.ArgumentParser, text: str) -> None:
     parser.add_argument("--json", action="store_true", help=text)
 
 
-def offset_argument(text: str) -> OffsetArgument:
+def place_argument(text: str) -> Place:
     """An argparse type: the start or end of a range."""
-    if text in ("earliest", "latest"):
-        return text
-    if text.isascii() and text.replace("_", "").replace(",", "").isdigit():
-        return int(text.replace("_", "").replace(",", ""))
     try:
-        return datetime.fromisoformat(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is none of: {OFFSET_FORMS}") from None
+        return place(text)
+    except InvalidArgument as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def count(text: str) -> int:

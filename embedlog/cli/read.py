@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, TypeAlias, TypeVar
 
 from ..clients.partition_reader import PartitionReader
+from ..clients.places import PLACES
 from ..clients.reader import ISOLATION_LEVELS, partition_readers
 from ..errors import InvalidArgument
 from ..log import Log
@@ -20,13 +21,12 @@ from ..model import Record, TopicPartition
 from ..validation import check_partition
 from .arguments import (
     JSON_NOTE,
-    OFFSET_FORMS,
     READS,
     add_command,
     add_log,
     add_topic,
     count,
-    offset_argument,
+    place_argument,
 )
 from .opening import reader
 from .text import FIELDS, formatter, printable, record_as_json_line
@@ -44,7 +44,7 @@ _DESCRIPTION: Final = f"""\
 
 By default each line is the value of a record, byte for byte (control characters are escaped on a terminal);
 a null value is an empty line. --format and --json show more.
-PLACE: {OFFSET_FORMS}. A time without an offset from UTC is local time."""
+PLACE: {PLACES}. A time without an offset from UTC is local time."""
 
 
 def add_parser(subparsers: Any) -> None:
@@ -54,13 +54,13 @@ def add_parser(subparsers: Any) -> None:
         "--from",
         "--from-offset",
         dest="start",
-        type=offset_argument,
+        type=place_argument,
         default="earliest",
         metavar="PLACE",
         help="default: earliest",
     )
     cat.add_argument(
-        "--to", type=offset_argument, metavar="PLACE", help="stop before it; default: the current end"
+        "--to", type=place_argument, metavar="PLACE", help="stop before it; default: the current end"
     )
     cat.add_argument("--max-records", type=count, metavar="N", help="stop after N records")
     cat.set_defaults(follow=False, last=None)
@@ -77,7 +77,7 @@ def add_parser(subparsers: Any) -> None:
         "--from",
         "--from-offset",
         dest="start",
-        type=offset_argument,
+        type=place_argument,
         metavar="PLACE",
         help="all records from there on, instead of the last N",
     )

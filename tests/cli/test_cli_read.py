@@ -35,6 +35,11 @@ def test_cat_reads_partition_by_partition(run: Run, log: Path) -> None:
         (["--from", "2023-11-14T22:13:45Z"], [27, 25, 28, 26, 29]),
         (["--to", "2023-11-14T22:13:22+00:00"], [0, 1]),
         (["--from", "2099-01-01"], []),
+        (["--from", "-2"], [24, 27, 25, 28, 26, 29]),
+        (["--from=-1"], [27, 28, 29]),
+        (["--from", "-99", "--to", "-9"], [0, 1, 2]),
+        (["--from", "-1h"], []),
+        (["--to", "-1w", "--from", "-1"], [27, 28, 29]),
     ],
 )
 def test_from_here_to_there(run: Run, log: Path, arguments: list[str], expected: list[int]) -> None:
