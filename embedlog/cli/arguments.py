@@ -57,13 +57,23 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> Never:
         misspelt = re.match(r"argument (?:COMMAND|ACTION): invalid choice: ('.*?')", message)
         if misspelt is not None:
-            message = f"there is no command {misspelt[1]}"
+            choices = re.findall(r"[\w-]+", message.partition("(choose from")[2])
+            hint = did_you_mean(misspelt[1][1:-1], choices)
+            message = f"there is no command {misspelt[1]}{hint}"
         said = wrapped(f"{self.prog}: {message}", width_of(sys.stderr))
         self.exit(REFUSED, f"{said}\n{self.prog} --help explains\n")
 
 
 class WireParser(Parser):
     """For a command line that names brokers: it has no argument for the directory."""
+
+
+def did_you_mean(typed: str, known: Iterable[str]) -> str:
+    """A hint for an error: empty if none of the known names is near."""
+    import difflib
+
+    near = difflib.get_close_matches(typed, known, n=1)
+    return f": did you mean {near[0]}?" if near else ""
 
 
 def names_brokers(arguments: Sequence[str]) -> bool:

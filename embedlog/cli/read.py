@@ -112,8 +112,8 @@ def _add(subparsers: Any, name: str, summary: str, what: str) -> argparse.Argume
     form.add_argument(
         "--kcat-format",
         metavar="TEXT",
-        help=rf"e.g. '%k %s\n', as kcat takes it, which adds no end of line; {KCAT_TOKENS.replace('%', '%%')} %%%%, "
-        r"\n \t \r \0 \xNN",
+        help=r"e.g. '%%k %%s\n', as kcat takes it, which adds no end of line: "
+        rf"{KCAT_TOKENS.replace('%', '%%')} %%%%, \n \t \r \0 \xNN",
     )
     form.add_argument(
         "--json",

@@ -208,9 +208,7 @@ def kcat_formatter(template: str) -> Callable[[Record], bytes]:
         elif text[1:] in _KCAT_FIELDS:
             parts.append(_KCAT_FIELDS[text[1:]])
         else:
-            raise InvalidArgument(
-                f"--kcat-format has no token {shown(text)}; the tokens are {KCAT_TOKENS} %%"
-            )
+            raise InvalidArgument(f"--kcat-format has no {shown(text)}; the tokens are {KCAT_TOKENS} %%")
     parts.append(template[end:].encode(errors="surrogateescape"))
     return lambda record: b"".join([part if isinstance(part, bytes) else part(record) for part in parts])
 
