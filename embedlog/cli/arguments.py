@@ -14,11 +14,13 @@ import re
 import shlex
 import sys
 from collections.abc import Iterable, Sequence
-from typing import Any, Final, Never
+from typing import TYPE_CHECKING, Any, Final, Never
 
-from ..clients.places import RELATIVE, Place, place
 from ..errors import InvalidArgument
 from .ui import width_of, wrapped
+
+if TYPE_CHECKING:
+    from ..clients.places import Place
 
 REFUSED: Final = 2  # the exit code
 READS: Final = (
@@ -38,6 +40,7 @@ COMMAND_CONFIG_VARIABLE: Final = "EMBEDLOG_COMMAND_CONFIG"
 _BROKERS: Final = "--bootstrap-server"
 _SHORTEST: Final = "--bo"  # what argparse takes for it
 _SCHEME: Final = "kafka://"
+_MINUS: Final = re.compile(r"-\d")
 _LONG_OPTION: Final = re.compile(r"--[a-z-]+")
 
 
@@ -48,7 +51,7 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         joined: list[str] = []
         for argument in sys.argv[1:] if args is None else args:
-            if RELATIVE.fullmatch(argument) and joined and _LONG_OPTION.fullmatch(joined[-1]):
+            if _MINUS.match(argument) and joined and _LONG_OPTION.fullmatch(joined[-1]):
                 joined[-1] += f"={argument}"
             else:
                 joined.append(argument)
@@ -213,6 +216,8 @@ def add_json(parser: argparse.ArgumentParser, text: str) -> None:
 
 def place_argument(text: str) -> Place:
     """An argparse type: the start or end of a range."""
+    from ..clients.places import place
+
     try:
         return place(text)
     except InvalidArgument as error:

@@ -38,7 +38,6 @@ from ..errors import (
 )
 from ..units import moment
 from .arguments import config_again, did_you_mean, is_over_wire
-from .opening import reader
 
 _HINT: Final = re.compile(r"(?m)^(embedlog .*://.*\S)(   )")  # a command over the wire, and what it does
 _MOST_NAMES: Final = 60  # characters of a list of known names
@@ -136,6 +135,8 @@ def _no_topic(error: TopicNotFound, args: argparse.Namespace, directory: str) ->
 
 
 def _near_topic(cause: str, args: argparse.Namespace) -> str:
+    from .opening import reader
+
     missing = re.match("no topic '(.*?)'", cause)
     if missing is not None:
         with contextlib.suppress(EmbedlogError, OSError), reader(args) as log:

@@ -9,24 +9,19 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
-from typing import Final, Literal, NamedTuple, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from ..errors import InvalidArgument, shown
+from ..model import Last
 
 PLACES: Final = (
     "earliest, latest, an offset, -10 (the last ten of each partition), -1h (ago; s, m, h, d, w) or an ISO "
     "time (2026-11-26T10:00)"
 )
-RELATIVE: Final = re.compile(r"-(\d{1,19})([smhdw]?)", re.ASCII)
 
+_RELATIVE: Final = re.compile(r"-(\d{1,19})([smhdw]?)", re.ASCII)
 _OFFSET: Final = re.compile(r"[\d_,]{1,25}", re.ASCII)
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
-
-
-class Last(NamedTuple):
-    """So many offsets before the end of each partition, or its start if it has fewer."""
-
-    offsets: int
 
 
 Place: TypeAlias = Literal["earliest", "latest"] | int | datetime | Last
@@ -40,7 +35,7 @@ def place(text: str) -> Place:
     if text == "latest":
         return "latest"
     try:
-        if relative := RELATIVE.fullmatch(text):
+        if relative := _RELATIVE.fullmatch(text):
             number, unit = int(relative[1]), relative[2]
             if not unit:
                 return Last(number)

@@ -19,11 +19,10 @@ from ..codec.fetch_decoder import Records, decode_chunk
 from ..codec.rules import ANY_OFFSET
 from ..config import MAX_INT64
 from ..errors import InvalidArgument, InvalidType, OffsetOutOfRange, shown
-from ..model import PartitionOffsets, Record, TopicPartition
+from ..model import Last, PartitionOffsets, Record, TopicPartition
 from ..validation import check_choice, check_flag, check_int, check_partition, check_positive
 from .follower import Follower, follow_records
 from .partition_reader import DEFAULT_FETCH_BYTES, FIRST_FETCH_BYTES, PartitionReader, lent_buffer
-from .places import Last
 
 T = TypeVar("T")
 

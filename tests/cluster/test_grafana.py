@@ -14,6 +14,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from secured import secured
 from wire import Wire, batch_of, produce
+from zookeepers import eventually
 
 from embedlog.cluster import Broker
 from embedlog.metrics import LogCollector
@@ -68,6 +69,7 @@ def known(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
             job = queue.take()
             assert job is not None
             job.reject("no such order")
+            eventually(lambda: "dlq.jobs" in log.topics())  # written in the background
         scrape(broker)
         registry = CollectorRegistry()
         registry.register(LogCollector(log))
