@@ -86,6 +86,12 @@ class RecordMetadata(NamedTuple):
     durable: bool
 
 
+class Last(NamedTuple):
+    """A place: so many offsets before the end of each partition, or its start if it has fewer."""
+
+    offsets: int
+
+
 class PartitionOffsets(NamedTuple):
     """A partition's edges: first readable offset, next offset to assign, one past the last durable offset."""
 

@@ -42,6 +42,7 @@ COMMANDS: Final = {
     "queue": "queue",
     "transactions": "transactions",
     "stats": "stats",
+    "top": "top",
     "dump": "dump",
     "verify": "check",
     "repair": "check",
@@ -60,6 +61,7 @@ COMMANDS: Final = {
     "cluster": "cluster",
     "zookeeper": "zookeeper",
     "demo": "demo",
+    "completion": "completion",
 }
 
 FAILED: Final = 1
@@ -71,6 +73,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     ui = UI()
     try:
+        if "_ARGCOMPLETE" in os.environ:
+            from .completion import complete, words
+
+            complete(_parser(words()))
         args = _parser(arguments).parse_args(arguments)
         if args.command is None:
             _parser([]).print_help(sys.stderr)

@@ -14,11 +14,13 @@ import re
 import shlex
 import sys
 from collections.abc import Iterable, Sequence
-from datetime import datetime
-from typing import Any, Final, Never
+from typing import TYPE_CHECKING, Any, Final, Never
 
 from ..errors import InvalidArgument
 from .ui import width_of, wrapped
+
+if TYPE_CHECKING:
+    from ..clients.places import Place
 
 REFUSED: Final = 2  # the exit code
 READS: Final = (
@@ -32,31 +34,49 @@ SHARED_WRITES: Final = (
     "open for itself."
 )
 JSON_NOTE: Final = 'bytes that are not UTF-8 appear as {"base64": "..."}'
-OFFSET_FORMS: Final = "earliest, latest, an offset, or an ISO time (2024-05-01, 2024-05-01T10:41+02:00)"
-
-OffsetArgument = str | int | datetime
-
 COMMAND_CONFIG: Final = "--command-config"
 COMMAND_CONFIG_VARIABLE: Final = "EMBEDLOG_COMMAND_CONFIG"
 
 _BROKERS: Final = "--bootstrap-server"
 _SHORTEST: Final = "--bo"  # what argparse takes for it
 _SCHEME: Final = "kafka://"
+_MINUS: Final = re.compile(r"-\d")
+_LONG_OPTION: Final = re.compile(r"--[a-z-]+")
 
 
 class Parser(argparse.ArgumentParser):
-    """Reports an error in one line, and where to read more; argparse would print the whole usage first."""
+    """Takes `--from -1h`, of which argparse would make two options. Reports an error in one line, and where
+    to read more; argparse would print the whole usage first."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        joined: list[str] = []
+        for argument in sys.argv[1:] if args is None else args:
+            if _MINUS.match(argument) and joined and _LONG_OPTION.fullmatch(joined[-1]):
+                joined[-1] += f"={argument}"
+            else:
+                joined.append(argument)
+        return super().parse_known_args(joined, namespace)
 
     def error(self, message: str) -> Never:
         misspelt = re.match(r"argument (?:COMMAND|ACTION): invalid choice: ('.*?')", message)
         if misspelt is not None:
-            message = f"there is no command {misspelt[1]}"
+            choices = re.findall(r"[\w-]+", message.partition("(choose from")[2])
+            hint = did_you_mean(misspelt[1][1:-1], choices)
+            message = f"there is no command {misspelt[1]}{hint}"
         said = wrapped(f"{self.prog}: {message}", width_of(sys.stderr))
         self.exit(REFUSED, f"{said}\n{self.prog} --help explains\n")
 
 
 class WireParser(Parser):
     """For a command line that names brokers: it has no argument for the directory."""
+
+
+def did_you_mean(typed: str, known: Iterable[str]) -> str:
+    """A hint for an error: empty if none of the known names is near."""
+    import difflib
+
+    near = difflib.get_close_matches(typed, known, n=1)
+    return f": did you mean {near[0]}?" if near else ""
 
 
 def names_brokers(arguments: Sequence[str]) -> bool:
@@ -194,16 +214,14 @@ def add_json(parser: argparse.ArgumentParser, text: str) -> None:
     parser.add_argument("--json", action="store_true", help=text)
 
 
-def offset_argument(text: str) -> OffsetArgument:
+def place_argument(text: str) -> Place:
     """An argparse type: the start or end of a range."""
-    if text in ("earliest", "latest"):
-        return text
-    if text.isascii() and text.replace("_", "").replace(",", "").isdigit():
-        return int(text.replace("_", "").replace(",", ""))
+    from ..clients.places import place
+
     try:
-        return datetime.fromisoformat(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is none of: {OFFSET_FORMS}") from None
+        return place(text)
+    except InvalidArgument as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def count(text: str) -> int:

@@ -14,24 +14,24 @@ from ..clients.group_admin import (
     OffsetReset,
     PartitionLag,
 )
+from ..clients.places import PLACES
 from ..model import NO_TIMESTAMP, TopicPartition
 from ..units import counted, duration
 from .arguments import (
-    OFFSET_FORMS,
     READS,
     SHARED_WRITES,
     add_command,
     add_json,
     add_log,
     count,
-    offset_argument,
+    place_argument,
 )
 from .opening import reader, writer
 from .ui import UI, Column, number_columns
 
 _RESET = f"""\
 Set a group's committed offsets. The group must have no members; a group or topic without offsets gets
-them. PLACE: {OFFSET_FORMS};
+them. PLACE: {PLACES};
 a time means the first record at or after it, or the end if there is none."""
 
 
@@ -63,7 +63,7 @@ def add_parser(subparsers: Any) -> None:
     add_log(each)
     _add_group(each)
     each.add_argument(
-        "--to", type=offset_argument, required=True, metavar="PLACE", help="where the group continues"
+        "--to", type=place_argument, required=True, metavar="PLACE", help="where the group continues"
     )
     each.add_argument(
         "--topic", action="append", metavar="TOPIC", help="repeatable; default: all topics with offsets"

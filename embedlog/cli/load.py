@@ -14,7 +14,7 @@ from ..spark.load import LoadReport, load
 from ..spark.load_plan import Status, status
 from ..spark.manifest import BAD_DIRECTORY, Manifest
 from ..units import counted, duration, size
-from .arguments import add_command, add_json, add_log, is_over_wire
+from .arguments import add_command, add_json, add_log, is_over_wire, place_argument
 from .opening import reader
 from .ui import UI, number_columns
 
@@ -59,7 +59,7 @@ def add_parser(subparsers: Any) -> None:
         "--from-time",
         type=_time,
         metavar="TIME",
-        help="reload, and replace, everything from the first record at or after this ISO time",
+        help="reload, and replace, everything from the first record at or after this time: ISO, or -2d",
     )
     parser.add_argument("--allow-data-loss", action="store_true", help="skip records that the log has lost")
     parser.add_argument(
@@ -94,10 +94,10 @@ def run(args: argparse.Namespace, ui: UI) -> int:
 
 
 def _time(text: str) -> datetime:
-    try:
-        return datetime.fromisoformat(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no ISO time, such as 2024-05-01T10:41") from None
+    given = place_argument(text)
+    if not isinstance(given, datetime):
+        raise argparse.ArgumentTypeError(f"{text!r} is no time, such as 2024-05-01T10:41 or -2d")
+    return given
 
 
 # -- after a load --------------------------------------------------------------------------------------

@@ -81,6 +81,10 @@ class Stop:
             if number == 0 or number in self._before:
                 return number
 
+    def fileno(self) -> int:
+        """For select: it can be read when `next` would return at once."""
+        return self._woken.fileno()
+
     def tell(self) -> None:
         """End a `next`, from any thread."""
         self._wakes.send(b"\0")

@@ -6,6 +6,7 @@ The library's messages are for Python code; these are for a command line, and ab
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import re
 from typing import Final
@@ -36,7 +37,7 @@ from ..errors import (
     ZooKeeperUnavailable,
 )
 from ..units import moment
-from .arguments import config_again, is_over_wire
+from .arguments import config_again, did_you_mean, is_over_wire
 
 _HINT: Final = re.compile(r"(?m)^(embedlog .*://.*\S)(   )")  # a command over the wire, and what it does
 _MOST_NAMES: Final = 60  # characters of a list of known names
@@ -129,7 +130,18 @@ def _no_topic(error: TopicNotFound, args: argparse.Namespace, directory: str) ->
         lines.append(f"embedlog topics create {directory} {args.topic}   makes it")
     elif lines[0] == cause:
         lines.append(f"embedlog topics list {directory}   shows those that there are")
+    lines[0] += _near_topic(cause, args)
     return "\n".join(lines)
+
+
+def _near_topic(cause: str, args: argparse.Namespace) -> str:
+    from .opening import reader
+
+    missing = re.match("no topic '(.*?)'", cause)
+    if missing is not None:
+        with contextlib.suppress(EmbedlogError, OSError), reader(args) as log:
+            return did_you_mean(missing[1], log.topics())
+    return ""
 
 
 def _locked(error: DirectoryLocked, args: argparse.Namespace, directory: str) -> str:

@@ -8,11 +8,13 @@ chunk at a time.
 from __future__ import annotations
 
 import argparse
+import itertools
 import select
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 from ..clients.partition_reader import PartitionReader
+from ..clients.places import PLACES
 from ..clients.reader import ISOLATION_LEVELS, partition_readers
 from ..errors import InvalidArgument
 from ..log import Log
@@ -20,22 +22,29 @@ from ..model import Record, TopicPartition
 from ..validation import check_partition
 from .arguments import (
     JSON_NOTE,
-    OFFSET_FORMS,
     READS,
+    SHARED_WRITES,
     add_command,
     add_log,
     add_topic,
     count,
-    offset_argument,
+    is_over_wire,
+    place_argument,
 )
-from .opening import reader
-from .text import FIELDS, formatter, printable, record_as_json_line
+from .opening import reader, writer
+from .text import FIELDS, KCAT_TOKENS, formatter, kcat_formatter, printable, record_as_json_line
 from .ui import UI
+
+if TYPE_CHECKING:
+    from ..clients.consumer import Consumer
 
 T = TypeVar("T")
 
 _WAIT_MS: Final = 1_000
+_CHUNK: Final = 500  # records that a group commits together
 _VALUE: Final = "{value}"
+
+_WITH_GROUP: Final = f"With --group: {SHARED_WRITES[0].lower()}{SHARED_WRITES[1:]}"
 
 _Records: TypeAlias = Sequence[Record]
 
@@ -44,7 +53,7 @@ _DESCRIPTION: Final = f"""\
 
 By default each line is the value of a record, byte for byte (control characters are escaped on a terminal);
 a null value is an empty line. --format and --json show more.
-PLACE: {OFFSET_FORMS}. A time without an offset from UTC is local time."""
+PLACE: {PLACES}. A time without an offset from UTC is local time."""
 
 
 def add_parser(subparsers: Any) -> None:
@@ -54,13 +63,13 @@ def add_parser(subparsers: Any) -> None:
         "--from",
         "--from-offset",
         dest="start",
-        type=offset_argument,
+        type=place_argument,
         default="earliest",
         metavar="PLACE",
         help="default: earliest",
     )
     cat.add_argument(
-        "--to", type=offset_argument, metavar="PLACE", help="stop before it; default: the current end"
+        "--to", type=place_argument, metavar="PLACE", help="stop before it; default: the current end"
     )
     cat.add_argument("--max-records", type=count, metavar="N", help="stop after N records")
     cat.set_defaults(follow=False, last=None)
@@ -77,7 +86,7 @@ def add_parser(subparsers: Any) -> None:
         "--from",
         "--from-offset",
         dest="start",
-        type=offset_argument,
+        type=place_argument,
         metavar="PLACE",
         help="all records from there on, instead of the last N",
     )
@@ -86,7 +95,9 @@ def add_parser(subparsers: Any) -> None:
 
 
 def _add(subparsers: Any, name: str, summary: str, what: str) -> argparse.ArgumentParser:
-    parser = add_command(subparsers, name, summary, lock=READS, description=_DESCRIPTION.format(what=what))
+    parser = add_command(
+        subparsers, name, summary, lock=f"{READS} {_WITH_GROUP}", description=_DESCRIPTION.format(what=what)
+    )
     add_log(parser)
     add_topic(parser)
     parser.add_argument("--partition", type=count, metavar="N", help="default: all partitions")
@@ -97,6 +108,12 @@ def _add(subparsers: Any, name: str, summary: str, what: str) -> argparse.Argume
         metavar="TEXT",
         help=r"e.g. '{offset} {key} {value}', with \t, \n and Python's format specifications; the fields are "
         f"{', '.join(FIELDS)}",
+    )
+    form.add_argument(
+        "--kcat-format",
+        metavar="TEXT",
+        help=r"e.g. '%%k %%s\n', as kcat takes it, which adds no end of line: "
+        rf"{KCAT_TOKENS.replace('%', '%%')} %%%%, \n \t \r \0 \xNN",
     )
     form.add_argument(
         "--json",
@@ -110,17 +127,25 @@ def _add(subparsers: Any, name: str, summary: str, what: str) -> argparse.Argume
         metavar="LEVEL",
         help="read_uncommitted (default), or read_committed: without records of aborted transactions",
     )
+    parser.add_argument(
+        "--group",
+        metavar="GROUP",
+        help="read as a member of this group, from where it has got to, and commit what was printed",
+    )
     return parser
 
 
 def run(args: argparse.Namespace, ui: UI) -> int:
     # A wrong --format is refused before the log is opened.
     write = _writer(args, ui)
+    if args.group is not None:
+        _print_group(args, ui, write)
+        return 0
     with reader(args) as log:
         _check(args, log)
         if args.start is None or args.follow:
             _print(args, _tail(args, log, ui), write)
-        elif args.json or args.format != _VALUE or ui.out.isatty():
+        elif args.json or args.kcat_format is not None or args.format != _VALUE or ui.out.isatty():
             _print(args, _cat(args, log, PartitionReader.read), write)
         else:  # no records are made for values alone
             _print(args, _cat(args, log, PartitionReader.read_values), _value_writer(ui))
@@ -149,11 +174,57 @@ def _writer(args: argparse.Namespace, ui: UI) -> Callable[[_Records], object]:
     """A function that prints a chunk of records; a pipe gets the last ones when the command waits or ends."""
     if args.json:
         return lambda records: ui.out.write("".join(map(record_as_json_line, records)))
-    fill = formatter(args.format)
+    if args.kcat_format is not None:
+        fill, end = kcat_formatter(args.kcat_format), ""
+    else:
+        fill, end = formatter(args.format), "\n"
     if ui.out.isatty():
-        return lambda records: ui.out.write("".join([printable(fill(each)) + "\n" for each in records]))
-    raw = ui.out.buffer
-    return lambda records: raw.write(b"".join([fill(each) + b"\n" for each in records]))
+        return lambda records: ui.out.write("".join([printable(fill(each)) + end for each in records]))
+    raw, raw_end = ui.out.buffer, end.encode()
+    return lambda records: raw.write(b"".join([fill(each) + raw_end for each in records]))
+
+
+def _print_group(args: argparse.Namespace, ui: UI, write: Callable[[_Records], object]) -> None:
+    """As a member of a group: what is committed has been printed. A crash in between prints it again."""
+    if args.partition is not None or args.to is not None or args.start not in (None, "earliest", "latest"):
+        raise InvalidArgument(
+            "a group reads all of a topic from where it has got to: with --group give no --partition and no "
+            "--to; --from earliest or latest is for a group that has committed nothing"
+        )
+    if args.last is not None and not args.follow:
+        raise InvalidArgument("the last records are not a group's: tail -f --group goes on, cat --group ends")
+    shared = {} if is_over_wire(args.directory) else {"shared": True}
+    with writer(args, ui, **shared) as log:
+        log.describe_topic(args.topic)
+        with log.consumer(
+            args.topic,
+            args.group,
+            auto_commit=False,
+            auto_offset_reset=args.start or "earliest",
+            isolation_level=args.isolation_level,
+            stop_at_end=not args.follow,
+        ) as consumer:
+            for records in _chunks_of(args, ui, consumer):
+                write(records)
+                ui.flush()
+                consumer.commit()
+
+
+def _chunks_of(args: argparse.Namespace, ui: UI, consumer: Consumer) -> Iterator[_Records]:
+    left: int | None = args.max_records
+    each = iter(consumer)
+    while wanted := _CHUNK if left is None else min(left, _CHUNK):
+        if args.follow:
+            records = consumer.poll(_WAIT_MS, wanted)
+            if not records and _nobody_reads(ui):
+                return
+        else:
+            records = list(itertools.islice(each, wanted))
+            if not records:
+                return
+        if records:
+            yield records
+            left = None if left is None else left - len(records)
 
 
 def _value_writer(ui: UI) -> Callable[[Sequence[bytes | None]], object]:

@@ -188,6 +188,54 @@ def formatter(template: str) -> Callable[[Record], bytes]:
     return fill
 
 
+def kcat_formatter(template: str) -> Callable[[Record], bytes]:
+    r"""A function that writes a record by a template of kcat's: KCAT_TOKENS, and \n, \t, \r, \0, \\, \x1f.
+
+    Nothing is added between records. Raises InvalidArgument for another token.
+    """
+    parts: list[bytes | Callable[[Record], bytes]] = []
+    end = 0
+    for found in _KCAT.finditer(template):
+        parts.append(template[end : found.start()].encode(errors="surrogateescape"))
+        end = found.end()
+        text = found[0]
+        if text in _ESCAPES:
+            parts.append(_ESCAPES[text].encode())
+        elif text.startswith("\\x"):
+            parts.append(bytes([int(text[2:], 16)]))
+        elif text == "%%":
+            parts.append(b"%")
+        elif text[1:] in _KCAT_FIELDS:
+            parts.append(_KCAT_FIELDS[text[1:]])
+        else:
+            raise InvalidArgument(f"--kcat-format has no {shown(text)}; the tokens are {KCAT_TOKENS} %%")
+    parts.append(template[end:].encode(errors="surrogateescape"))
+    return lambda record: b"".join([part if isinstance(part, bytes) else part(record) for part in parts])
+
+
+def _length(data: bytes | None) -> int:
+    return -1 if data is None else len(data)
+
+
+_KCAT: Final = re.compile(r"%.?|\\x[0-9a-fA-F]{2}|\\[tnr0\\]", re.DOTALL)
+_KCAT_FIELDS: Final[dict[str, Callable[[Record], bytes]]] = {
+    "s": lambda record: record.value or b"",
+    "v": lambda record: record.value or b"",
+    "S": lambda record: b"%d" % _length(record.value),
+    "R": lambda record: _length(record.value).to_bytes(4, "big", signed=True),
+    "k": lambda record: record.key or b"",
+    "K": lambda record: b"%d" % _length(record.key),
+    "h": lambda record: b",".join(
+        name.encode() + b"=" + (b"NULL" if value is None else value) for name, value in record.headers
+    ),
+    "t": lambda record: record.topic.encode(),
+    "p": lambda record: b"%d" % record.partition,
+    "o": lambda record: b"%d" % record.offset,
+    "T": lambda record: b"%d" % record.timestamp_ms,
+}
+KCAT_TOKENS: Final = " ".join(f"%{token}" for token in _KCAT_FIELDS)
+
+
 def _lossless(data: bytes | None) -> str:
     return "" if data is None else data.decode(errors="surrogateescape")
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TextIO
 from ..units import size
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, ScreenContext
 
 _UNBOUNDED: Final = 10_000
 _GAP: Final = 2
@@ -96,6 +96,17 @@ class UI:
         totals: Sequence[object] | None = None,
     ) -> None:
         """Rows under their headings; numbers get commas, None becomes a dash. `totals` is the last row."""
+        for line in self.table_lines(columns, rows, totals=totals):
+            self.line(line)
+
+    def table_lines(
+        self,
+        columns: Sequence[Column],
+        rows: Iterable[Sequence[object]],
+        *,
+        totals: Sequence[object] | None = None,
+    ) -> list[str]:
+        """The lines that `table` prints."""
         from rich.table import Table
         from rich.text import Text
 
@@ -118,8 +129,11 @@ class UI:
         console.width = max(console.width, sum(widths.values()) + _GAP * len(widths))
         with console.capture() as captured:
             console.print(table)
-        for line in captured.get().splitlines():
-            self.line(line.rstrip())
+        return [line.rstrip() for line in captured.get().splitlines()]
+
+    def screen(self) -> ScreenContext:
+        """The terminal's other screen, as a context with `update`; what was there before comes back."""
+        return self._console(self.out).screen()
 
     @contextlib.contextmanager
     def progress(self, *, sizes: bool = True, shown: bool = True) -> Iterator[Progress]:

@@ -19,15 +19,16 @@ from ..codec.fetch_decoder import Records, decode_chunk
 from ..codec.rules import ANY_OFFSET
 from ..config import MAX_INT64
 from ..errors import InvalidArgument, InvalidType, OffsetOutOfRange, shown
-from ..model import PartitionOffsets, Record, TopicPartition
+from ..model import Last, PartitionOffsets, Record, TopicPartition
 from ..validation import check_choice, check_flag, check_int, check_partition, check_positive
 from .follower import Follower, follow_records
 from .partition_reader import DEFAULT_FETCH_BYTES, FIRST_FETCH_BYTES, PartitionReader, lent_buffer
 
 T = TypeVar("T")
 
-Where: TypeAlias = Literal["earliest", "latest"] | int | datetime
-"""A start or an end of reading: an edge of the log, an offset, or the first record at or after a time."""
+Where: TypeAlias = Literal["earliest", "latest"] | int | datetime | Last
+"""A start or an end of reading: an edge of the log, an offset, the first record at or after a time, or so
+many offsets before the end."""
 
 ISOLATION_LEVELS: Final = ("read_uncommitted", "read_committed")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -239,6 +240,8 @@ def _resolved(
         raise InvalidArgument(
             f'{name} must be "earliest", "latest", an offset or a datetime, not {shown(where)}'
         )
+    if isinstance(where, Last):
+        return max(edges.log_end_offset - where.offsets, edges.log_start_offset)
     if isinstance(where, bool) or not isinstance(where, int):
         raise InvalidType(
             f'{name} must be "earliest", "latest", an offset or a datetime, not {type(where).__name__} '

@@ -1,8 +1,4 @@
-"""Places in a topic, as a visitor writes them, and positions in its partitions, as a link carries them.
-
-earliest  latest  4711  -10       an edge, an offset, the last ten of each partition
--1h  -30m  -2d                    so long ago: s, m, h, d, w
-2026-11-26T10:00                  a time; without an offset from UTC it is local
+"""Places in a topic (clients/places.py) within its edges, and positions, as a link carries them.
 
 0:4711.1:98                       the position of partition 0, of partition 1
 """
@@ -11,10 +7,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from ..clients.reader import Where, time_ms
+from ..clients.places import Place
+from ..clients.reader import offset_of
 from ..errors import InvalidArgument, shown
 from ..model import PartitionOffsets, TopicPartition
 
@@ -23,39 +19,15 @@ if TYPE_CHECKING:
 
 Positions: TypeAlias = Mapping[int, int]
 
-_SPAN: Final = re.compile(r"-(\d{1,9})(s|m|h|d|w)", re.ASCII)
-_OFFSET: Final = re.compile(r"-?[\d_,]{1,25}", re.ASCII)
-_SECONDS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 _POSITIONS: Final = re.compile(r"\d{1,9}:\d{1,19}(\.\d{1,9}:\d{1,19})*", re.ASCII)
 _MOST_CHARACTERS: Final = 8_000
 
 
-def place(text: str) -> Where:
-    """What a visitor wrote. Raises InvalidArgument."""
-    text = text.strip()
-    if text in ("earliest", "latest"):
-        return "earliest" if text == "earliest" else "latest"
-    try:
-        if span := _SPAN.fullmatch(text):
-            return datetime.now(UTC) - timedelta(seconds=int(span[1]) * _SECONDS[span[2]])
-        if _OFFSET.fullmatch(text):
-            return int(text.replace(",", "").replace("_", ""))
-        return datetime.fromisoformat(text)
-    except (ValueError, OverflowError):
-        raise InvalidArgument(
-            f"{shown(text)} is no place in a topic: write earliest, latest, an offset (4711), the last ones "
-            "(-10), so long ago (-30m, -1h, -2d) or a time (2026-11-26T10:00)"
-        ) from None
-
-
-def offset_at(backend: Backend, tp: TopicPartition, where: Where, edges: PartitionOffsets) -> int:
+def offset_at(backend: Backend, tp: TopicPartition, where: Place, edges: PartitionOffsets) -> int:
     """The offset of a place in a partition; within its edges. Raises what the backend raises."""
-    if isinstance(where, datetime):
-        found = backend.offset_for_time(tp.topic, tp.partition, time_ms(where))
-        return edges.log_end_offset if found is None else found.offset
-    if isinstance(where, str):
-        return edges.log_start_offset if where == "earliest" else edges.log_end_offset
-    return clipped(where if where >= 0 else edges.log_end_offset + where, edges)
+    if not isinstance(where, int):
+        return offset_of(backend, tp, "from", where, edges, 1)
+    return clipped(where, edges)
 
 
 def clipped(offset: int, edges: PartitionOffsets) -> int:

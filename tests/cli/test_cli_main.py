@@ -98,7 +98,8 @@ def test_an_unknown_topic_says_how_to_make_it(run: Run, log: Path) -> None:
     ran = run("append", "data", "clix", "/dev/null")
     assert ran.code == 2
     assert ran.err == (
-        f"no topic 'clix' in {log} (topics: clicks, empty)\nembedlog topics create data clix   makes it\n"
+        f"no topic 'clix' in {log} (topics: clicks, empty): did you mean clicks?\n"
+        "embedlog topics create data clix   makes it\n"
     )
 
 
@@ -107,12 +108,15 @@ def test_other_commands_show_which_topics_there_are(run: Run, log: Path) -> None
         ran = run(*command, "data", "clix")
         assert (ran.code, ran.out) == (2, "")
         assert (
-            ran.err == f"no topic 'clix' in {log}\nembedlog topics list data   shows those that there are\n"
+            ran.err == f"no topic 'clix' in {log}: did you mean clicks?\n"
+            "embedlog topics list data   shows those that there are\n"
         )
-    assert run("compact", "data", "clix").err == f"no topic 'clix' in {log} (topics: clicks, empty)\n"
+    assert run("compact", "data", "clix").err == (
+        f"no topic 'clix' in {log} (topics: clicks, empty): did you mean clicks?\n"
+    )
     run("topics", "create", "data", "x" * 60)
     assert run("append", "data", "clix", "/dev/null").err == (
-        f"no topic 'clix' in {log}\nembedlog topics create data clix   makes it\n"
+        f"no topic 'clix' in {log}: did you mean clicks?\nembedlog topics create data clix   makes it\n"
     )
 
 
@@ -209,3 +213,23 @@ def test_appending_does_not_import_rich(tmp_path: Path, log: Path) -> None:
         "sys.exit('rich' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", program], cwd=tmp_path, env=environment()).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "meant"),
+    [
+        (["topcs", "list", "data"], "topics"),
+        (["topics", "lsit", "data"], "list"),
+        (["cat", "data", "clciks"], "clicks"),
+        (["append", "data", "click", "/dev/null"], "clicks"),
+        (["topics", "create", "data", "new", "--config", "retenton_ms=5"], "retention_ms"),
+    ],
+)
+def test_did_you_mean(run: Run, log: Path, arguments: list[str], meant: str) -> None:
+    ran = run(*arguments)
+    assert ran.code == 2
+    assert f"did you mean {meant}?" in ran.err.replace("'", "")
+
+
+def test_nothing_is_near(run: Run, log: Path) -> None:
+    assert "did you mean" not in run("xyzzy").err + run("cat", "data", "xyzzy").err

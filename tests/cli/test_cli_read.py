@@ -35,6 +35,11 @@ def test_cat_reads_partition_by_partition(run: Run, log: Path) -> None:
         (["--from", "2023-11-14T22:13:45Z"], [27, 25, 28, 26, 29]),
         (["--to", "2023-11-14T22:13:22+00:00"], [0, 1]),
         (["--from", "2099-01-01"], []),
+        (["--from", "-2"], [24, 27, 25, 28, 26, 29]),
+        (["--from=-1"], [27, 28, 29]),
+        (["--from", "-99", "--to", "-9"], [0, 1, 2]),
+        (["--from", "-1h"], []),
+        (["--to", "-1w", "--from", "-1"], [27, 28, 29]),
     ],
 )
 def test_from_here_to_there(run: Run, log: Path, arguments: list[str], expected: list[int]) -> None:
@@ -198,3 +203,42 @@ def test_a_pipe_into_append(log: Path, tmp_path: Path) -> None:
         with spawn(["append", "other", "clicks", "--json"], tmp_path, stdin=cat.stdout) as append:
             assert append.stdout is not None
             assert append.stdout.read().startswith(b"clicks: 30 records appended to 3 partitions")
+
+
+def test_kcat_format(run: Run, tmp_path: Path) -> None:
+    with embedlog.open(tmp_path / "data") as log:
+        log.create_topic("t")
+        log.append("t", b"v", key=b"k", headers=[("a", b"1"), ("b", None)], timestamp_ms=1_000)
+        log.append("t", None, timestamp_ms=2_000)
+    ran = run("cat", "data", "t", "--kcat-format", r"%t %p %o %T %k/%K %s=%v/%S [%h] 100%%\x41\t|\n")
+    assert ran.out == (
+        "t 0 0 1000 k/1 v=v/1 [a=1,b=NULL] 100%A\t|\n"  # as kcat
+        "t 0 1 2000 /-1 =/-1 [] 100%A\t|\n"
+    )
+    code, raw, _ = call(["cat", "data", "t", "--kcat-format", "%R"], tmp_path)
+    assert (code, raw) == (0, b"\0\0\0\x01\xff\xff\xff\xff")
+    ran = run("cat", "data", "t", "--kcat-format", "%k %z")
+    assert (ran.code, "'%z'" in ran.err, "%k" in ran.err) == (2, True, True)
+
+
+def test_a_member_of_a_group_goes_on(run: Run, log: Path) -> None:
+    command = ["cat", "data", "clicks", "--group", "billing"]
+    first = numbers(run(*command, "--max-records", "7").out)
+    assert len(first) == 7
+    rest = numbers(run(*command).out)
+    assert sorted(first + rest) == [*range(30)]
+    assert run(*command).out == ""
+    with embedlog.open(log) as opened:
+        assert opened.group("billing").describe().lag == 0
+        opened.append("clicks", b"value 30")
+    with spawn(["tail", "-f", "data", "clicks", "--group", "billing"], log.parent) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"value 30\n"
+        process.send_signal(signal.SIGINT)
+        assert process.wait() == 130
+
+
+@pytest.mark.parametrize("more", [["--partition", "0"], ["--from", "-1h"], ["--to", "5"]])
+def test_a_group_has_its_own_place(run: Run, log: Path, more: list[str]) -> None:
+    assert run("cat", "data", "clicks", "--group", "g", *more).code == 2
+    assert run("tail", "data", "clicks", "--group", "g").code == 2

@@ -20,7 +20,7 @@ from cli_commands import Run
         (["load", "data", "--topic", "clicks", "--to", "kafka://h:1"], "a table is a directory"),
         (["load", "data", "--topic", "clicks", "--to", "new", "--schema", " "], "has no columns"),
         (["load", "data", "--topic", "clicks", "--to", "new", "--date-column", "x"], "give the schema, too"),
-        (["load", "data", "--topic", "clicks", "--to", "new", "--from-time", "noon"], "no ISO time"),
+        (["load", "data", "--topic", "clicks", "--to", "new", "--from-time", "noon"], "an ISO time"),
         (["load", "data", "--topic", "nothing", "--to", "new"], "no topic 'nothing'"),
     ],
     ids=lambda value: " ".join(value[:1]) if isinstance(value, list) else value,

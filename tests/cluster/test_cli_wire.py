@@ -351,13 +351,15 @@ def test_unknown_topics(wire: Run, broker: Broker) -> None:
     assert wire("append", "clix", "/dev/null") == (
         2,
         "",
-        f"no topic 'clix' at {address}\nembedlog topics create {address} clix   makes it\n",
+        f"no topic 'clix' at {address}: did you mean clicks?\n"
+        f"embedlog topics create {address} clix   makes it\n",
     )
     for command in (["cat"], ["tail"], ["stats"], ["topics", "describe"], ["topics", "delete"]):
         assert wire(*command, "clix") == (
             2,
             "",
-            f"no topic 'clix' at {address}\nembedlog topics list {address}   shows those that there are\n",
+            f"no topic 'clix' at {address}: did you mean clicks?\n"
+            f"embedlog topics list {address}   shows those that there are\n",
         )
 
 

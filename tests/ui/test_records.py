@@ -19,10 +19,11 @@ from starlette.testclient import TestClient
 import embedlog
 from embedlog import Log
 from embedlog.cli.serializers import serializers
+from embedlog.clients.places import place
 from embedlog.clients.serializers import Schemas, serializer_for
 from embedlog.errors import InvalidArgument
 from embedlog.ui import application
-from embedlog.ui.places import link, place, positions
+from embedlog.ui.places import link, positions
 
 HOSTILE = [
     b"<script>alert(1)</script>",

@@ -10,10 +10,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from ...clients.places import place
 from ...errors import EmbedlogError, InvalidArgument
 from ...model import TopicPartition
 from ...validation import check_partition
-from ..places import Positions, clipped, link, offset_at, place, positions
+from ..places import Positions, clipped, link, offset_at, positions
 from ..query import Query
 from ..reading import MOST_PARTITIONS, Page, Row, Source, page_after, page_before
 from ..rendering import page, part
@@ -132,7 +133,7 @@ def _search(request: Request, source: Source) -> Search:
 
 def _places(source: Source, text: str) -> dict[int, int]:
     where = place(text)
-    if isinstance(where, int) and where >= 0 and len(source.edges) > 1:
+    if isinstance(where, int) and len(source.edges) > 1:
         raise InvalidArgument(f"{text} is an offset, which belongs to one partition: choose the partition")
     return {
         number: offset_at(source.backend, TopicPartition(source.topic, number), where, edges)
