@@ -87,8 +87,8 @@ def test_a_reset(log: Log, visitor: TestClient, caplog: pytest.LogCaptureFixture
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
-        ({"to": "soon"}, "is no place"),
-        ({"to": ""}, "is no place"),
+        ({"to": "soon"}, "is none of"),
+        ({"to": ""}, "is none of"),
         ({"to": "9"}, "belongs to one partition"),
         ({"to": "9999", "partition": "0"}, "outside"),
         ({"to": "latest", "partition": "x"}, "is no partition"),

@@ -14,12 +14,12 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from ...clients.group_admin import ConsumerGroup, OffsetReset
+from ...clients.places import place
 from ...clients.reader import Where
 from ...errors import InvalidArgument, shown
 from ...model import TopicPartition
 from .. import plots
 from ..guard import check_writable, form
-from ..places import place
 from ..rendering import page
 from ..sampler import GroupSample
 
