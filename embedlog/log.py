@@ -32,6 +32,9 @@ from .runtime.closing import Closing, close_at_exit, open_handles
 from .store.store import Store
 
 if TYPE_CHECKING:
+    import duckdb
+    import pandas
+    import polars
     import pyarrow
 
     from .clients.consumer import Consumer
@@ -339,6 +342,46 @@ class Log(Administration):
             max_bytes=max_bytes,
             isolation_level=isolation_level,
         )
+
+    def sql(
+        self,
+        query: str,
+        *,
+        schemas: Mapping[str, str | Mapping[str, str]] | None = None,
+        isolation_level: str = "read_committed",
+        **parameters: object,
+    ) -> duckdb.DuckDBPyRelation:
+        """Ask a question in SQL; topics are tables (needs duckdb). See docs/sql.md.
+
+        log.sql("SELECT city, count(*) FROM orders WHERE partition = $p GROUP BY city", p=3).fetchall()
+
+        Args:
+            schemas: for a topic the fields of its JSON values, as "a INT, b VARCHAR" or a dict; inferred by
+                default.
+            isolation_level: "read_uncommitted" also shows records of aborted and open transactions.
+            parameters: what `$name` stands for.
+
+        Returns DuckDB's relation: .fetchall(), .df(), .pl(), .to_arrow_table(). It is computed when it is
+        asked, over the records that there are now. Raises InvalidArgument, TopicNotFound, Closed; what DuckDB
+        refuses is a duckdb.Error.
+        """
+        from .sql import connect
+
+        connection = connect(self.backend, query, schemas=schemas, isolation_level=isolation_level)
+        return connection.sql(query, params=parameters or None)
+
+    def to_pandas(self, topic: str) -> pandas.DataFrame:
+        """A topic's table as a DataFrame of pandas. Raises as `sql`."""
+        return self._table(topic).df()
+
+    def to_polars(self, topic: str) -> polars.DataFrame:
+        """A topic's table as a DataFrame of Polars. Raises as `sql`."""
+        frame: polars.DataFrame = self._table(topic).pl()
+        return frame
+
+    def _table(self, topic: str) -> duckdb.DuckDBPyRelation:
+        self.describe_topic(topic)
+        return self.sql(f'SELECT * FROM "{topic}"')
 
     def consumer(
         self, topics: Topics = (), group: str | None = None, **options: Unpack[ConsumerOptions]

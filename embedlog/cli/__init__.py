@@ -41,6 +41,7 @@ COMMANDS: Final = {
     "groups": "groups",
     "queue": "queue",
     "transactions": "transactions",
+    "sql": "sql",
     "stats": "stats",
     "top": "top",
     "dump": "dump",

@@ -1,0 +1,127 @@
+"""`embedlog sql`: a question in SQL, with topics as tables."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import threading
+from typing import Any, BinaryIO, Final
+
+from ..errors import EmbedlogError, InvalidArgument
+from ..sql import connect
+from .arguments import READS, add_command, add_log, positive
+from .opening import reader
+from .ui import UI, Column
+
+_SHOWN_ROWS: Final = 1_000
+_RESULT: Final = '"embedlog: result"'
+_COPIED: Final = {
+    "csv": "FORMAT csv, HEADER",
+    "json": "FORMAT json, ARRAY true",
+    "jsonl": "FORMAT json",
+    "parquet": "FORMAT parquet",
+}
+_NUMBERS: Final = ("INT", "DOUBLE", "FLOAT", "DECIMAL")
+_DESCRIPTION: Final = """\
+Ask a question in SQL, by DuckDB. Each topic is a table: key, value, headers, offset, partition, timestamp,
+and the fields of JSON values. A name with other characters than letters, digits and _ needs quotes, and so
+does offset, which is a word of SQL: SELECT max("offset") FROM "orders.eu"."""
+
+
+def add_parser(subparsers: Any) -> None:
+    parser = add_command(subparsers, "sql", "ask a question in SQL", lock=READS, description=_DESCRIPTION)
+    add_log(parser)
+    parser.add_argument("query", metavar="QUERY", help="one statement; - reads it from standard input")
+    parser.add_argument(
+        "--format",
+        choices=("table", *_COPIED, "arrow"),
+        default="table",
+        metavar="FORMAT",
+        help=f"table (default; the first {_SHOWN_ROWS:,} rows), csv, json, jsonl, parquet, arrow",
+    )
+    parser.add_argument("--output", metavar="FILE", help="write there; not for a table")
+    parser.add_argument(
+        "--schema",
+        action="append",
+        default=[],
+        metavar="TOPIC=FIELDS",
+        help="the fields of a topic's JSON values, e.g. 'orders=id INT, city VARCHAR'; inferred by default",
+    )
+    parser.add_argument("--memory-limit", metavar="SIZE", help="of DuckDB, e.g. 2GB")
+    parser.add_argument("--timeout", type=positive, metavar="SECONDS", help="stop a query that takes longer")
+
+
+def run(args: argparse.Namespace, ui: UI) -> int:
+    schemas = dict(map(_schema, args.schema))
+    if args.output and args.format == "table":
+        raise InvalidArgument("--output needs --format csv, json, jsonl, parquet or arrow")
+    query = sys.stdin.read() if args.query == "-" else args.query
+    settings = {"memory_limit": args.memory_limit} if args.memory_limit else {}
+    with reader(args) as log, connect(log.backend, query, schemas=schemas, settings=settings) as connection:
+        import duckdb
+
+        timer = threading.Timer(args.timeout or 0, connection.interrupt)
+        if args.timeout:
+            timer.start()
+        try:
+            relation = connection.sql(query)
+            if relation is not None:
+                _print(relation, connection, args, ui)
+        except duckdb.InterruptException:
+            raise InvalidArgument(f"the query took longer than {args.timeout} s: --timeout") from None
+        except duckdb.Error as error:
+            raise EmbedlogError(str(error)) from None
+        finally:
+            timer.cancel()
+    return 0
+
+
+def _print(relation: Any, connection: Any, args: argparse.Namespace, ui: UI) -> None:
+    if args.format == "table":
+        _table(relation, ui)
+    elif args.format == "arrow":
+        if args.output:
+            with open(args.output, "wb") as file:
+                _stream(relation, file)
+        else:
+            _stream(relation, ui.out.buffer)
+    else:
+        from ..sql.fields import literal
+
+        relation.create_view(_RESULT.strip('"'))
+        target = literal(args.output or "/dev/stdout")
+        connection.execute(f"COPY (SELECT * FROM {_RESULT}) TO {target} ({_COPIED[args.format]})")
+
+
+def _table(relation: Any, ui: UI) -> None:
+    columns = [
+        Column(name, right=str(kind).lstrip("U").startswith(_NUMBERS) or str(kind) == "BIGINT", cuts=True)
+        for name, kind in zip(relation.columns, relation.types, strict=True)
+    ]
+    rows = relation.limit(_SHOWN_ROWS + 1).fetchall()
+    ui.table(columns, [[_cell(value) for value in row] for row in rows[:_SHOWN_ROWS]])
+    if len(rows) > _SHOWN_ROWS:
+        ui.flush()
+        ui.note(f"the first {_SHOWN_ROWS:,} rows; --format csv has all")
+
+
+def _cell(value: object) -> object:
+    if isinstance(value, bytes):
+        return value.decode(errors="backslashreplace")
+    return value if value is None or isinstance(value, int | str) else str(value)
+
+
+def _stream(relation: Any, file: BinaryIO) -> None:
+    import pyarrow as pa
+
+    batches = relation.to_arrow_reader()
+    with pa.ipc.new_stream(file, batches.schema) as stream:
+        for batch in batches:
+            stream.write_batch(batch)
+
+
+def _schema(given: str) -> tuple[str, str]:
+    topic, equals, fields = given.partition("=")
+    if not equals or not fields.strip():
+        raise InvalidArgument(f"--schema {given!r}: write TOPIC=FIELDS, e.g. 'orders=id INT, city VARCHAR'")
+    return topic.strip(), fields

@@ -1,0 +1,13 @@
+"""SQL over a log's topics, by DuckDB.
+
+    tables     a connection of DuckDB in which the topics that a query names are views
+    fields     the columns that a topic's JSON values have, inferred or given
+    dataset    a topic as a pyarrow dataset: DuckDB asks it for columns, with a filter
+    bounds     which partitions and offsets a filter leaves to be read
+
+Needs duckdb and pyarrow (`pip install 'embedlog[sql]'`), imported at the first query.
+"""
+
+from .tables import connect
+
+__all__ = ["connect"]

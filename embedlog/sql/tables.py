@@ -1,0 +1,85 @@
+"""A connection of DuckDB in which the topics that a query names are views.
+
+    CREATE VIEW "orders" AS SELECT key, value, ..., TRY(json_extract_string(text, '/city')) AS "city" FROM
+        a TopicDataset, of which DuckDB reads the columns that the query needs
+
+Only topics whose names occur in the query's text are looked at, so many topics cost nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from ..backends.port import Backend
+from ..clients.reader import checked_isolation
+from ..errors import EmbedlogError, InvalidArgument
+
+if TYPE_CHECKING:
+    import duckdb
+
+_SETTINGS: Final = {"python_enable_replacements": "false"}  # a query sees topics, not a program's variables
+
+
+def connect(
+    backend: Backend,
+    query: str,
+    *,
+    schemas: Mapping[str, str | Mapping[str, str]] | None = None,
+    isolation_level: str = "read_committed",
+    settings: Mapping[str, Any] | None = None,
+) -> duckdb.DuckDBPyConnection:
+    """A connection in memory that has the topics of a query, each up to its end as it is now.
+
+    Args:
+        schemas: for a topic the fields of its JSON values and their types in SQL, as "a INT, b VARCHAR" or a
+            dict; by default they are inferred from its first and last records.
+        settings: of DuckDB, e.g. {"memory_limit": "1GB"}.
+
+    Raises InvalidArgument, TopicNotFound for a schema's topic; EmbedlogError if duckdb is not installed.
+    """
+    try:
+        import duckdb
+
+        from . import fields
+        from .dataset import TopicDataset
+    except ImportError as error:
+        raise EmbedlogError("SQL needs duckdb and pyarrow: pip install 'embedlog[sql]'") from error
+    checked_isolation(isolation_level)
+    of_topics = {topic: fields.given(schema) for topic, schema in (schemas or {}).items()}
+    for topic in of_topics:
+        backend.describe_topic(topic)
+    try:
+        connection = duckdb.connect(config={**_SETTINGS, **(settings or {})})
+    except duckdb.Error as error:
+        raise InvalidArgument(f"DuckDB refuses its settings: {error}") from None
+    for topic in _named_in(query, backend.topics()):
+        found = of_topics.get(topic)
+        if found is None:
+            found = fields.inferred(backend, topic, isolation_level)
+        columns = [fields.identifier(name) for name in fields.FIXED]
+        columns += [f"{field.expression} AS {fields.identifier(field.column)}" for field in found]
+        scanned = f"embedlog: {topic}"
+        connection.register(scanned, TopicDataset(backend, topic, isolation_level))
+        connection.execute(
+            f"CREATE VIEW {fields.identifier(topic)} AS "
+            f"SELECT {', '.join(columns)} FROM {fields.identifier(scanned)}"
+        )
+    return connection
+
+
+def _named_in(query: str, topics: list[str]) -> list[str]:
+    """The topics whose names occur in a query, in any case; its own spelling decides between two."""
+    lowered = query.lower()
+    found: dict[str, str] = {}
+    for topic in topics:
+        if topic.lower() not in lowered:
+            continue
+        other = found.get(topic.lower())
+        if other is None or other not in query:
+            found[topic.lower()] = topic
+        elif topic in query:
+            raise InvalidArgument(
+                f"a query cannot name both {other} and {topic}: in SQL they are the same name"
+            )
+    return list(found.values())

@@ -1,0 +1,259 @@
+"""SQL over topics: its answers are Python's, its filters prune, its fields have the types of a sample."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+import embedlog
+from embedlog import Record
+
+duckdb = pytest.importorskip("duckdb")
+ds = pytest.importorskip("pyarrow.dataset")
+pa = pytest.importorskip("pyarrow")
+pq = pytest.importorskip("pyarrow.parquet")
+
+from embedlog.cli import main  # noqa: E402
+from embedlog.sql.dataset import TopicDataset  # noqa: E402
+
+BASE_MS = 1_700_000_000_000
+TOPIC = "orders.eu-1"
+TABLE = f'"{TOPIC}"'
+
+
+def at(time_ms: int) -> datetime:
+    return datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=time_ms)
+
+
+objects = st.fixed_dictionaries(
+    {}, optional={"n": st.integers(-5, 5), "city": st.sampled_from(["Bern", "Ürün", "a'b"]), "": st.none()}
+)
+values = (
+    objects.map(lambda value: json.dumps(value).encode())
+    | st.none()
+    | st.sampled_from([b"", b"{", b"\xff{}", b"[1]", b"7", b'{"n": "x"}'])
+)
+appends = st.lists(
+    st.tuples(
+        st.sampled_from(["none", "gzip", "zstd", "commit", "abort"]),
+        st.integers(0, 2),
+        st.lists(
+            st.tuples(st.binary(min_size=1, max_size=2), values, st.integers(0, 50)), min_size=1, max_size=9
+        ),
+    ),
+    max_size=6,
+)
+
+
+def filled(log: embedlog.Log, batches: Any, *, compacted: bool) -> list[Record]:
+    """Appends; returns what a reader that is read_committed sees."""
+    log.create_topic(TOPIC, partitions=3, cleanup_policy="compact" if compacted else "delete")
+    for how, partition, records in batches:
+        made = [
+            Record(TOPIC, partition, 0, BASE_MS + time, 0, key, value, (("h", b"1"),))
+            for key, value, time in records
+        ]
+        if how in ("commit", "abort"):
+            with contextlib.suppress(InterruptedError), log.transaction("writer") as transaction:
+                transaction.append_many(TOPIC, made, partition=partition)
+                if how == "abort":
+                    raise InterruptedError
+        else:
+            log.append_many(TOPIC, made, partition=partition, compression=how)
+    if compacted:
+        log.compact(TOPIC)
+    return list(log.read(TOPIC, isolation_level="read_committed"))
+
+
+def field(value: bytes | None, name: str) -> Any:
+    try:
+        parsed = json.loads(value or b"null")
+    except ValueError:
+        return None
+    return parsed.get(name) if isinstance(parsed, dict) else None
+
+
+@settings(
+    deadline=None,
+    max_examples=12,
+    phases=[Phase.explicit, Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
+@given(appends, st.booleans(), st.integers(0, 3), st.integers(-1, 12), st.integers(-1, 51))
+def test_answers_are_pythons(batches: Any, compacted: bool, partition: int, offset: int, time: int) -> None:
+    with tempfile.TemporaryDirectory() as directory, embedlog.open(directory) as log:
+        records = filled(log, batches, compacted=compacted)
+
+        def asked(sql: str, **parameters: Any) -> list[Any]:
+            schemas = {TOPIC: "n INT, city VARCHAR"}
+            return log.sql(sql, schemas=schemas, **parameters).fetchall()
+
+        rows = asked(f'SELECT partition, "offset", timestamp, key, value, headers FROM {TABLE} ORDER BY 1, 2')
+        assert rows == [
+            (r.partition, r.offset, at(r.timestamp_ms), r.key, r.value, [{"name": "h", "value": b"1"}])
+            for r in records
+        ]
+        assert asked(f"SELECT count(*) FROM {TABLE}") == [(len(records),)]
+        for sql, holds in (
+            ("partition = $p", lambda r: r.partition == partition),
+            ('partition >= $p AND "offset" < $o', lambda r: r.partition >= partition and r.offset < offset),
+            ('"offset" = $o OR partition = $p', lambda r: r.offset == offset or r.partition == partition),
+            ('NOT "offset" BETWEEN $o AND 9', lambda r: not offset <= r.offset <= 9),
+            ('"offset" IN ($o, 3)', lambda r: r.offset in (offset, 3)),
+            ("timestamp >= $t", lambda r: r.timestamp_ms >= BASE_MS + time),
+            ("timestamp <= $t AND n > 0", lambda r: r.timestamp_ms <= BASE_MS + time and number(r) > 0),
+            (
+                "\"offset\" > $o AND city = 'Bern'",
+                lambda r: r.offset > offset and field(r.value, "city") == "Bern",
+            ),
+        ):
+            given = {"p": partition, "o": offset, "t": at(BASE_MS + time)}
+            used = {name: value for name, value in given.items() if f"${name}" in sql}
+            got = asked(f'SELECT partition, "offset" FROM {TABLE} WHERE {sql} ORDER BY ALL', **used)
+            assert got == [(r.partition, r.offset) for r in records if holds(r)], sql
+        cities = Counter(field(r.value, "city") for r in records)
+        assert dict(asked(f"SELECT city, count(*) FROM {TABLE} GROUP BY 1")) == cities
+
+
+def number(record: Record) -> int:
+    found = field(record.value, "n")
+    return found if isinstance(found, int) else 0
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Any:
+    with embedlog.open(tmp_path / "log", segment_bytes=1 << 16) as opened:
+        yield opened
+
+
+def test_filters_prune(log: embedlog.Log) -> None:
+    log.create_topic("t", partitions=4)
+    for partition in range(4):
+        for first in range(0, 100_000, 1_000):
+            log.append_many(
+                "t",
+                [Record("t", 0, 0, BASE_MS + n, 0, None, b"v" * 20, ()) for n in range(first, first + 1_000)],
+                partition=partition,
+            )
+
+    def read(expression: Any) -> tuple[int, int]:
+        dataset = TopicDataset(log.backend, "t")
+        rows = dataset.scanner(columns=["offset"], filter=expression).to_reader().read_all().num_rows
+        return rows, dataset.rows_read
+
+    offset, partition, timestamp = ds.field("offset"), ds.field("partition"), ds.field("timestamp")
+    assert read(None) == (400_000, 400_000)
+    assert read(partition == 2) == (100_000, 100_000)
+    assert read((partition == 2) & (offset >= 40_000) & (offset < 40_010)) == (10, 10)
+    assert read((partition == 9) | (offset == 99_999)) == (4, 4)
+    assert read(timestamp >= pa.scalar(at(BASE_MS + 99_000), pa.timestamp("us", tz="UTC"))) == (4_000, 4_000)
+    assert read(offset < 0) == (0, 0)
+
+
+def test_fields_have_the_types_of_a_sample(log: embedlog.Log) -> None:
+    log.create_topic("t")
+    log.create_topic("empty")
+    log.append_many(
+        "t",
+        [
+            b'{"Offset": 1, "a": 1, "A": 2.5, "mixed": 1, "o/k~\'\\"": true, "list": [1, 2], "none": null}',
+            b'{"Offset": -1, "a": 1, "mixed": "x", "deep": {"x": 1}}',
+            b'{"a": "not a number"}',
+        ],
+    )
+    log.append("t", b"broken {")
+    schemas = {"t": {"a": "INT", "list": "INT[]"}}
+    assert log.sql("SELECT a, list FROM t", schemas=schemas).fetchall() == [
+        (1, [1, 2]), (1, None), (None, None), (None, None)
+    ]  # fmt: skip
+    relation = log.sql(
+        'SELECT COLUMNS(* EXCLUDE (key, value, headers, "offset", partition, timestamp)) FROM t'
+    )
+    types = dict(zip(relation.columns, map(str, relation.types), strict=True))
+    assert types == {
+        "Offset_1": "BIGINT", "a": "JSON", "A_1": "DOUBLE", "mixed": "JSON", "o/k~'\"": "BOOLEAN",
+        "list": "JSON", "none": "VARCHAR", "deep": "JSON",
+    }  # fmt: skip
+    assert relation.fetchall()[0] == (1, "1", 2.5, "1", True, "[1,2]", None, None)
+    assert relation.fetchall()[3] == (None,) * 8
+    assert log.sql("SELECT * FROM empty").columns == [
+        "key",
+        "value",
+        "headers",
+        "offset",
+        "partition",
+        "timestamp",
+    ]
+    assert log.to_pandas("t").shape == log.to_polars("t").shape == (4, 14)
+
+
+def test_a_query_ends_where_the_log_ended(log: embedlog.Log) -> None:
+    log.create_topic("t")
+    log.append("t", b"1")
+    relation = log.sql("SELECT count(*) FROM t")
+    log.append("t", b"2")
+    assert relation.fetchall() == [(1,)]
+    assert log.sql("SELECT count(*) FROM t").fetchall() == [(2,)]
+
+
+def test_only_topics_that_are_named_are_tables(log: embedlog.Log) -> None:
+    for name in ("orders", "Orders", "other"):
+        log.create_topic(name)
+        log.append(name, name.encode())
+    assert log.sql("SELECT value FROM Orders").fetchall() == [(b"Orders",)]
+    assert log.sql("SELECT value FROM orders").fetchall() == [(b"orders",)]
+    with pytest.raises(embedlog.InvalidArgument, match="same name"):
+        log.sql("SELECT * FROM orders, Orders")
+    with pytest.raises(duckdb.CatalogException):
+        log.sql("SELECT * FROM " + "missing")
+    with pytest.raises(embedlog.TopicNotFound):
+        log.sql("SELECT 1", schemas={"missing": "a INT"})
+    with pytest.raises(embedlog.InvalidArgument, match="schema must be like"):
+        log.sql("SELECT * FROM other", schemas={"other": "a NO SUCH TYPE"})
+    with pytest.raises(embedlog.TopicNotFound):
+        log.to_pandas("missing")
+
+
+@pytest.mark.parametrize(
+    ("form", "shown"),
+    [
+        ("table", "city  n\nBern  2\n-     1\n"),
+        ("csv", "city,n\nBern,2\n,1\n"),
+        ("jsonl", '{"city":"Bern","n":2}\n{"city":null,"n":1}\n'),
+    ],
+)
+def test_command(log: embedlog.Log, tmp_path: Path, form: str, shown: str) -> None:
+    log.create_topic("t")
+    log.append_many("t", [b'{"city": "Bern"}', b'{"city": "Bern"}', b"broken"])
+    query = "SELECT city, count(*) AS n FROM t GROUP BY 1 ORDER BY 2 DESC"
+    command = [sys.executable, "-m", "embedlog", "sql", log.path, "--format", form]
+    ran = subprocess.run([*command, "-"], input=query, capture_output=True, text=True, check=True)
+    assert ran.stdout == shown
+    ran = subprocess.run([*command, "SELECT bad FROM t"], capture_output=True, text=True)
+    assert (ran.returncode, ran.stdout) == (2, "") and 'column "bad" not found' in ran.stderr
+    endless = "SELECT count(*) FROM range(1000000000) a, range(1000000000) b WHERE a.range + b.range = 7"
+    ran = subprocess.run([*command, endless, "--timeout", "1"], capture_output=True, text=True)
+    assert (ran.returncode, ran.stdout) == (2, "") and "longer than 1 s" in ran.stderr
+
+
+@pytest.mark.parametrize("form", ["arrow", "parquet"])
+def test_command_writes_files(log: embedlog.Log, tmp_path: Path, form: str) -> None:
+    log.create_topic("t")
+    log.append_many("t", [b'{"city": "Bern"}', b"\xff"], partition=0)
+    file = tmp_path / "out"
+    query = 'SELECT "offset", city FROM t ORDER BY 1'
+    assert main(["sql", log.path, query, "--format", form, "--output", str(file)]) == 0
+    read = pa.ipc.open_stream(file.read_bytes()).read_all() if form == "arrow" else pq.read_table(file)
+    assert read.to_pylist() == [{"offset": 0, "city": "Bern"}, {"offset": 1, "city": None}]
+    assert main(["sql", log.path, query, "--output", str(file)]) == 2
