@@ -194,7 +194,7 @@ class _Bars(Progress):
     def _said(self, done: int, total: int | None, seconds: float) -> str:
         shown = size if self._sizes else "{:,}".format
         far = shown(done) if total is None else f"{shown(done)} / {shown(total)}"
-        return f"{far}   {size(int(done / seconds))}/s" if self._sizes and seconds else far
+        return f"{far}   {shown(int(done / seconds))}/s" if seconds else far
 
     def stop(self) -> None:
         if self._bars is None:
@@ -211,6 +211,7 @@ class _Bars(Progress):
             progress.TextColumn("{task.description}", markup=False),
             progress.BarColumn(complete_style="cyan", finished_style="cyan", pulse_style="cyan"),
             progress.TextColumn("{task.fields[said]}", markup=False),
+            progress.TimeRemainingColumn(compact=True),
             console=self._console_of(),
         )
         self._bars.start()

@@ -68,6 +68,7 @@ def test_a_bar_on_a_terminal(given: Path, arguments: list[str]) -> None:
     assert "?" not in shown.replace("\x1b[?25", "")  # but for what hides the cursor
     assert " kB / " in shown
     assert "B/s" in shown
+    assert "00:00" in shown  # left
 
 
 @pytest.mark.parametrize("arguments", COMMANDS, ids=lambda given: given[0])
