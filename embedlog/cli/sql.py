@@ -69,7 +69,13 @@ def run(args: argparse.Namespace, ui: UI) -> int:
                 _print(relation, connection, args, ui)
         except duckdb.InterruptException:
             raise InvalidArgument(f"the query took longer than {args.timeout} s: --timeout") from None
+        except RuntimeError as error:
+            if str(error) != "Query interrupted":  # what DuckDB makes of Ctrl-C
+                raise
+            raise KeyboardInterrupt from None
         except duckdb.Error as error:
+            if "Broken pipe" in str(error):
+                raise BrokenPipeError from None
             raise EmbedlogError(str(error)) from None
         finally:
             timer.cancel()
