@@ -33,7 +33,7 @@ def add_parser(subparsers: Any) -> None:
         subparsers,
         "completion",
         "print the completion for a shell",
-        lock="Works on no directory.",
+        lock="Takes no lock: it works on no directory.",
         description=_DESCRIPTION,
     )
     parser.add_argument("shell", choices=("bash", "zsh", "fish"))

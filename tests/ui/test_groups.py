@@ -70,6 +70,13 @@ def test_members(log: Log, visitor: TestClient) -> None:
         assert "has members" in refused.text
 
 
+def test_the_last_ones(log: Log, visitor: TestClient) -> None:
+    given = {"name": "billing", "to": "-10", "topic": "clicks"}
+    assert 'name="to" value="-10"' in visitor.get("/group/reset", params=given).text
+    assert visitor.post("/group/reset", data={**given, "csrf": csrf_of(visitor)}).status_code == 303
+    assert log.group("billing").describe().lag == 20
+
+
 @pytest.mark.parametrize("name", ["billing", HOSTILE])
 def test_a_reset(log: Log, visitor: TestClient, caplog: pytest.LogCaptureFixture, name: str) -> None:
     given = {"name": name, "to": "latest", "topic": "clicks", "partition": "1"}

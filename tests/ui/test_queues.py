@@ -24,12 +24,16 @@ def log(path: Path) -> Iterator[Log]:
     with embedlog.open(path) as log:
         log.create_topic("jobs")
         log.append_many("jobs", [b'{"n": %d, "html": "<b>"}' % number for number in range(5)])
-        with log.queue("jobs", lock_ms=60_000) as queue:
-            jobs = [job for _ in range(3) if (job := queue.take(10_000)) is not None]
-            for job in jobs[:2]:
+        with log.queue("jobs") as queue:  # closed, it has written what was rejected
+            for _ in range(2):
+                job = queue.take(10_000)
+                assert job is not None
                 job.reject(HOSTILE)
+        with log.queue("jobs", lock_ms=60_000) as queue:
+            locked = queue.take(10_000)
+            assert locked is not None
             yield log
-            jobs[2].accept()
+            locked.accept()
 
 
 @pytest.fixture

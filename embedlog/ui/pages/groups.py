@@ -14,8 +14,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from ...clients.group_admin import ConsumerGroup, OffsetReset
-from ...clients.places import place
-from ...clients.reader import Where
+from ...clients.places import Place, place
 from ...errors import InvalidArgument, shown
 from ...model import TopicPartition
 from .. import plots
@@ -87,7 +86,7 @@ def preview(request: Request) -> Response:
         request,
         "group_reset.html",
         name=chosen.name,
-        to=to.isoformat(" ", "seconds") if isinstance(to, datetime) else to,
+        to=to.isoformat(" ", "seconds") if isinstance(to, datetime) else given["to"].strip(),
         topic=given.get("topic", ""),
         partition=given.get("partition", ""),
         changes=list(changes.items())[:_TOGETHER],
@@ -124,7 +123,7 @@ async def delete(request: Request) -> Response:
 
 
 def _reset(
-    chosen: ConsumerGroup, given: Mapping[str, str], to: Where, *, dry_run: bool
+    chosen: ConsumerGroup, given: Mapping[str, str], to: Place, *, dry_run: bool
 ) -> dict[TopicPartition, OffsetReset]:
     topic, partition = given.get("topic", ""), given.get("partition", "").strip()
     if partition and not (partition.isascii() and partition.isdigit() and len(partition) < 10):
