@@ -69,6 +69,7 @@ RUN_AS_THEY_ARE = {
     "promoting.md": 1,
     "queues.md": 9,
     "transactions.md": 4,
+    "sql.md": 2,
     "values.md": 4,
 }
 RUN_WITH_HELP = {"broker.md", "mirroring.md", "settings.md"}

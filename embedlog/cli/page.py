@@ -55,6 +55,8 @@ def run(args: argparse.Namespace, ui: UI) -> int:
 
         from ..ui import application
     except ImportError as error:
+        if error.name != "uvicorn":
+            raise
         raise EmbedlogError("the page needs uvicorn: pip install 'embedlog[ui]'") from error
     of_topics = serializers(args.serializer)
     log_messages("text", "info" if args.writable else "warning")
