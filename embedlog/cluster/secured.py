@@ -90,7 +90,11 @@ class Secured:
         return found
 
     def _add_administrator(self, directory: str, users: DocumentUsers) -> None:
-        password = secrets.token_urlsafe(_PASSWORD_BYTES)
+        """Killed at any step, it leaves the user or the file missing: the next start makes both anew."""
+        password, fs = secrets.token_urlsafe(_PASSWORD_BYTES), FileSystem()
+        if os.path.exists(self.client_file):  # of a log that is gone
+            fs.unlink(self.client_file)
+            fs.sync_dir(self.path)
         users.alter(ADMINISTRATOR, {each: credential_of(each, password) for each in DIGESTS})
         text = _CLIENT.format(
             directory=directory,
@@ -101,7 +105,7 @@ class Secured:
             authority=self._certificates.authority,
         )
         try:
-            FileSystem().write_file(self.client_file, text.encode(), private=True)
+            fs.write_file(self.client_file, text.encode(), private=True)
         except OSError as error:
             raise StorageError(
                 f"{self.client_file} cannot be written: {error.strerror}", path=self.client_file

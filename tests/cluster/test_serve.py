@@ -12,6 +12,7 @@ import stat
 import struct
 import subprocess
 import sys
+import textwrap
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -20,6 +21,7 @@ from typing import Any, NamedTuple
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
+from programs import Program
 from wire import Wire, batch_of, fetch
 
 import embedlog
@@ -511,6 +513,34 @@ def test_a_new_log_beside_old_certificates_has_its_administrator(
 ) -> None:
     assert serve("--secure", "--json").end()[0] == 0
     shutil.rmtree(tmp_path / "data")
+    assert topics_at(serve("--secure", "--json")) == ["t"]
+
+
+def test_a_kill_between_the_user_and_its_file_locks_nobody_out(
+    serve: Callable[..., Served], program: Callable[..., Program], tmp_path: Path
+) -> None:
+    """Beside the file of a log that is gone, which must not pass for the new administrator's."""
+    assert serve("--secure", "--json").end()[0] == 0
+    shutil.rmtree(tmp_path / "data")
+    killed = program(
+        textwrap.dedent("""
+        import os, signal, sys
+        from embedlog.cluster.secured import Secured
+        from embedlog.files.filesystem import FileSystem
+
+        write = FileSystem.write_file
+
+        def killed(fs, path, *rest, **options):
+            if path.endswith("client.properties"):
+                os.kill(os.getpid(), signal.SIGKILL)
+            return write(fs, path, *rest, **options)
+
+        FileSystem.write_file = killed
+        Secured(sys.argv[1], [])
+        """),
+        tmp_path / "data",
+    )
+    assert killed.process.wait() == -signal.SIGKILL
     assert topics_at(serve("--secure", "--json")) == ["t"]
 
 
