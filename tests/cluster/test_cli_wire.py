@@ -279,10 +279,10 @@ HERE_ONLY = (
     "zookeeper",
     "demo",
 )
-# With actions of their own; --from and --to; a function before the directory (tests/test_workers.py).
+# With actions of their own; --from and --to; a function before the directory (tests/test_workers.py); no log.
 OTHERWISE = (
     *("topics", "groups", "queue", "transactions", "cluster", "mirror", "work"),
-    *("users", "acls", "quotas"),
+    *("users", "acls", "quotas", "completion"),
 )
 
 
