@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -12,21 +14,20 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import duckdb
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 import embedlog
 from embedlog import Record
+from embedlog.cli import main
+from embedlog.sql.dataset import TopicDataset
 
-duckdb = pytest.importorskip("duckdb")
-ds = pytest.importorskip("pyarrow.dataset")
-pa = pytest.importorskip("pyarrow")
-pq = pytest.importorskip("pyarrow.parquet")
-
-from embedlog.cli import main  # noqa: E402
-from embedlog.sql.dataset import TopicDataset  # noqa: E402
-
+ENDLESS = "SELECT count(*) FROM range(1000000000) a, range(1000000000) b WHERE a.range + b.range = 7"
 BASE_MS = 1_700_000_000_000
 TOPIC = "orders.eu-1"
 TABLE = f'"{TOPIC}"'
@@ -242,9 +243,23 @@ def test_command(log: embedlog.Log, tmp_path: Path, form: str, shown: str) -> No
     assert ran.stdout == shown
     ran = subprocess.run([*command, "SELECT bad FROM t"], capture_output=True, text=True)
     assert (ran.returncode, ran.stdout) == (2, "") and 'column "bad" not found' in ran.stderr
-    endless = "SELECT count(*) FROM range(1000000000) a, range(1000000000) b WHERE a.range + b.range = 7"
-    ran = subprocess.run([*command, endless, "--timeout", "1"], capture_output=True, text=True)
+    ran = subprocess.run([*command, ENDLESS, "--timeout", "1"], capture_output=True, text=True)
     assert (ran.returncode, ran.stdout) == (2, "") and "longer than 1 s" in ran.stderr
+
+
+def test_ctrl_c_ends_a_scan_and_a_join(log: embedlog.Log) -> None:
+    log.create_topic("t")
+    log.append_many("t", [b'{"n": 1}'] * 100_000)
+    for query in ("SELECT max(a.n) FROM t a, t b WHERE a.n + b.n = -1", ENDLESS):
+        command = [sys.executable, "-m", "embedlog", "sql", log.path, query]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
+            while (
+                len(os.listdir(f"/proc/{running.pid}/task")) < 3
+            ):  # DuckDB's threads, and the one that waits
+                assert running.poll() is None
+            running.send_signal(signal.SIGINT)
+            said = running.communicate()
+        assert (running.returncode, *said) == (130, b"", b"")
 
 
 @pytest.mark.parametrize("form", ["arrow", "parquet"])

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import os
+import select
+import signal
+import socket
 import sys
 import threading
+from collections.abc import Iterator
 from typing import Any, BinaryIO, Final
 
 from ..errors import EmbedlogError, InvalidArgument
 from ..sql import connect
-from .arguments import READS, add_command, add_log, positive
+from .arguments import READS, REFUSED, add_command, add_log, positive
 from .opening import reader
 from .ui import UI, Column
 
+INTERRUPTED: Final = 130
+_PATIENCE_S: Final = 2.0
 _SHOWN_ROWS: Final = 1_000
 _RESULT: Final = '"embedlog: result"'
 _COPIED: Final = {
@@ -57,29 +65,75 @@ def run(args: argparse.Namespace, ui: UI) -> int:
         raise InvalidArgument("--output needs --format csv, json, jsonl, parquet or arrow")
     query = sys.stdin.read() if args.query == "-" else args.query
     settings = {"memory_limit": args.memory_limit} if args.memory_limit else {}
-    with reader(args) as log, connect(log.backend, query, schemas=schemas, settings=settings) as connection:
-        import duckdb
+    stop = threading.Event()
+    with (
+        reader(args) as log,
+        connect(log.backend, query, schemas=schemas, settings=settings, stop=stop) as connection,
+        _stopping(args.timeout, stop, connection),
+    ):
+        relation = connection.sql(query)
+        if relation is not None:
+            _print(relation, connection, args, ui)
+    return 0
 
-        timer = threading.Timer(args.timeout or 0, connection.interrupt)
-        if args.timeout:
-            timer.start()
-        try:
-            relation = connection.sql(query)
-            if relation is not None:
-                _print(relation, connection, args, ui)
-        except duckdb.InterruptException:
-            raise InvalidArgument(f"the query took longer than {args.timeout} s: --timeout") from None
-        except RuntimeError as error:
-            if str(error) != "Query interrupted":  # what DuckDB makes of Ctrl-C
-                raise
-            raise KeyboardInterrupt from None
-        except duckdb.Error as error:
+
+@contextlib.contextmanager
+def _stopping(timeout_s: float | None, stop: threading.Event, connection: Any) -> Iterator[None]:
+    """Within it, the timeout or Ctrl-C ends a query.
+
+    A thread waits for either, since DuckDB keeps this one from handling signals. A query that goes on for
+    _PATIENCE_S, in a step that DuckDB does not interrupt, ends with the process.
+
+    Raises InvalidArgument, KeyboardInterrupt; EmbedlogError for what DuckDB refuses; BrokenPipeError.
+    """
+    import duckdb
+
+    done = threading.Event()
+    wakes, woken = socket.socketpair()
+    wakes.setblocking(False)
+    late = InvalidArgument(f"the query took longer than {timeout_s} s: --timeout")
+    interrupted = False
+
+    def watch() -> None:
+        nonlocal interrupted
+        signalled = bool(select.select([woken], [], [], timeout_s)[0])
+        if done.is_set():
+            return
+        interrupted = signalled
+        stop.set()  # a scan whose filter leaves nothing is not asked for more, and would go on
+        connection.interrupt()
+        if not done.wait(_PATIENCE_S):
+            if not interrupted:
+                print(late, file=sys.stderr, flush=True)
+            os._exit(INTERRUPTED if interrupted else REFUSED)
+
+    before = signal.getsignal(signal.SIGINT)
+    if before is signal.default_int_handler:  # else the command was started with it ignored
+        signal.signal(signal.SIGINT, lambda number, frame: None)
+        signal.set_wakeup_fd(wakes.fileno(), warn_on_full_buffer=False)
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        yield
+    except (duckdb.Error, RuntimeError) as error:
+        if not stop.is_set():
             if "Broken pipe" in str(error):
                 raise BrokenPipeError from None
+            if not isinstance(error, duckdb.Error):
+                raise
             raise EmbedlogError(str(error)) from None
-        finally:
-            timer.cancel()
-    return 0
+    finally:
+        done.set()
+        if before is signal.default_int_handler:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGINT, before)
+        wakes.close()  # which ends the watcher's wait
+        watcher.join()
+        woken.close()
+    if interrupted:
+        raise KeyboardInterrupt
+    if stop.is_set():
+        raise late
 
 
 def _print(relation: Any, connection: Any, args: argparse.Namespace, ui: UI) -> None:

@@ -12,6 +12,7 @@ bounded number of batches.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
@@ -21,6 +22,7 @@ import pyarrow.dataset as ds
 from ..backends.port import Backend
 from ..clients.arrow import ArrowReader
 from ..clients.reader import partition_readers
+from ..errors import EmbedlogError
 from .bounds import Bounds
 
 _PAIR: Final = pa.struct([pa.field("name", pa.string(), nullable=False), pa.field("value", pa.binary())])
@@ -39,14 +41,26 @@ _SOURCES: Final = {"timestamp": "timestamp_ms", "text": "value"}
 _MIN_ROWS: Final = 16_384  # a filter costs about 0.1 ms for each batch
 
 
+class Interrupted(EmbedlogError):
+    """A scan was told to stop."""
+
+
 class TopicDataset(ds.Dataset):  # type: ignore[misc]
     """The records of a topic up to its end as it is now. Scans may run in any threads."""
 
-    def __init__(self, backend: Backend, topic: str, isolation_level: str = "read_committed") -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        topic: str,
+        isolation_level: str = "read_committed",
+        stop: threading.Event | None = None,
+    ) -> None:
+        """stop: once it is set, scans raise Interrupted."""
         # without Dataset's own, which refuses subclasses: there is no dataset of C++ underneath
         self._backend = backend
         self._topic = topic
         self._isolation_level = isolation_level
+        self._stop = stop or threading.Event()
         self._ends = {partition: edges.log_end_offset for partition, edges in backend.offsets(topic).items()}
         self.rows_read = 0
         """Rows that scans have decoded, before their filters."""
@@ -71,6 +85,8 @@ class TopicDataset(ds.Dataset):  # type: ignore[misc]
         for reader in self._readers(expression):
             arrow = ArrowReader(reader, sources, read, min_rows=_MIN_ROWS)
             while (batch := arrow.read()) is not None:
+                if self._stop.is_set():
+                    raise Interrupted("the query was stopped")
                 self.rows_read += batch.num_rows
                 arrays = [_array(batch, name) for name in decoded]
                 table = pa.Table.from_arrays(arrays, names=decoded)

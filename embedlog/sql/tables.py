@@ -8,6 +8,7 @@ Only topics whose names occur in the query's text are looked at, so many topics 
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -28,6 +29,7 @@ def connect(
     schemas: Mapping[str, str | Mapping[str, str]] | None = None,
     isolation_level: str = "read_committed",
     settings: Mapping[str, Any] | None = None,
+    stop: threading.Event | None = None,
 ) -> duckdb.DuckDBPyConnection:
     """A connection in memory that has the topics of a query, each up to its end as it is now.
 
@@ -35,6 +37,7 @@ def connect(
         schemas: for a topic the fields of its JSON values and their types in SQL, as "a INT, b VARCHAR" or a
             dict; by default they are inferred from its first and last records.
         settings: of DuckDB, e.g. {"memory_limit": "1GB"}.
+        stop: once it is set, no scan reads on, and the query fails.
 
     Raises InvalidArgument, TopicNotFound for a schema's topic; EmbedlogError if duckdb is not installed.
     """
@@ -60,7 +63,7 @@ def connect(
         columns = [fields.identifier(name) for name in fields.FIXED]
         columns += [f"{field.expression} AS {fields.identifier(field.column)}" for field in found]
         scanned = f"embedlog: {topic}"
-        connection.register(scanned, TopicDataset(backend, topic, isolation_level))
+        connection.register(scanned, TopicDataset(backend, topic, isolation_level, stop))
         connection.execute(
             f"CREATE VIEW {fields.identifier(topic)} AS "
             f"SELECT {', '.join(columns)} FROM {fields.identifier(scanned)}"
