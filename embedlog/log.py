@@ -362,13 +362,12 @@ class Log(Administration):
             parameters: what `$name` stands for.
 
         Returns DuckDB's relation: .fetchall(), .df(), .pl(), .to_arrow_table(). It is computed when it is
-        asked, over the records that there are now. Raises InvalidArgument, TopicNotFound, Closed; what DuckDB
-        refuses is a duckdb.Error.
+        asked, over the records that there are now; what fails then is a duckdb.Error. Raises InvalidArgument,
+        InvalidType, TopicNotFound, Closed.
         """
-        from .sql import connect
+        from .sql import ask
 
-        connection = connect(self.backend, query, schemas=schemas, isolation_level=isolation_level)
-        return connection.sql(query, params=parameters or None)
+        return ask(self.backend, query, parameters, schemas=schemas, isolation_level=isolation_level)
 
     def to_pandas(self, topic: str) -> pandas.DataFrame:
         """A topic's table as a DataFrame of pandas. Raises as `sql`."""

@@ -8,6 +8,6 @@
 Needs duckdb and pyarrow (`pip install 'embedlog[sql]'`), imported at the first query.
 """
 
-from .tables import connect
+from .tables import ask, connect
 
-__all__ = ["connect"]
+__all__ = ["ask", "connect"]

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ..backends.port import Backend
 from ..clients.reader import checked_isolation
-from ..errors import EmbedlogError, InvalidArgument
+from ..errors import EmbedlogError, InvalidArgument, InvalidType, shown
+from ..validation import check_topic
 
 if TYPE_CHECKING:
     import duckdb
@@ -49,6 +50,7 @@ def connect(
     except ImportError as error:
         raise EmbedlogError("SQL needs duckdb and pyarrow: pip install 'embedlog[sql]'") from error
     checked_isolation(isolation_level)
+    _check(query, schemas)
     of_topics = {topic: fields.given(schema) for topic, schema in (schemas or {}).items()}
     for topic in of_topics:
         backend.describe_topic(topic)
@@ -69,6 +71,42 @@ def connect(
             f"SELECT {', '.join(columns)} FROM {fields.identifier(scanned)}"
         )
     return connection
+
+
+def ask(
+    backend: Backend, query: str, parameters: Mapping[str, object], **options: Any
+) -> duckdb.DuckDBPyRelation:
+    """The relation of a query with a result. Options and errors as `connect`; InvalidArgument, too, for what
+    DuckDB refuses."""
+    connection = connect(backend, query, **options)
+    import duckdb
+
+    try:
+        relation = connection.sql(query, params=dict(parameters) or None)
+    except (duckdb.Error, ValueError) as error:
+        raise InvalidArgument(f"DuckDB refuses the query: {error}") from error
+    if relation is None:
+        raise InvalidArgument(f"a query must have a result: {shown(query)} has none")
+    return relation
+
+
+def _check(query: object, schemas: object) -> None:
+    """Raises InvalidType, InvalidArgument."""
+    if not isinstance(query, str):
+        raise InvalidType(f"query must be a str, not {type(query).__name__}")
+    try:
+        query.encode()
+    except UnicodeEncodeError:
+        raise InvalidArgument(f"query cannot be written as UTF-8: {shown(query)}") from None
+    if schemas is not None and not isinstance(schemas, Mapping):
+        raise InvalidType(f"schemas must be a dict, not {type(schemas).__name__}")
+    for topic, schema in (schemas or {}).items():
+        check_topic(topic)
+        names = schema.items() if isinstance(schema, Mapping) else [("", schema)]
+        if not all(isinstance(part, str) for pair in names for part in pair):
+            raise InvalidType(
+                f"the schema of {topic} must be 'a INT, b VARCHAR' or a dict, not {shown(schema)}"
+            )
 
 
 def _named_in(query: str, topics: list[str]) -> list[str]:
