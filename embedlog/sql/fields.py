@@ -1,7 +1,7 @@
 """The columns that a topic's JSON values have: inferred from a sample, or given.
 
 A field becomes a column of its name. A name that is taken, by a fixed column or but for its case, gets a
-number behind it, as DuckDB has it: `offset_1`. What a value does not have, or not of this type, is NULL.
+number, as in DuckDB: `offset_1`. A field that a value lacks, or that has another type, is NULL.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Finds times in a sealed segment by a binary search in its index files, without loading them.
 
-For whoever looks once at each of many segments: the indexes of a GB of small batches are 5 MB, which take
-longer to load than a search takes. A sealed segment's last time entry has its largest timestamp.
+For callers that look at many segments once each: the indexes of 1 GB of small batches are 5 MB, and loading
+them takes longer than a search. A sealed segment's last time entry has its largest timestamp.
 
 Invariant: an entry counts only if there is a batch where it points; otherwise the segment is asked, which
 checks and rebuilds its indexes.

@@ -7,12 +7,8 @@
                                 |                |
                             sampler.py       rendering.py, plots.py, templates/, static/
 
-The page asks nothing of whoever writes the log: of a directory it reads the files, without a lock, in a
-process of its own; of brokers it is a client. What changes over time (rates, lags) a sampler looks at, once
-for all visitors.
-
-Records are read for a page by reading.py, for one that stays open by streaming.py (a tail, a search in the
-language of query.py); values.py shows their bytes.
+The page does not involve the log's writer: it reads a directory's files without a lock, in its own process,
+or is a client of brokers. One sampler collects what changes over time (rates, lags) for all visitors.
 
 Records are hostile: every value is escaped by its template, no script or style stands in a page, and the
 Content-Security-Policy forbids them. Each request does a bounded amount of work.

@@ -46,7 +46,7 @@ _HEADERS: Final = {
 
 
 class Guard:
-    """Lets in whoever belongs, and puts the security headers on every response.
+    """Rejects requests that are not allowed, and adds the security headers to every response.
 
     Args:
         hosts: the values of Host that are accepted, with their ports; empty for any (the application that

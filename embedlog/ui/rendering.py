@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, Final
+from urllib.parse import urlencode
 
 import jinja2
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from ..units import counted, duration, iso, moment, size
 from .values import visible
@@ -26,7 +27,7 @@ def _field(timestamp_ms: int) -> str:
 
 
 def _name(text: str, most: int = 80) -> str:
-    """A name that somebody chose, in a line: shortened, and with what would turn text around as escapes."""
+    """A name chosen by a client, for one line: shortened, with control and direction characters escaped."""
     shown = visible(text[: most + 1])
     return shown if len(text) <= most else f"{shown[:most]}…"
 
@@ -70,6 +71,12 @@ def page(request: Request, template: str, *, status: int = 200, **values: Any) -
         ),
         status,
     )
+
+
+def see_other(request: Request, where: str, **query: str) -> Response:
+    """Leads to a page after a change."""
+    base = request.scope.get("root_path", "")
+    return RedirectResponse(f"{base}{where}{'?' if query else ''}{urlencode(query)}", 303)
 
 
 def part(template: str, **values: Any) -> str:

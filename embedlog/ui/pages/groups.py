@@ -6,11 +6,10 @@ import logging
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Final
-from urllib.parse import urlencode
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from ...clients.group_admin import ConsumerGroup, OffsetReset
@@ -19,7 +18,7 @@ from ...errors import InvalidArgument, shown
 from ...model import TopicPartition
 from .. import plots
 from ..guard import check_writable, form
-from ..rendering import page
+from ..rendering import page, see_other
 from ..sampler import GroupSample
 
 logger = logging.getLogger(__name__)
@@ -107,7 +106,7 @@ async def reset(request: Request) -> Response:
         return chosen.name
 
     name = await run_in_threadpool(work)
-    return _see_other(request, "/group", name=name)
+    return see_other(request, "/group", name=name)
 
 
 async def delete(request: Request) -> Response:
@@ -119,7 +118,7 @@ async def delete(request: Request) -> Response:
         raise InvalidArgument(f"write the group's name, {shown(name)}, to delete it with its offsets")
     await run_in_threadpool(request.app.state.site.log.group(name).delete)
     logger.info("group %s was deleted", name)
-    return _see_other(request, "/groups")
+    return see_other(request, "/groups")
 
 
 def _reset(
@@ -131,11 +130,6 @@ def _reset(
     return chosen.reset(
         topic or None, to=to, partitions=int(partition) if partition else None, dry_run=dry_run
     )
-
-
-def _see_other(request: Request, where: str, **query: str) -> Response:
-    base = request.scope.get("root_path", "")
-    return RedirectResponse(f"{base}{where}{'?' if query else ''}{urlencode(query)}", 303)
 
 
 def _spark(each: GroupSample) -> str:

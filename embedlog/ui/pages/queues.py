@@ -6,11 +6,10 @@ import itertools
 import logging
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
-from urllib.parse import urlencode
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from ...clients.queue_admin import (
@@ -24,7 +23,7 @@ from ...errors import GroupNotFound, InvalidArgument, UnsupportedByBackend
 from ...log import Log
 from ...model import Record
 from ..guard import check_writable, form
-from ..rendering import page
+from ..rendering import page, see_other
 from ..values import Shown, preview
 
 logger = logging.getLogger(__name__)
@@ -114,8 +113,7 @@ async def send_again(request: Request) -> Response:
             raise InvalidArgument(f"there is no dead letter {given['which']}: it was sent again, or deleted")
 
     await run_in_threadpool(work)
-    base = request.scope.get("root_path", "")
-    return RedirectResponse(f"{base}/queue?{urlencode({'topic': topic, 'group': group})}", 303)
+    return see_other(request, "/queue", topic=topic, group=group)
 
 
 def _dead_letters(site: Any, topic: str) -> Iterator[DeadLetter]:

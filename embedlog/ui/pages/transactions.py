@@ -7,12 +7,12 @@ from typing import Final
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from ...errors import InvalidArgument, UnsupportedByBackend, shown
 from ..guard import check_writable, form
-from ..rendering import page
+from ..rendering import page, see_other
 
 logger = logging.getLogger(__name__)
 
@@ -48,4 +48,4 @@ async def abort(request: Request) -> Response:
         raise InvalidArgument(f"write the transactional id, {shown(name)}, to abort its transaction")
     await run_in_threadpool(request.app.state.site.log.abort_transaction, name)
     logger.info("the transaction of %s was aborted", name)
-    return RedirectResponse(f"{request.scope.get('root_path', '')}/transactions", 303)
+    return see_other(request, "/transactions")
