@@ -2,36 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from documents import ROOT, python_blocks, run_python
 
 import embedlog
 from embedlog.cluster import Broker
 
 pytestmark = pytest.mark.plain
 
-ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
-BLOCK = re.compile(r"^```python\n(.*?)^```", re.S | re.M)
-PRINTED = re.compile(r"print\(.*\)\s+# (.+)$")
-
-
-def blocks(text: str) -> list[str]:
-    return [match[1] for match in BLOCK.finditer(text)]
-
-
-def run(block: str, namespace: dict[str, object]) -> None:
-    """Execute a block; each `print(...)  # text` must have printed that text."""
-    out = io.StringIO()
-    with contextlib.redirect_stdout(out):
-        exec(compile(block, "README.md", "exec"), namespace)
-    stated = [match[1] for line in block.splitlines() if (match := PRINTED.search(line))]
-    assert out.getvalue().splitlines() == stated
 
 
 @pytest.fixture
@@ -46,18 +29,18 @@ def namespace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[
 
 
 def test_the_first_sight(namespace: dict[str, object]) -> None:
-    run(blocks(README.split("## Two commands")[0])[0], namespace)
+    run_python(python_blocks(README.split("## Two commands")[0])[0], namespace)
 
 
 def test_the_tour(namespace: dict[str, object]) -> None:
-    tour = blocks(README.split("## Five minutes")[1].split("## On the command line")[0])
+    tour = python_blocks(README.split("## Five minutes")[1].split("## On the command line")[0])
     assert len(tour) >= 8
     for block in tour:
-        run(block, namespace)
+        run_python(block, namespace)
 
 
 def page(name: str) -> list[str]:
-    return blocks((ROOT / "docs" / name).read_text())
+    return python_blocks((ROOT / "docs" / name).read_text())
 
 
 RUN_AS_THEY_ARE = {
@@ -73,7 +56,7 @@ RUN_AS_THEY_ARE = {
     "values.md": 4,
 }
 RUN_WITH_HELP = {"broker.md", "mirroring.md", "settings.md"}
-RUN_ELSEWHERE = {"spark.md", "secure-a-broker.md"}  # test_spark_pages.py, test_documented_commands.py
+RUN_ELSEWHERE = {"spark.md"}  # test_spark_pages.py
 NOT_RUN = {"consumer-connector.md"}  # names of a machine with ZooKeeper
 
 
@@ -83,7 +66,7 @@ def test_the_blocks_of_a_page(name: str, count: int, namespace: dict[str, object
     found = page(name)
     assert len(found) == count
     for block in found:
-        run(block, namespace)
+        run_python(block, namespace)
 
 
 def test_the_page_on_settings(
@@ -94,7 +77,7 @@ def test_the_page_on_settings(
     (tmp_path / "mypackage").mkdir()
     (tmp_path / "mypackage" / "policies.py").write_text(policy)
     monkeypatch.syspath_prepend(tmp_path)
-    run(use, namespace)
+    run_python(use, namespace)
 
 
 def test_the_page_on_mirroring(namespace: dict[str, object]) -> None:
@@ -102,7 +85,7 @@ def test_the_page_on_mirroring(namespace: dict[str, object]) -> None:
     with embedlog.open("./source") as source, Broker(source, port=0) as broker:
         source.create_topic("clicks")
         source.append("clicks", b"copied")
-        run(block.replace("localhost:9092", broker.bootstrap_servers), namespace)
+        run_python(block.replace("localhost:9092", broker.bootstrap_servers), namespace)
     log = namespace["log"]
     assert isinstance(log, embedlog.Log)
     assert [record.value for record in log.read("clicks")] == [b"copied"]
@@ -110,18 +93,18 @@ def test_the_page_on_mirroring(namespace: dict[str, object]) -> None:
 
 def test_the_page_on_the_broker(namespace: dict[str, object], kafka_broker: Broker) -> None:
     in_a_test, in_a_program = page("broker.md")
-    run(in_a_test, namespace)
+    run_python(in_a_test, namespace)
     test_orders = namespace["test_orders"]
     assert callable(test_orders)
     test_orders(kafka_broker)
-    run(in_a_program.replace("port=9092", "port=0"), namespace)
+    run_python(in_a_program.replace("port=9092", "port=0"), namespace)
 
 
 def test_every_block_is_run() -> None:
-    assert len(blocks(README)) == 1 + len(
-        blocks(README.split("## Five minutes")[1].split("## On the command line")[0])
+    assert len(python_blocks(README)) == 1 + len(
+        python_blocks(README.split("## Five minutes")[1].split("## On the command line")[0])
     )
-    pages = {path.name for path in (ROOT / "docs").rglob("*.md") if blocks(path.read_text())}
+    pages = {path.name for path in (ROOT / "docs").glob("*.md") if python_blocks(path.read_text())}
     assert pages == RUN_AS_THEY_ARE.keys() | RUN_WITH_HELP | RUN_ELSEWHERE | NOT_RUN
 
 
