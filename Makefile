@@ -11,7 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE
 BUILT := setup.py $(foreach where, embedlog/codec embedlog/fast_append, \
   $(wildcard $(where)/compiled*.py $(where)/*.pxd $(where)/*.h))
 
-.PHONY: audit demo examples test test-all test-plain soak test-foreign test-java bench bench-sizes bench-growth bench-spark bench-kafka lint hooks wire clean
+.PHONY: audit demo docs examples test test-all test-plain soak test-foreign test-java bench bench-sizes bench-growth bench-spark bench-kafka lint hooks wire clean
 
 demo: $(VENV)/.demo
 	$(BIN)/embedlog demo
@@ -88,6 +88,10 @@ lint: $(VENV)/.test
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# The site, into site/. A broken link or a name that does not exist fails.
+docs: $(VENV)/.test
+	$(BIN)/zensical build --clean --strict
+
 # Known vulnerabilities of the packages that the tests install, which are all that embedlog can use.
 audit: $(VENV)/.test
 	@$(PYTHON) -m venv $(VENV)-audit
@@ -108,7 +112,7 @@ bench-kafka: $(VENV)/.bench
 	$(BIN)/python -m benchmarks.beside_kafka $(BENCH_ARGS)
 
 clean:
-	rm -rf $(VENV) $(VENV)-audit $(FRAMEWORKS) tests/foreign/node_modules tests/java/target benchmarks/kafka/target embedlog-demo flights-data* flights-delays.png build dist *.egg-info $(foreach where, embedlog/codec embedlog/fast_append, $(where)/compiled*.c $(where)/*.so)
+	rm -rf $(VENV) $(VENV)-audit $(FRAMEWORKS) tests/foreign/node_modules tests/java/target benchmarks/kafka/target embedlog-demo site .cache flights-data* flights-delays.png build dist *.egg-info $(foreach where, embedlog/codec embedlog/fast_append, $(where)/compiled*.c $(where)/*.so)
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

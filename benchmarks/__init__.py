@@ -1,7 +1,7 @@
 """How fast embedlog is, next to other stores for a Python program's records.
 
     python -m benchmarks.run [--quick] [--only TEXT]... [--alone] [--rounds N] [--json FILE]    (`make bench`)
-    python -m benchmarks.run [--only TEXT]... --page docs/performance.md    (into the page, whole or in parts)
+    python -m benchmarks.run [--only TEXT]... --page docs/explanation/performance.md   (whole or in parts)
     python -m benchmarks.in_turns BEFORE [AFTER] [--only TEXT]...    (two checkouts of embedlog)
     python -m benchmarks.in_slices BEFORE [AFTER] [--only TEXT]...   (their everyday calls, in minutes)
 

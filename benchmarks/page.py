@@ -1,6 +1,6 @@
-"""The pages that show the results: all rows in docs/performance.md, and a choice of them in README.
+"""The pages that show the results: all rows in docs/explanation/performance.md, some of them in README.
 
-    python -m benchmarks.page docs/performance.md README.md    (README's table, out of the page's)
+    python -m benchmarks.page docs/explanation/performance.md README.md    (README's table, out of the page's)
 
 The page has a table for each family of rows, and a block that names the machine, each between marks. A row
 that is measured again replaces the row of its title and leaves the others as they are, so a page can be

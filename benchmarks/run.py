@@ -1,8 +1,9 @@
 """`python -m benchmarks.run`: measure all rows, and print each as soon as it is done.
 
-A family of rows is a module of this package: `--only reading` runs one. With `--page docs/performance.md`
-each row is written there as soon as it is done (page.py), so that a run may be divided: `--only appending`,
-later `--only durable`, and single rows by their titles, `--only "batches of 100"`.
+A family of rows is a module of this package: `--only reading` runs one. With
+`--page docs/explanation/performance.md` each row is written there as soon as it is done (page.py), so that a
+run may be divided: `--only appending`, later `--only durable`, and single rows by their titles,
+`--only "batches of 100"`.
 """
 
 from __future__ import annotations

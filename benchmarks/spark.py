@@ -214,7 +214,7 @@ def growth(spark: SparkSession, directory: Path, records: int, rounds: int) -> d
 
 
 def main() -> None:
-    """Measure and print; the tables of docs/spark.md."""
+    """Measure and print; the tables of docs/reference/spark.md."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.spark", description=__doc__)
     parser.add_argument("--records", type=int, default=4_000_000)
     parser.add_argument("--rounds", type=int, default=3)

@@ -351,7 +351,7 @@ class Log(Administration):
         isolation_level: str = "read_committed",
         **parameters: object,
     ) -> duckdb.DuckDBPyRelation:
-        """Ask a question in SQL; topics are tables (needs duckdb). See docs/sql.md.
+        """Ask a question in SQL; topics are tables (needs duckdb). See docs/reference/sql.md.
 
         log.sql("SELECT city, count(*) FROM orders WHERE partition = $p GROUP BY city", p=3).fetchall()
 

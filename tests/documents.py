@@ -3,8 +3,8 @@
 - A block with a title (```python title="app.py") is saved under that name.
 - A Python block without one runs here, in the page's namespace; `print(...)  # text` must print that text.
 - Of a console block, lines that begin with `$ ` are typed into one shell, and the lines below are what must
-  come out; `...` stands for anything. A command that ends in `&` runs until the page ends, and the next one
-  waits until what is shown below it has come.
+  come out; `...` stands for anything, and what is measured (210 ms, 4.2 kB) may differ. A command that ends
+  in `&` runs until the page ends, and the next one waits until what is shown below it has come.
 - `pip install` is not run: its extras must exist.
 
 Each of a page's ports is replaced by a free one.
@@ -30,11 +30,15 @@ from typing import Final, NamedTuple
 import embedlog
 
 ROOT: Final = Path(__file__).resolve().parent.parent
+DOCS: Final = ROOT / "docs"
+DOCUMENTS: Final = [DOCS / "index.md", DOCS / "tutorial.md", *sorted((DOCS / "how-to").glob("*.md"))]
+"""The pages that run as a whole."""
 WAIT_S: Final = 60
 _FENCE: Final = re.compile(r'^```(\w+)(?: title="([^"]+)")?\n(.*?)^```$', re.S | re.M)
 _COMMAND: Final = re.compile(r"^\$ (.*(?:\\\n.*)*)\n?((?:(?!\$ ).*\n?)*)", re.M)
 _PRINTED: Final = re.compile(r"print\(.*\)\s+# (.+)$")
 _PORT: Final = re.compile(r"\b(?:localhost:|127\.0\.0\.1:|0\.0\.0\.0:|-port[ =])(\d{4,5})\b")
+_MEASURED: Final = re.compile(r"\b\d[\d,.]* (?:B|kB|MB|GB|ms|s|min)\b")
 _EXTRAS: Final = re.compile(r"embedlog\[([\w,-]+)\]")
 _CONFIGURED: Final = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
@@ -108,15 +112,15 @@ class Shell:
             start_new_session=True,
         )
         self._send("set -m")  # jobs have numbers: `kill %1`
-        self._jobs = 0
+        self._jobs: list[str] = []  # their process ids
 
     def __enter__(self) -> Shell:
         return self
 
     def __exit__(self, *exception: object) -> None:
         if exception[0] is None:
-            for job in range(self._jobs, 0, -1):
-                self._type(f"if kill -TERM %{job} 2> /dev/null; then wait %{job}; fi; true")
+            for job in reversed(self._jobs):
+                self._type(f"kill -TERM {job} 2> /dev/null && wait {job}")
         assert self._bash.stdin is not None and self._bash.stdout is not None
         for pid in subprocess.run(
             ["ps", "-s", str(self._bash.pid), "-o", "pid="], capture_output=True, text=True
@@ -140,14 +144,14 @@ class Shell:
                 assert not shown.strip() or _matches(shown, printed), f"$ {command}\n{printed}is not\n{shown}"
 
     def _begin(self, command: str, shown: str) -> None:
-        self._jobs += 1
-        said = self._directory / f".job-{self._jobs}"
+        said = self._directory / f".said-{len(self._jobs)}"
         said.touch()
-        self._type(f"{command} > {said} 2>&1 &")
+        self._type(f"{command} > {said} 2>&1 < /dev/null &")
+        self._jobs.append(self._type("echo $!")[1].strip())
         wanted = shown if shown.strip() else "...listening ...\n"
         end = time.monotonic() + WAIT_S
         while not _matches(f"{wanted.rstrip()}\n...", printed := said.read_text() + "\n"):
-            running, _ = self._type(f"kill -0 %{self._jobs} 2> /dev/null")
+            running, _ = self._type(f"kill -0 {self._jobs[-1]} 2> /dev/null")
             assert running == 0 and time.monotonic() < end, f"$ {command}&\n{printed}is not\n{wanted}"
             time.sleep(0.05)
 
@@ -171,6 +175,7 @@ class Shell:
 
 def _matches(shown: str, printed: str) -> bool:
     rules = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+    shown, printed = (_MEASURED.sub("#", text) for text in (shown, printed))
     return doctest.OutputChecker().check_output(shown, printed, rules)
 
 

@@ -1,18 +1,19 @@
-"""docs/cli.md lists every command, and the commands it shows can be parsed."""
+"""docs/reference/cli.md lists every command, and the commands it shows can be parsed."""
 
 from __future__ import annotations
 
 import re
 import shlex
-from pathlib import Path
 
 import pytest
+from documents import DOCS, DOCUMENTS, ROOT
 
 from embedlog.cli import COMMANDS, _parser
 
-ROOT = Path(__file__).resolve().parent.parent
-PAGE = (ROOT / "docs" / "cli.md").read_text()
-PAGES = "\n".join(path.read_text() for path in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
+PAGE = (DOCS / "reference" / "cli.md").read_text()
+PAGES = "\n".join(
+    path.read_text() for path in [ROOT / "README.md", *DOCS.rglob("*.md")] if path not in DOCUMENTS
+)
 SHOWN = sorted(set(re.findall(r"^\$ (?:.* \| )?(embedlog .*?)(?:\s+#.*)?$", PAGES, re.M)))
 
 

@@ -1,17 +1,15 @@
-"""Each how-to of the docs runs as it stands, and ends in what it promises."""
+"""The tutorial and each how-to of the docs run as they stand, and end in what they promise."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
-from documents import ROOT, run_page
-
-PAGES = sorted((ROOT / "docs" / "how-to").glob("*.md"))
+from documents import DOCUMENTS, run_page
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.stem)
 def test_how_to(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     run_page(path.read_text(), tmp_path)

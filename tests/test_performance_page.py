@@ -87,6 +87,6 @@ def test_a_page_without_marks_is_refused(path: Path) -> None:
 
 
 def test_readme_has_the_figures_of_the_page() -> None:
-    page = (ROOT / "docs/performance.md").read_text()
+    page = (ROOT / "docs/explanation/performance.md").read_text()
     assert found((ROOT / "README.md").read_text(), "bench") == figures(page)
     assert figures(page).count("\n") == 15

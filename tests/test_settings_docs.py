@@ -1,4 +1,4 @@
-"""docs/settings.md lists exactly the existing settings, with defaults and ranges."""
+"""docs/reference/settings.md lists exactly the existing settings, with defaults and ranges."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from embedlog.errors import InvalidSetting
 from embedlog.fields import Secret
 from embedlog.synonyms import Meaning, plain
 
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "settings.md"
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "reference" / "settings.md"
 ROW = re.compile(r"\| `(\w+)` \| `(.+?)` \| (.+?) \| (.+) \|")
 SECTIONS = [
     ("Of a topic", TopicSettings),

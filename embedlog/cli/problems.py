@@ -86,7 +86,7 @@ def _explained(error: EmbedlogError, args: argparse.Namespace) -> str:
     if isinstance(error, NotALog):
         return "\n".join(str(error).rsplit(". ", 1))  # cause, and what to do
     if isinstance(error, UnknownSetting) and "did you mean" not in str(error):
-        where = "docs/settings.md" if args.command == "serve" else "embedlog topics create --help"
+        where = "docs/reference/settings.md" if args.command == "serve" else "embedlog topics create --help"
         unknown = re.search("unknown setting '.*?'", str(error))  # a broker's words may stand around it
         return f"{unknown[0] if unknown else error}\n{where}   names them all"
     if args.command == "groups" and isinstance(error, (InvalidArgument, OffsetOutOfRange)):

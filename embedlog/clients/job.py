@@ -27,6 +27,7 @@ from typing import Final, Generic, Self, TypeAlias
 
 from ..errors import ForkedHandle, InvalidType, LockLost
 from ..model import AcknowledgeType, Headers, K, Record, V, of_one_or_two
+from ..units import duration
 from ..validation import check_flag, check_int
 from .job_source import LOST, Held, JobSource
 
@@ -134,8 +135,8 @@ class _Handed(Generic[V, K]):
             _logger.error("%s: failed at its last delivery, %d", name, count, exc_info=error)
             return self._rejecting(said(error))
         delay_ms = self._backoff.delay_ms(count)
-        again = "%s: failed at delivery %d of %d; again in %.1f s"
-        _logger.warning(again, name, count, most, delay_ms / 1000, exc_info=error)
+        again = "%s: failed at delivery %d of %d; again in %s"
+        _logger.warning(again, name, count, most, duration(delay_ms / 1000), exc_info=error)
         return self._releasing(delay_ms, True, said(error))
 
     def _lost(self, error: LockLost) -> None:

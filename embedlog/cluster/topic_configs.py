@@ -69,7 +69,7 @@ FIXED: Final[dict[str, FixedConfig]] = {
     "segment.jitter.ms": _ignored(LONG, "0"),
     "unclean.leader.election.enable": _ignored(BOOLEAN, "false"),
 }
-"""Sent by Kafka's tools, Connect, Streams, mirroring and operators; listed in docs/settings.md."""
+"""Sent by Kafka's tools, Connect, Streams, mirroring and operators; listed in docs/reference/settings.md."""
 
 
 _BROKER_NAMES: Final[dict[str, str]] = {

@@ -98,7 +98,8 @@ class Mirror(Closing):
         source_settings, target_settings: of the client (RemoteSettings, client_config), for sources and a
             target that are addresses. Sources that need different ones are given as Logs.
 
-    A directory gets each record exactly once, even after kills; brokers at least once (docs/mirroring.md).
+    A directory gets each record exactly once, even after kills; brokers at least once
+    (docs/reference/mirroring.md).
     Closes the logs it opened. Raises InvalidArgument, InvalidType, InvalidGroup, and what `embedlog.open`
     raises.
     """

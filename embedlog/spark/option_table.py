@@ -1,4 +1,4 @@
-"""The options of `format("embedlog")`: which there are, and for which use. docs/spark.md shows the table."""
+"""The options of `format("embedlog")`: which there are, and for which use (docs/reference/spark.md)."""
 
 from __future__ import annotations
 

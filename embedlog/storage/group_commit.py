@@ -9,7 +9,7 @@ them:
     round 3                                     E  F  (queue)                  | E: append e f, fsync ...
 
 So a thread sleeps once for a durable append, on a wakeup of its own, and threads contend neither for the
-append lock nor for the fsync. (What a failed round means: docs/durability.md.)
+append lock nor for the fsync. (What a failed round means: docs/explanation/durability.md.)
 
 Ctrl-C can interrupt only the main thread, so the main thread leads for no other waiter: no append of another
 thread is lost, doubled or left waiting with it.

@@ -1,7 +1,7 @@
 """Makes durable what was appended to the active segment: one fsync at a time.
 
 A failed fsync is final. The page cache cannot be trusted any more, so the partition refuses appends and shows
-readers nothing past the flushed offset until it is reopened (docs/durability.md).
+readers nothing past the flushed offset until it is reopened (docs/explanation/durability.md).
 """
 
 from __future__ import annotations

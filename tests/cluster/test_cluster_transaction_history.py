@@ -76,7 +76,8 @@ class World:
 
     def wait_for_progress(self) -> None:
         """Until each process has done something more. A client that hangs is begun again: kafka-python's
-        waits for ever if a coordinator refuses its connection (docs/compatibility.md). Its id must go on."""
+        waits for ever if a coordinator refuses its connection (docs/reference/compatibility.md). Its id
+        must go on."""
         for name in self.processes:
             if not self._goes_on(name, HANGS_S):
                 self.kill(name)

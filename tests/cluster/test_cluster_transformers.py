@@ -146,7 +146,7 @@ class Watching:
 
 
 def wait_for_all(world: World, watching: Watching, fed: dict[int, list[bytes]], done: list[str]) -> None:
-    """Until the output is complete. Clients that hang are begun again (docs/compatibility.md)."""
+    """Until the output is complete. Clients that hang are begun again (docs/reference/compatibility.md)."""
     before, since = watching.count, time.monotonic()
     while any(len(watching.found[number]) < len(fed[number]) for number in range(PARTITIONS)):
         world.begin_again()

@@ -1,4 +1,4 @@
-"""docs/compatibility.md agrees with the broker and with Kafka's list of APIs, and names existing tests."""
+"""The page on compatibility agrees with the broker and Kafka's list of APIs, and names existing tests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from embedlog.wire.apis import APIS
 from embedlog.wire.apis.api_versions import ApiVersionsRequest
 
 HERE = Path(__file__).parent
-PAGE = HERE.parent.parent / "docs" / "compatibility.md"
+PAGE = HERE.parent.parent / "docs" / "reference" / "compatibility.md"
 ROW = re.compile(r"^\| (\w+) \| ([\d-]+) \|(.*?)\| (.+?) \|$", re.MULTILINE)
 KEY = re.compile(r"^\| (\d+) \| (\w+) \| ([\d-]*) ?\|(.*)\|$", re.MULTILINE)
 NOT_IN_KIO = {

@@ -1,4 +1,4 @@
-"""The commands of docs/cluster.md, docs/mirroring.md and what the README shows, as they stand."""
+"""The commands of the pages on clusters and mirroring, and what the README shows, as they stand."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shell]:
 
 @pytest.mark.jvm
 def test_from_one_process_to_three_brokers_and_into_a_copy(shell: Shell) -> None:
-    page = on_free_ports((ROOT / "docs" / "cluster.md").read_text())
+    page = on_free_ports((ROOT / "docs" / "reference" / "cluster.md").read_text())
     typed = [block.text for block in blocks(page) if block.language == "console"]
     assert len(typed) == 3
     for text in typed:
@@ -29,7 +29,7 @@ def test_from_one_process_to_three_brokers_and_into_a_copy(shell: Shell) -> None
     assert described is not None
     shell.type(f"$ {described[1]}\n")
     broker = described[1].split()[-1]
-    mirroring = (ROOT / "docs" / "mirroring.md").read_text()
+    mirroring = (ROOT / "docs" / "reference" / "mirroring.md").read_text()
     (command,) = re.findall(r"^\$ (embedlog mirror .* --until-caught-up)$", mirroring, re.M)
     shell.type(f"$ {command.replace('localhost:9092', broker)}\n")
     shell.type("$ embedlog cat ./copy clicks\nso far\n")

@@ -1,4 +1,4 @@
-"""How docs/processes.md configures gunicorn: the application before the fork, what has threads after it."""
+"""How the page on processes sets up gunicorn: the application before the fork, what has threads after it."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ def options(use: Use = "batch", **given: str) -> dict[str, object]:
 
 
 def test_the_table_in_the_docs_is_that_of_the_code() -> None:
-    page = (ROOT / "docs" / "spark.md").read_text()
+    page = (ROOT / "docs" / "reference" / "spark.md").read_text()
     rows = re.findall(r"^\| `([\w.]+)` \| (.*?) \| (.*?) \| (.*?) \|$", page, re.MULTILINE)
     expected = [
         (option.name, option.uses.replace(" ", ", "), option.default, option.meaning) for option in OPTIONS

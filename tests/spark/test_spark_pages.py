@@ -1,4 +1,4 @@
-"""The Python blocks of docs/spark.md run in their order, on a log that has the topics they name."""
+"""The Python blocks of docs/reference/spark.md run in their order, on a log that has the topics they name."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.jvm
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "spark.md").read_text()
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "reference" / "spark.md").read_text()
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.S | re.M)
 
 
@@ -32,7 +32,7 @@ def test_the_blocks_of_the_page(spark: SparkSession, tmp_path: Path) -> None:
     for block in found:
         # Spark's processes are elsewhere.
         here = block.replace('"./', f'"{tmp_path}/').replace('"warehouse/', f'"{tmp_path}/warehouse/')
-        exec(compile(here, "docs/spark.md", "exec"), names)
+        exec(compile(here, "docs/reference/spark.md", "exec"), names)
         if query := names.pop("query", None):
             query.processAllAvailable()  # nothing: a stream begins at the end
             with embedlog.open(data) as log:

@@ -46,7 +46,7 @@ class ConsumerConnector:
         zookeeper_connect: "host:port,host:port/chroot" of the cluster's ZooKeeper.
         group_id: consumers of one group share the partitions.
         zookeeper_auth: "user:password", if ZooKeeper requires authentication.
-        settings: see docs/settings.md, "Of a ConsumerConnector", with underscores or dots.
+        settings: see docs/reference/settings.md, "Of a ConsumerConnector", with underscores or dots.
 
     Raises InvalidArgument, InvalidType, InvalidGroup, UnknownSetting, InvalidSetting, ZooKeeperUnavailable.
     """

@@ -73,7 +73,7 @@ class Producer(Closing):
         request_timeout_ms: for connecting, and for each response.
         zk_session_timeout_ms: of the ZooKeeper session.
         zookeeper_auth: "user:password" of the session; zookeeper_sasl_mechanism, zookeeper_ssl_...: as of a
-            broker (docs/settings.md).
+            broker (docs/reference/settings.md).
         client_config: a file with settings of TLS and SASL for the brokers; with zk_connect their endpoints
             of that security protocol are used.
 
