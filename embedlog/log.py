@@ -133,7 +133,8 @@ class Log(Administration):
         """Append one record. On return it is readable, and survives a crash of this process.
 
         Args:
-            value, key: bytes-like or None; a null value with a key is a tombstone.
+            value: bytes-like or None; a null value with a key is a tombstone.
+            key: bytes-like or None.
             headers: (name, value) pairs or a dict.
             timestamp_ms: milliseconds since the epoch; now by default.
             partition: by default murmur2 of the key; without a key one at random, for a batch at a time.

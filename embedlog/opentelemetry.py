@@ -53,7 +53,8 @@ class Tracing:
     """Traces producers and consumers. Any number of threads may use it.
 
     Args:
-        tracer_provider, propagator: by default the global ones.
+        tracer_provider: by default the global one.
+        propagator: by default the global one.
     """
 
     def __init__(

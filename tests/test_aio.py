@@ -955,6 +955,7 @@ if sys.argv[3] == "closed":
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
 @pytest.mark.parametrize("end", ["closed", "left"])
 def test_a_program_ends_that_closes_nothing(loop: str, end: str, tmp_path: Path) -> None:

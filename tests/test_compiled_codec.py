@@ -105,6 +105,7 @@ def test_more_records_of_one_shape_than_two_bytes_can_count() -> None:
     assert decoded(compiled_decoding, *arguments) == decoded(plain_decoding, *arguments)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [12, 80])
 @pytest.mark.parametrize("key_size", [-1, 2])
 def test_a_byte_wrong_among_records_of_one_shape(key_size: int, count: int) -> None:

@@ -67,6 +67,7 @@ APPENDS: dict[str, Callable[[Told, Log], None]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("then", ["goes on", "opens it again", "dies"])
 @pytest.mark.parametrize("kind", APPENDS)
 def test_an_interrupted_append_happened_whole_or_not_at_all(path: Path, kind: str, then: str) -> None:

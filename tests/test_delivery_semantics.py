@@ -99,16 +99,19 @@ def directory(tmp_path: Path) -> Path:
     return tmp_path / "log"
 
 
+@pytest.mark.slow
 def test_commit_before_processing_is_at_most_once(directory: Path) -> None:
     processed = killed_again_and_again(directory, "before", seed=1)
     assert set(processed.values()) == {1}
 
 
+@pytest.mark.slow
 def test_commit_after_processing_is_at_least_once(directory: Path) -> None:
     processed = killed_again_and_again(directory, "after", seed=2)
     assert set(processed) == set(range(RECORDS))
 
 
+@pytest.mark.slow
 def test_auto_commit_is_at_least_once(directory: Path) -> None:
     processed = killed_again_and_again(directory, "auto", seed=3)
     assert set(processed) == set(range(RECORDS))

@@ -54,6 +54,7 @@ def check_count(log: Log) -> None:
 # -- counting --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 def test_the_counter_equals_a_directory_walk(path: Path, seed: int) -> None:
     chance = random.Random(seed)

@@ -394,6 +394,7 @@ def test_noise_is_not_a_log_file(tmp_path: Path, log: Log) -> None:
         import_files(tmp_path / "t-0", log)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_one_flip_never_costs_more_than_one_entry(

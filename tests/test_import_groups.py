@@ -218,6 +218,7 @@ def test_damage_among_the_commits_imports_nothing(old: Path, log: Log) -> None:
     assert committed(log, "g") == {C0: (10, 7, ""), C1: (30, 7, "")}
 
 
+@pytest.mark.slow
 def test_output_of_the_command(old: Path, tmp_path: Path) -> None:
     gone = TopicPartition("gone", 0)
     put(

@@ -53,12 +53,14 @@ def test_without(lacking: str, source: Path, tmp_path: Path) -> None:
     assert (used.stdout, used.stderr) == ("plain one two three\n", "")
 
 
+@pytest.mark.slow
 def test_a_required_build_fails_without_a_compiler(source: Path, tmp_path: Path) -> None:
     built = build_wheel(source, tmp_path / "wheels", CC="/bin/false", EMBEDLOG_LOOPS="compiled")
     assert built.returncode == 1
     assert GOES_ON not in built.stdout + built.stderr
 
 
+@pytest.mark.slow
 def test_a_failing_build_leaves_no_stale_modules(source: Path, tmp_path: Path) -> None:
     name = f"compiled_encoding{sysconfig.get_config_var('EXT_SUFFIX')}"
     older = tmp_path / "build" / "embedlog" / "codec" / name
@@ -73,6 +75,7 @@ def test_a_failing_build_leaves_no_stale_modules(source: Path, tmp_path: Path) -
     assert (older.parent / "compiled_encoding.py").exists()
 
 
+@pytest.mark.slow
 def test_a_wheel_has_the_loops_and_no_generated_source(source: Path, tmp_path: Path) -> None:
     """By a compiler that takes no time: empty files are packaged like any."""
     compiler = tmp_path / "cc"

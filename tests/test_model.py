@@ -271,3 +271,4 @@ TestClassic = Model.TestCase
 TestClassic.settings = _settings
 TestKafka = ModelOfKafkasLayout.TestCase
 TestKafka.settings = _settings
+TestKafka.pytestmark = pytest.mark.slow

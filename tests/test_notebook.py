@@ -168,6 +168,7 @@ def test_records_without_times_and_of_one_time(log: Log) -> None:
     assert bars(html) == []  # the last record is older than the first
 
 
+@pytest.mark.slow
 def test_many_topics_and_partitions_cost_a_bounded_number_of_lookups(
     log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -273,6 +273,7 @@ def test_topics_are_created_and_deleted_under_a_reader(program: Start, path: Pat
         assert values(reader) == ["new"]
 
 
+@pytest.mark.slow
 def test_the_writer_may_close_and_reopen(program: Start, path: Path) -> None:
     expected: list[str] = []
     reader: Log | None = None
@@ -311,6 +312,7 @@ def test_the_writer_may_be_killed(program: Start, path: Path) -> None:
             assert values(late) == [str(i) for i in range(count)]
 
 
+@pytest.mark.slow
 def test_a_reader_reads_while_the_writer_is_killed_in_the_middle(program: Start, path: Path) -> None:
     """At a random point: the reader's records are a prefix of what recovery keeps."""
     with embedlog.open(path) as log:
@@ -391,6 +393,7 @@ def test_a_reader_changes_no_file(log: Log, path: Path) -> None:
 # -- a group of a reader process --------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_reader_process_keeps_its_groups_offsets_in_a_file(
     program: Start, log: Log, path: Path, tmp_path: Path
 ) -> None:

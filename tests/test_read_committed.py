@@ -98,6 +98,7 @@ def copy_of(path: Path, *without: str) -> Path:
 ALL_BUT_RECORDS = ("writer-state", "*.txnindex", "*.snapshot", "*checkpoint", "clean-shutdown")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flushed", [True, False])
 @pytest.mark.parametrize("ending", ["copied", "killed", "closed"])
 @pytest.mark.parametrize("lost", [(), ("writer-state",), ALL_BUT_RECORDS])
@@ -591,6 +592,7 @@ def test_undecodable_small_files(tmp_path: Path, lost: tuple[str, ...], warm: bo
     scene.close()
 
 
+@pytest.mark.slow
 def test_each_flip_of_a_snapshot(tmp_path: Path) -> None:
     scene = Scene(tmp_path / "log")
     scene.fill()

@@ -533,6 +533,7 @@ def _recover_killed(path: Path, before_call: int) -> int:
     return in_child(recover)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("rewritten")
 def test_recovery_killed_at_any_call_restarts_and_ends_the_same(tmp_path: Path) -> None:
     source, whole, copy = tmp_path / "source", tmp_path / "whole", tmp_path / "copy"

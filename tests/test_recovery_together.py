@@ -101,6 +101,7 @@ def _calls(source: Path, copy: Path) -> int:
     return len(fs.calls)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("rewritten")
 def test_killed_before_any_call_recovery_starts_again_and_ends_the_same(tmp_path: Path) -> None:
     source, copy = tmp_path / "source", tmp_path / "copy"
@@ -141,6 +142,7 @@ class _FailsOnce(FaultyFileSystem):
         self.writing.discard(fd)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("rewritten")
 def test_after_any_failed_call_nothing_is_left_and_the_next_open_recovers(tmp_path: Path) -> None:
     """A disk without room gets back what the other partitions' recoveries have taken."""

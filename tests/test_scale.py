@@ -74,10 +74,12 @@ assert opened() < 30, opened()
 """
 
 
+@pytest.mark.slow
 def test_a_thousand_partitions_under_an_ordinary_limit(program: Callable[..., Program], path: Path) -> None:
     program(_A_THOUSAND, path).end()
 
 
+@pytest.mark.slow
 def test_a_thousand_partitions_after_a_crash(program: Callable[..., Program], path: Path) -> None:
     writer = program(
         """

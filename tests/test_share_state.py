@@ -241,6 +241,7 @@ STEPS = st.one_of(
 )
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(STEPS, max_size=40))
 def test_whatever_was_written_is_found(steps: list[object]) -> None:

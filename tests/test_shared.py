@@ -266,6 +266,7 @@ def test_connections_leave_the_owner_descriptors_for_the_log(path: Path, program
         assert owner.line() == "appended"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compression", ["none", "zstd"])
 def test_a_client_appends_values_as_large_as_the_topic_allows(
     path: Path, owner: Any, compression: str
@@ -333,6 +334,7 @@ def test_a_full_disk_is_named_at_once(path: Path, program: Any) -> None:
         assert log.append("t", b"").offset == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("takes_over", [False, True])
 def test_an_owner_whose_main_thread_has_ended_serves(
     path: Path, owner: Any, program: Any, takes_over: bool
@@ -419,6 +421,7 @@ def _work(path: str, number: int) -> list[int]:
         return [log.append("t", b"%d-%d" % (number, i)).offset for i in range(20)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_a_pool_of_processes(path: Path, method: str) -> None:
     with embedlog.open(path, shared=True) as log:
@@ -434,6 +437,7 @@ def _leave_open(path: str) -> None:
     log.producer(linger_ms=60_000).send("t", b"buffered")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", multiprocessing.get_all_start_methods())
 @pytest.mark.parametrize("owner_is_parent", [False, True])
 def test_a_process_of_multiprocessing_closes_its_log(path: Path, method: str, owner_is_parent: bool) -> None:

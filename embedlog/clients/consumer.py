@@ -84,14 +84,14 @@ class Consumer(Seeking, Generic[V, K]):
         fetch_max_bytes: how much to fetch from a partition at a time.
         max_poll_interval_ms: the longest time between polls; later the consumer loses its partitions. Within
             one process this is also the session timeout, since only a stalled loop can fail alone.
-        client_id: a name for administrators. group_instance_id: makes it a static member, which keeps its
-            partitions over a restart.
+        client_id: a name for administrators.
+        group_instance_id: makes it a static member, which keeps its partitions over a restart.
         offset_store: keep the group's offsets there, without joining the group: this consumer reads all
             partitions. So a reader process (mode="r") keeps its positions.
         stop_at_end: end an iteration when all partitions are read to their ends.
-        on_assigned, on_revoked, on_lost: called with the partitions by the polling thread: after the group
-            assigned them; before they are given up (commit here); or, instead, when other members may own
-            them already. on_lost defaults to on_revoked.
+        on_assigned: called by the polling thread with the partitions that the group has assigned.
+        on_revoked: called with the partitions before they are given up: commit here.
+        on_lost: called instead when other members may own them already; by default on_revoked.
         metadata_refresh_ms: how often to look for new topics and partitions.
 
     For one thread at a time (else ConcurrentUse), except `close` and `wakeup`. A consumer that is

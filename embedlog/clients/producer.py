@@ -75,7 +75,8 @@ class Producer(Closing):
         batch_bytes: the size of a batch, uncompressed. A larger record is alone in its batch.
         compression: a codec's name; by default each topic's compression_type.
         partitioner: by default murmur2 of the key, sticky without a key.
-        encoder, key_encoder: convert values and keys to bytes; not called for None, which is sent as null.
+        encoder: converts values to bytes; not called for None, which is sent as null.
+        key_encoder: the same for keys.
         callback: called by the sender thread for each record, as callback(metadata, None) or
             callback(None, error). It may send, without waiting for memory; it may not flush.
         buffer_bytes: the memory for unsent records; when full, a send waits up to max_block_ms.

@@ -209,8 +209,9 @@ class Queue(Closing, Generic[V, K]):
         lock_ms: how long a job is locked for the process that has it. Renewed while it is in hand, so this is
             how soon others get the job of a process that was killed, or that stands still.
         max_deliveries: how often a job is handed out before it is rejected.
-        backoff_ms, max_backoff_ms: how long a job that failed waits for its next delivery: from half of this
-            to all of it, doubled with each delivery, at most max_backoff_ms.
+        backoff_ms: how long a job that failed waits for its next delivery: from half of this to all of it,
+            doubled with each delivery.
+        max_backoff_ms: the longest such wait.
         ordered_by_key: hand out the jobs of a key one after the other, in the order of their offsets. Jobs
             without a key are not ordered.
         dead_letter_topic: where rejected jobs go, None for nowhere; {topic} stands for the topic's name.
@@ -310,7 +311,10 @@ class Queue(Closing, Generic[V, K]):
         """Append a job. On return it survives a crash of this process; of the machine, too, with flush=True.
 
         Args:
-            value, key, headers, partition: as for `Log.append`.
+            value: as for `Log.append`.
+            key: as for `Log.append`.
+            headers: as for `Log.append`.
+            partition: as for `Log.append`.
             delay_ms: hand it out so much later, by the wall clock. Survives restarts.
             at: or at this time; at once if it is past. A naive datetime is local time.
 

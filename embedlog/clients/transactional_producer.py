@@ -35,8 +35,7 @@ class TransactionalProducer(Producer):
         transactional_id: names this writer over restarts. An earlier producer of the id is fenced at once,
             and what it left open is aborted.
         transaction_timeout_ms: a transaction that is open for longer is aborted.
-        flush: whether a commit survives a power cut, whole.
-        options: as for `Producer`.
+        options: as for `Producer`. With flush=True a commit survives a power cut, whole.
 
     Raises as `Producer`; InvalidArgument, ConcurrentTransactions, StorageError.
     """

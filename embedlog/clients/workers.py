@@ -82,8 +82,9 @@ def worker(
     call is within `with job:` (`async with job:`), so returning accepts the job, an exception releases it.
 
     Args:
-        topic, group, options: see `Log.queue`.
-        value_type, and the options of values: see `Log.topic`.
+        topic: see `Log.queue`.
+        group: see `Log.queue`.
+        options: of the queue (see `Log.queue`), and value_type with the options of values (see `Log.topic`).
         concurrency: how many jobs it has at a time, in this process: in as many threads, or tasks.
 
     Raises InvalidArgument, InvalidType, InvalidGroup, UnknownSetting.

@@ -91,8 +91,9 @@ class Broker(Closing):
         allow_remote: addresses may be other than loopback addresses. Clients of these must authenticate,
             unless insecure=True.
         port: 0 takes a free one; see `port` and `bootstrap_servers`.
-        advertised_host, advertised_port: the address that clients connect to, if it differs. The setting
-            `listeners` stands for all four, where there are several addresses.
+        advertised_host: the host that clients connect to, if it differs.
+        advertised_port: the port that clients connect to, if it differs. The setting `listeners` stands for
+            all four, where there are several addresses.
         metrics_port: of GET /metrics (Prometheus) and GET /health; 0 takes a free port, None serves neither.
             Needs prometheus-client (extra `cluster`).
         metrics_host: its address, if it is not that of the listener for other brokers.
@@ -103,11 +104,10 @@ class Broker(Closing):
         stop_timeout_s: how long `close` waits for requests that have begun.
         settings: of the broker (cluster.settings.BrokerSettings), the log and its topics, in Kafka's names.
 
-    Raises:
-        BrokerIdInUse, ZooKeeperUnavailable, ZooKeeperError if the broker cannot join its cluster;
-        AddressInUse; DirectoryLocked and other errors of `embedlog.open`; InvalidArgument for an address
-        that is open to others, or not this machine's, and for a log that another Broker serves; InvalidType,
-        UnknownSetting, InvalidSetting.
+    Raises BrokerIdInUse, ZooKeeperUnavailable, ZooKeeperError if the broker cannot join its cluster;
+    AddressInUse; DirectoryLocked and other errors of `embedlog.open`; InvalidArgument for an address that is
+    open to others, or not this machine's, and for a log that another Broker serves; InvalidType,
+    UnknownSetting, InvalidSetting.
 
     Thread-safe; `close` is idempotent.
     """

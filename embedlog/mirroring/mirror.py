@@ -85,8 +85,7 @@ class Mirror(Closing):
 
     Args:
         sources: an address, a directory, a Log, or several; "kafka://a,kafka://b" are two, and
-        "east=kafka://a"
-            is one whose topics get the name's prefix ("east.clicks").
+            "east=kafka://a" is one whose topics get the name's prefix ("east.clicks").
         target: a directory, created if missing; an address; or a Log opened for writing.
         topics: a regular expression, compiled or not, that must match the whole topic name; default: all.
         exclude: a regular expression that must not match it.
@@ -95,8 +94,9 @@ class Mirror(Closing):
         group: for brokers as target, the prefix of the consumer groups that store source positions. The rest
             of the name is a dash and the source's name or id ("mirror").
         refresh_ms: how often to discover topics and partitions.
-        source_settings, target_settings: of the client (RemoteSettings, client_config), for sources and a
-            target that are addresses. Sources that need different ones are given as Logs.
+        source_settings: of the client (RemoteSettings, client_config), for sources that are addresses.
+            Sources that need different ones are given as Logs.
+        target_settings: the same for a target that is an address.
 
     A directory gets each record exactly once, even after kills; brokers at least once
     (docs/reference/mirroring.md).

@@ -333,6 +333,7 @@ def test_the_command_line_asks_all_brokers(brokers: Brokers, run: Run) -> None:
 # -- brokers that are away -----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("commits", [True, False])
 @SOME_CLIENTS
 def test_what_was_prepared_is_finished_when_all_are_back(
@@ -420,6 +421,7 @@ def test_a_deleted_topic_needs_no_marker(own: Brokers, make: Make) -> None:
     assert committed(own, other)[kept] == [b"v"]
 
 
+@pytest.mark.slow
 def test_the_coordinator_of_an_id_is_away_until_it_is_back(own: Brokers, make: Make) -> None:
     topic = a_topic(own)
     name = coordinated_by(own, 0)

@@ -366,6 +366,7 @@ with Broker(sys.argv[1], port=int(sys.argv[2]), group_consumer_heartbeat_interva
 """
 
 
+@pytest.mark.slow
 def test_a_mixed_group_outlives_its_broker(tmp_path: Path) -> None:
     """kill -9 of the broker while the group has members of both, and just after the change back."""
     served = Program(SERVE, tmp_path / "log", 0)

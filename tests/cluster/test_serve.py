@@ -138,6 +138,7 @@ def test_settings_by_the_names_of_kafkas_brokers(serve: Callable[..., Served], t
     assert (found.flush_messages, found.segment_bytes) == (1, 5000)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("given", "said"),
     [
@@ -217,6 +218,7 @@ def test_one_broker_per_directory(serve: Callable[..., Served], run: Run, tmp_pa
     produce(served, "events", 1)
 
 
+@pytest.mark.slow
 def test_a_port_that_is_taken(run: Run, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -295,6 +297,7 @@ def test_flags_override_a_configuration_file(serve: Callable[..., Served], tmp_p
     assert "INFO" in errors
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "says"),
     [
@@ -340,6 +343,7 @@ def test_output_on_a_terminal(tmp_path: Path, number: int, first: str) -> None:
     assert rest.startswith(first)
 
 
+@pytest.mark.slow
 def test_invalid_flags(run: Run, tmp_path: Path) -> None:
     for arguments, says in (
         (["--port", "70000"], "a port is a number up to 65535"),
@@ -419,6 +423,7 @@ sys.exit(main(["serve", "data", "--port", "0", *sys.argv[1:]]))
         assert process.wait(TIMEOUT_S) == 0
 
 
+@pytest.mark.slow
 def test_a_decompression_bomb_and_many_disconnecting_clients(
     serve: Callable[..., Served], tmp_path: Path
 ) -> None:

@@ -158,6 +158,7 @@ with Broker(sys.argv[1], port=int(sys.argv[2]), **settings) as broker:
 """
 
 
+@pytest.mark.slow
 def test_killed_brokers_lose_nothing(tmp_path: Path) -> None:
     """kill -9 of the broker while consumers work: each record is accepted, and what was accepted stays so."""
     served = Program(SERVE, tmp_path / "log", 0)

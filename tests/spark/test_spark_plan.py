@@ -125,6 +125,7 @@ def read(log: Log, topics: list[str], isolation_level: str = "read_uncommitted")
     return [as_row(record) for topic in topics for record in log.read(topic, isolation_level=isolation_level)]
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(
     st.integers(0, 10**9),
@@ -203,6 +204,7 @@ def passes(row: tuple[Any, ...], each: Any) -> bool:
     return compared[name]
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(st.integers(0, 10**9), st.lists(a_filter(), min_size=1, max_size=3))
 def test_filters_drop_no_matching_records(seed: int, filters: list[Any]) -> None:

@@ -64,12 +64,17 @@ class Producer(Closing):
         producer_type: "sync": `send` returns when the brokers have the events. "async": when they are queued.
         compression_codec: "none", "gzip", "snappy", "lz4" or "zstd".
         acks: 1: the leader has appended it; -1: all replicas in sync have; 0: no response.
-        encoder, event_handler, callback_handler: see producer_data.py; an object, or a class to instantiate.
+        encoder: see producer_data.py; an object, or a class to instantiate.
+        event_handler: the same.
+        callback_handler: the same.
         partitioner: chooses by the key; with zk_connect only. An object or a class, too.
-        queue_time_ms, batch_size: "async": a batch is sent after this time or with this many events.
-        queue_size, queue_enqueue_timeout_ms: how many events may wait; how long `send` then waits for room
-            (-1: without limit, 0: not at all) before BufferExhausted.
-        num_retries, retry_backoff_ms: with zk_connect: how often a request is retried, and the pause before.
+        queue_time_ms: "async": a batch is sent after this time.
+        batch_size: "async": a batch is sent with this many events.
+        queue_size: "async": how many events may wait.
+        queue_enqueue_timeout_ms: how long `send` then waits for room (-1: without limit, 0: not at all)
+            before BufferExhausted.
+        num_retries: with zk_connect: how often a request is retried.
+        retry_backoff_ms: the pause before each retry.
         request_timeout_ms: for connecting, and for each response.
         zk_session_timeout_ms: of the ZooKeeper session.
         zookeeper_auth: "user:password" of the session; zookeeper_sasl_mechanism, zookeeper_ssl_...: as of a

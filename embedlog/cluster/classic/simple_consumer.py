@@ -111,7 +111,8 @@ class SimpleConsumer(Closing):
     """Reads one broker's partitions. A context manager; thread-safe, one request at a time.
 
     Args:
-        host, port: the broker; connected on first use, and again after an error.
+        host: of the broker; connected on first use, and again after an error.
+        port: of the broker.
         so_timeout_ms: how long the broker may take to respond, beyond max_wait_ms.
         buffer_size: bytes that a fetch requests at first.
         client_id: sent to the broker.
