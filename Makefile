@@ -87,6 +87,7 @@ lint: $(VENV)/.test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python scripts/prose.py
 
 # The site, into site/. A broken link or a name that does not exist fails.
 docs: $(VENV)/.test
