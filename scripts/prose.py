@@ -1,6 +1,7 @@
 """Checks the English of the docs, as far as a program can: `python scripts/prose.py [FILE...]`.
 
-Finds words that readers stumbled over, and sentences of more than 40 words, outside code and tables. Prints `file:line: what to do`; exits with 1 if there is anything.
+Finds words that readers stumbled over, and sentences of more than 40 words, outside code and tables. Prints
+`file:line: what to do`; exits with 1 if there is anything.
 """
 
 from __future__ import annotations
