@@ -107,6 +107,30 @@ def test_a_backup_during_appends_is_a_consistent_prefix(path: Path, tmp_path: Pa
             assert len(got[number]) >= before[number]
 
 
+def test_a_backup_has_no_index_entries_of_records_that_came_later(
+    path: Path, destination: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An index that points past its segment's end is rebuilt with a warning, as if it were damaged."""
+    with open_log(path) as log:
+        for topic in ("earlier", "t"):
+            log.create_topic(topic)
+            for _ in range(3):
+                log.append_many(topic, [bytes(1_000)] * 3)
+
+        def grow(done: int, total: int) -> None:
+            for _ in range(20):
+                log.append("t", bytes(1_000))
+            partition_of(log).checkpoint()  # saves the indexes, as each flush cycle does
+
+        backup(store_of(log), str(destination), progress=grow)
+        (source,) = (path / "t_0").glob("*.index")
+    (index,) = (destination / "t_0").glob("*.index")
+    assert source.stat().st_size > index.stat().st_size == 8
+    assert len(contents(destination)[0]) == 9
+    assert not [record for record in caplog.records if "rebuilding" in record.message]
+    assert verify_log(destination, deep=True).findings == ()
+
+
 def test_group_offsets_topics_and_settings_come_along(log: Log, destination: Path) -> None:
     log.create_topic("t", partitions=2, retention_ms=1234)
     fill(log, 100)

@@ -7,14 +7,16 @@ import os
 import time
 from typing import Any
 
+from ..errors import DirectoryLocked
 from ..store.backup import backup
 from ..units import counted, duration, size
-from .arguments import WRITES, add_command, add_directory, add_json
-from .opening import store
+from .arguments import SHARED_WRITES, WRITES, add_command, add_directory, add_json
+from .opening import read_only_store, store, through_owner
 from .ui import UI
 
 _BACKUP = """\
-Copy a log, with its group offsets, into a new directory that is a log of its own.
+Copy a log, with its group offsets, into a new directory that is a log of its own. A process that has it open
+with shared=True, or serves it, makes the copy itself.
 
 On the same file system, sealed segments are hard links: they take no space as long as the original exists."""
 _EXPORT = """\
@@ -23,17 +25,17 @@ broker names them; a partition's files may be copied into a broker's topic) or c
 (topic_0/00000000000.kafka)."""
 
 _NOT_OVER_WIRE = (
-    "it copies files, which brokers do not serve: run it on the directory, while no broker runs on it; "
+    "it copies files, which brokers do not serve: give the directory; "
     "`embedlog cat --json` copies records over the wire"
 )
 
 
 def add_parser(subparsers: Any) -> None:
-    for name, summary, text in (
-        ("backup", "copy a log", _BACKUP),
-        ("export", "copy a log, with Kafka's file names", _EXPORT),
+    for name, summary, lock, text in (
+        ("backup", "copy a log", f"Takes the writer's lock. {SHARED_WRITES}", _BACKUP),
+        ("export", "copy a log, with Kafka's file names", WRITES, _EXPORT),
     ):
-        parser = add_command(subparsers, name, summary, lock=WRITES, description=text)
+        parser = add_command(subparsers, name, summary, lock=lock, description=text)
         add_directory(parser, _NOT_OVER_WIRE)
         parser.add_argument("destination", metavar="DEST", help="a new or empty directory")
         if name == "export":
@@ -46,16 +48,10 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace, ui: UI) -> int:
     started = time.perf_counter()
-    with store(args, ui) as engine:
-        with ui.progress() as bars:
-            backup(
-                engine,
-                args.destination,
-                layout=args.layout,
-                progress=lambda done, total: bars.update("copying", done, total),
-            )
-        partitions = len(engine.partitions())
-        layout = args.layout or engine.catalog.layout.name
+    _copy(args, ui)
+    with read_only_store(args.destination) as made:
+        partitions = sum(made.describe_topic(name).partitions for name in made.topics())
+        layout = made.catalog.layout.name
     files, copied, linked = _measure(args.destination)
     took = time.perf_counter() - started
     if args.json:
@@ -77,6 +73,22 @@ def run(args: argparse.Namespace, ui: UI) -> int:
         f"{size(copied + linked)}{shared} in {duration(took)}"
     )
     return 0
+
+
+def _copy(args: argparse.Namespace, ui: UI) -> None:
+    try:
+        with store(args, ui) as engine, ui.progress() as bars:
+            backup(
+                engine,
+                args.destination,
+                layout=args.layout,
+                progress=lambda done, total: bars.update("copying", done, total),
+            )
+    except DirectoryLocked as locked:
+        if args.layout is not None:  # owners do not export
+            raise
+        with through_owner(args.directory, locked) as log:
+            log.backup(args.destination)
 
 
 def _measure(directory: str) -> tuple[int, int, int]:

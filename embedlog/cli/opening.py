@@ -81,14 +81,19 @@ def writer(
     except DirectoryLocked as locked:
         if not ask_owner:
             raise
-        try:
-            log = open_log(args.directory, shared=True, **settings)
-        except DirectoryLocked:
-            raise locked from None  # which says what can be done instead
+        log = through_owner(args.directory, locked, **settings)
     else:
         report(log.recovery, ui)
     with log:
         yield log
+
+
+def through_owner(directory: str, locked: DirectoryLocked, **settings: Any) -> Log:
+    """The log, through the socket of the process that shares it. Raises `locked` if none does."""
+    try:
+        return open_log(directory, shared=True, **settings)
+    except DirectoryLocked:
+        raise locked from None  # which says what can be done instead
 
 
 @contextlib.contextmanager

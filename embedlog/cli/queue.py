@@ -18,7 +18,7 @@ from ..clients.queue_admin import (
 )
 from ..errors import InvalidArgument
 from ..units import counted, duration
-from .arguments import READS, WRITES, add_command, add_json, add_log, add_topic, count
+from .arguments import READS, SHARED_WRITES, add_command, add_json, add_log, add_topic, count
 from .opening import reader, writer
 from .text import in_a_line, record_as_json
 from .ui import UI, Column, number_columns
@@ -41,7 +41,7 @@ def add_parser(subparsers: Any) -> None:
         subparsers,
         "queue",
         "list, describe, peek, redrive, delete, purge work queues",
-        lock="list, describe and peek take no lock; redrive, delete and purge need the writer's lock.",
+        lock=f"list, describe and peek take no lock. {SHARED_WRITES}",
     )
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
 
@@ -62,7 +62,9 @@ def add_parser(subparsers: Any) -> None:
     each.add_argument("-n", type=count, default=10, metavar="N", help="how many jobs (default: 10)")
     add_json(each, "print a JSON object per job: its record, state, deliveries and error")
 
-    each = add_command(actions, "redrive", "send dead letters again", lock=WRITES, description=_REDRIVE)
+    each = add_command(
+        actions, "redrive", "send dead letters again", lock=SHARED_WRITES, description=_REDRIVE
+    )
     add_log(each)
     add_topic(each)
     each.add_argument(
@@ -75,13 +77,13 @@ def add_parser(subparsers: Any) -> None:
     each.add_argument("--to", metavar="TOPIC", help="send them there, wherever they come from")
     add_json(each, "print a JSON object per dead letter that was sent again")
 
-    each = add_command(actions, "delete", "forget a group", lock=WRITES, description=_DELETE)
+    each = add_command(actions, "delete", "forget a group", lock=SHARED_WRITES, description=_DELETE)
     add_log(each)
     add_topic(each)
     each.add_argument("group", metavar="GROUP")
     add_json(each, "print a JSON object: the topic and the group")
 
-    each = add_command(actions, "purge", "delete the jobs of a topic", lock=WRITES, description=_PURGE)
+    each = add_command(actions, "purge", "delete the jobs of a topic", lock=SHARED_WRITES, description=_PURGE)
     add_log(each)
     add_topic(each)
     each.add_argument(
@@ -238,7 +240,7 @@ def _shown(job: UnfinishedJob) -> tuple[object, ...]:
 def _redrive(args: argparse.Namespace, ui: UI) -> int:
     chosen = None if args.only is None else set(args.only)
     sent = set()
-    with writer(args, ui) as log:
+    with writer(args, ui, ask_owner=True) as log:
         for each in redrive(log.backend, args.topic, chosen=chosen, to=args.to):
             sent.add((each.partition, each.offset))
             if args.json:
@@ -253,7 +255,7 @@ def _redrive(args: argparse.Namespace, ui: UI) -> int:
 
 
 def _delete(args: argparse.Namespace, ui: UI) -> int:
-    with writer(args, ui) as log:
+    with writer(args, ui, ask_owner=True) as log:
         log.backend.share_coordinator.delete_share_group(args.group, args.topic)
     if args.json:
         ui.json({"topic": args.topic, "group": args.group, "deleted": True})
@@ -263,7 +265,7 @@ def _delete(args: argparse.Namespace, ui: UI) -> int:
 
 
 def _purge(args: argparse.Namespace, ui: UI) -> int:
-    with writer(args, ui) as log:
+    with writer(args, ui, ask_owner=True) as log:
         edges = log.offsets(args.topic)
         jobs = sum(each.log_end_offset - each.log_start_offset for each in edges.values())
         if not args.yes and sys.stdin.isatty() and ui.out.isatty():

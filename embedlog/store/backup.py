@@ -19,7 +19,7 @@ import os
 import shutil
 from collections.abc import Callable, Collection
 
-from ..errors import DirectoryError, StorageError
+from ..errors import CorruptIndex, DirectoryError, StorageError
 from ..files.filesystem import FileSystem
 from ..files.names import (
     ACLS_FILE,
@@ -35,6 +35,7 @@ from ..files.names import (
     USERS_FILE,
     Layout,
 )
+from ..index import UNBOUNDED, IndexBuilder, IndexFiles
 from ..model import TopicPartition
 from ..partition import Partition
 from ..recovery import CleanEnd
@@ -145,7 +146,10 @@ class _Copy:
             ended = [t for t in aborted if segment.base_offset <= t.last_offset < segment.next_offset]
             if ended:
                 self._fs.write_file(to + TXN_INDEX, encode_aborted(ended))
-            self._copy_indexes(partition, segment, to, names)
+            if segment is not chosen[-1][0]:
+                self._copy_indexes(partition, segment, to, names)
+            else:
+                self._cut_indexes(partition, segment, to, end, size)
             begins_epoch = int(partition.log.new_epoch)
             copied = CleanEnd(end, segment.base_offset, size, segment.created_ms, begins_epoch)
             self._ends[partition.name] = copied
@@ -159,6 +163,15 @@ class _Copy:
             if stem + suffix in names:
                 source = os.path.join(partition.directory, stem + suffix)
                 self._copy(source, to + suffix, durable=False)  # indexes are hints
+
+    def _cut_indexes(self, partition: Partition, segment: Segment, to: str, end: int, size: int) -> None:
+        """`_copy_indexes` of the segment that may have grown meanwhile: without what lies past the end."""
+        stem = os.path.join(partition.directory, self._store.catalog.layout.stem(segment.base_offset))
+        with contextlib.suppress(CorruptIndex, FileNotFoundError):  # opening the copy makes them anew
+            found = IndexFiles(self._fs, stem + INDEX, stem + TIME_INDEX).load(UNBOUNDED, UNBOUNDED)
+            entries = IndexBuilder(segment.base_offset, 0, *found)
+            entries.truncate(end, size)
+            IndexFiles(self._fs, to + INDEX, to + TIME_INDEX).replace(entries.offsets, entries.times)
 
     def _link(self, source: str, destination: str, size: int) -> None:
         try:

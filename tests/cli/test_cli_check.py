@@ -141,6 +141,17 @@ def test_a_backup_is_described_in_json(run: Run, log: Path, tmp_path: Path) -> N
     )
 
 
+def test_a_backup_beside_an_application_that_shares_the_log(run: Run, log: Path, tmp_path: Path) -> None:
+    with embedlog.open(log, shared=True) as shared:
+        shared.append("clicks", b"not flushed yet")
+        told = run("backup", "data", "copy", "--json").objects[0]
+        assert (told["partitions"], told["layout"]) == (4, "classic")
+        assert run("cat", "copy", "clicks", "--json").out == run("cat", "data", "clicks", "--json").out
+        assert "a backup needs a new directory" in run("backup", "data", "copy").err
+        ran = run("export", "data", "for-kafka")
+        assert (ran.code, (tmp_path / "for-kafka").exists()) == (2, False)
+
+
 def test_backup_and_export(run: Run, log: Path, tmp_path: Path) -> None:
     ran = run("backup", "data", "copy")
     assert ran.code == 0

@@ -117,6 +117,17 @@ def test_redrive(run: Run, queue: Path) -> None:
     assert run("queue", "redrive", "data", "dlq.jobs", "--only", "x:1").code == 2
 
 
+def test_beside_an_application_that_shares_the_log(run: Run, queue: Path) -> None:
+    with embedlog.open(queue, shared=True) as log:
+        log.append("dlq.jobs", b"late", headers=[("embedlog.origin_topic", b"jobs")])
+        assert run("queue", "redrive", "data", "dlq.jobs", "--only", "2").code == 0
+        assert [record.value for record in log.read("jobs")][-1] == b"late"
+        assert run("queue", "delete", "data", "jobs", "mailers").code == 0
+        assert run("queue", "list", "data").out == "no queues yet\n"
+        assert run("queue", "purge", "data", "jobs").out == "jobs: 21 offsets deleted\n"
+        assert list(log.read("jobs")) == []
+
+
 def test_delete(run: Run, queue: Path) -> None:
     ran = run("queue", "delete", "data", "jobs", "others")
     assert (ran.code, ran.err) == (
