@@ -33,7 +33,7 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 DOCS: Final = ROOT / "docs"
 DOCUMENTS: Final = [DOCS / "index.md", DOCS / "tutorial.md", *sorted((DOCS / "how-to").glob("*.md"))]
 """The pages that run as a whole."""
-WAIT_S: Final = 60
+WAIT_S: Final = 300
 _FENCE: Final = re.compile(r'^```(\w+)(?: title="([^"]+)")?\n(.*?)^```$', re.S | re.M)
 _COMMAND: Final = re.compile(r"^\$ (.*(?:\\\n.*)*)\n?((?:(?!\$ ).*\n?)*)", re.M)
 _PRINTED: Final = re.compile(r"print\(.*\)\s+# (.+)$")
