@@ -148,9 +148,9 @@ class Shell:
         said.touch()
         self._type(f"{command} > {said} 2>&1 < /dev/null &")
         self._jobs.append(self._type("echo $!")[1].strip())
-        wanted = shown if shown.strip() else "...listening ...\n"
+        wanted = shown.rstrip() or "...listening ..."
         end = time.monotonic() + WAIT_S
-        while not _matches(f"{wanted.rstrip()}\n...", printed := said.read_text() + "\n"):
+        while not _matches(wanted, printed := said.read_text()) and not _matches(f"{wanted}\n...", printed):
             running, _ = self._type(f"kill -0 {self._jobs[-1]} 2> /dev/null")
             assert running == 0 and time.monotonic() < end, f"$ {command}&\n{printed}is not\n{wanted}"
             time.sleep(0.05)
