@@ -33,9 +33,9 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 DOCS: Final = ROOT / "docs"
 DOCUMENTS: Final = [DOCS / "index.md", DOCS / "tutorial.md", *sorted((DOCS / "how-to").glob("*.md"))]
 """The pages that run as a whole."""
-WAIT_S: Final = 60
+WAIT_S: Final = 300
 _FENCE: Final = re.compile(r'^```(\w+)(?: title="([^"]+)")?\n(.*?)^```$', re.S | re.M)
-_COMMAND: Final = re.compile(r"^\$ (.*(?:\\\n.*)*)\n?((?:(?!\$ ).*\n?)*)", re.M)
+_COMMAND: Final = re.compile(r"^\$ ((?:.*\\\n)*.*)\n?((?:(?!\$ ).*\n?)*)", re.M)
 _PRINTED: Final = re.compile(r"print\(.*\)\s+# (.+)$")
 _PORT: Final = re.compile(r"\b(?:localhost:|127\.0\.0\.1:|0\.0\.0\.0:|-port[ =])(\d{4,5})\b")
 _MEASURED: Final = re.compile(r"\b\d[\d,.]* (?:B|kB|MB|GB|ms|s|min)\b")

@@ -9,6 +9,7 @@ from documents import DOCUMENTS, run_page
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)  # Spark on a busy machine
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.stem)
 def test_how_to(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

@@ -246,6 +246,12 @@ def test_command(log: embedlog.Log, tmp_path: Path, form: str, shown: str) -> No
     assert (ran.returncode, ran.stdout) == (2, "") and "longer than 1 s" in ran.stderr
 
 
+def test_numbers_of_a_table_stand_on_the_right(log: embedlog.Log, capsys: pytest.CaptureFixture[str]) -> None:
+    query = "SELECT sum(n) AS total, n::DECIMAL(5, 1) AS price, [n] AS list FROM (VALUES (1), (2000)) AS t(n)"
+    assert main(["sql", log.path, f"{query} GROUP BY n ORDER BY n"]) == 0
+    assert capsys.readouterr().out == "total   price  list\n    1     1.0  [1]\n2,000  2000.0  [2000]\n"
+
+
 def test_ctrl_c_ends_a_scan_and_a_join(log: embedlog.Log) -> None:
     log.create_topic("t")
     log.append_many("t", [b'{"n": 1}'] * 100_000)

@@ -136,5 +136,5 @@ def _row(partition: PartitionImport) -> tuple[object, ...]:
         size(partition.bytes),
         partition.records,
         partition.records_present,
-        offsets if partition.log_end_offset > partition.first_offset else None,
+        offsets if 0 <= partition.first_offset < partition.log_end_offset else None,
     )

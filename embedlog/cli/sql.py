@@ -29,7 +29,7 @@ _COPIED: Final = {
     "jsonl": "FORMAT json",
     "parquet": "FORMAT parquet",
 }
-_NUMBERS: Final = ("INT", "DOUBLE", "FLOAT", "DECIMAL")
+_NUMBERS: Final = ("int", "integer", "double", "float", "decimal")
 _DESCRIPTION: Final = """\
 Ask a question in SQL, by DuckDB. Each topic is a table: key, value, headers, offset, partition, timestamp,
 and the fields of JSON values. A name with other characters than letters, digits and _ needs quotes, and so
@@ -155,7 +155,7 @@ def _print(relation: Any, connection: Any, args: argparse.Namespace, ui: UI) -> 
 
 def _table(relation: Any, ui: UI) -> None:
     columns = [
-        Column(name, right=str(kind).lstrip("U").startswith(_NUMBERS) or str(kind) == "BIGINT", cuts=True)
+        Column(name, right=kind.id.endswith(_NUMBERS), cuts=True)
         for name, kind in zip(relation.columns, relation.types, strict=True)
     ]
     rows = relation.limit(_SHOWN_ROWS + 1).fetchall()

@@ -34,6 +34,14 @@ def test_a_file_of_0_10_under_another_name(run: Run, tmp_path: Path) -> None:
     ]
 
 
+def test_an_empty_partition_has_no_offsets(run: Run, tmp_path: Path) -> None:
+    for name, held in (("t-0", encode_message_set([(None, b"v", (), 0)], 1)), ("t-1", b"")):
+        (tmp_path / "old" / name).mkdir(parents=True)
+        (tmp_path / "old" / name / "00000000000000000000.log").write_bytes(held)
+    rows = run("import", "data", "old").rows()
+    assert [(row[1], row[-1]) for row in rows[1:3]] == [("0", "0-0"), ("1", "-")]
+
+
 def test_an_export_comes_back(run: Run, log: Path) -> None:
     assert run("export", "data", "for-kafka").code == 0
     assert run("import", "again", "for-kafka").code == 0
