@@ -20,6 +20,7 @@ from ..errors import Closed, EmbedlogError, TopicNotFound, UnsupportedByBackend
 from ..model import Health, PartitionOffsets, TopicPartition
 from ..store.disk_usage import measure, measure_others
 from ..store.read_only_store import ReadOnlyStore
+from .lags import LagHistory
 from .times import Span, Spans
 
 if TYPE_CHECKING:
@@ -55,13 +56,6 @@ class TopicSample(NamedTuple):
         return sum(each.log_end_offset - each.log_start_offset for each in self.edges.values())
 
 
-class GroupSample(NamedTuple):
-    """A consumer group, and its lag in the last samples."""
-
-    described: ConsumerGroupDescription
-    lags: tuple[int, ...]
-
-
 class Sample(NamedTuple):
     """The log at a moment. problem: why there is nothing newer; empty if there is.
 
@@ -70,7 +64,7 @@ class Sample(NamedTuple):
 
     time_ms: int
     topics: Mapping[str, TopicSample]
-    groups: Mapping[str, GroupSample]
+    groups: Mapping[str, ConsumerGroupDescription]
     health: Health | None
     problem: str
     disk_bytes: int | None = None
@@ -81,13 +75,13 @@ class Sampler:
     """Takes samples in a thread, from `start` until `stop`, or until the log is closed."""
 
     def __init__(self, log: Log, store: ReadOnlyStore | None) -> None:
+        self.lags = LagHistory()
         self._log = log
         self._store = store
         self._spans = Spans(log, store)
         self._disk_bytes: int | None = None
         self._disk_at = 0.0
         self._ends: dict[str, deque[tuple[float, int]]] = {}
-        self._lags: dict[str, deque[int]] = {}
         self._last = Sample(0, {}, {}, None, "nothing was looked at yet")
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None  # guarded by _lock
@@ -144,13 +138,8 @@ class Sampler:
             )
         for gone in self._ends.keys() - topics.keys():
             del self._ends[gone]
-        groups = {}
-        for described in self._log.describe_groups():
-            lags = self._lags.setdefault(described.group, deque(maxlen=_KEPT))
-            lags.append(described.lag)
-            groups[described.group] = GroupSample(described, tuple(lags))
-        for gone in self._lags.keys() - groups.keys():
-            del self._lags[gone]
+        groups = {described.group: described for described in self._log.describe_groups()}
+        self.lags.sample(groups.values(), time.time_ns() // 1_000_000)
         health = None
         with contextlib.suppress(UnsupportedByBackend):
             health = self._log.health()

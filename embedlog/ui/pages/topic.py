@@ -104,9 +104,9 @@ def topic_page(request: Request) -> Response:
         own=len(own),
         compaction=_compaction(site.store, name, numbers, settings),
         groups={
-            group: sum(lag.lag or 0 for tp, lag in each.described.partitions.items() if tp.topic == name)
+            group: sum(lag.lag or 0 for tp, lag in each.partitions.items() if tp.topic == name)
             for group, each in sample.groups.items()
-            if name in each.described.topics
+            if name in each.topics
         },
     )
 
