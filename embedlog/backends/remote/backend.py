@@ -13,6 +13,7 @@ from ...model import (
     Fetched,
     Health,
     OffsetAndTimestamp,
+    ProducerDescription,
     Record,
     TopicPartition,
 )
@@ -228,6 +229,9 @@ class RemoteBackend:
 
     def stored_transactions(self) -> dict[str, TransactionMetadata]:
         return self.transactions.describe_all()
+
+    def producers(self, topic: str, partitions: Sequence[int]) -> dict[int, list[ProducerDescription]]:
+        return self.transactions.producers(topic, partitions)
 
     def share_reader(self) -> NoReturn:
         self.check_open()

@@ -62,6 +62,7 @@ SPOKEN: Final[Mapping[str, tuple[int, int]]] = {
     "DescribeClientQuotas": (0, 1),
     "DescribeConfigs": (1, 4),
     "DescribeGroups": (0, 5),
+    "DescribeProducers": (0, 0),
     "DescribeTransactions": (0, 0),
     "DescribeUserScramCredentials": (0, 0),
     "EndTxn": (5, 5),
