@@ -32,6 +32,7 @@ from .maintenance import owner_requests
 from .metadata import Metadata
 from .quotas import RemoteQuotas
 from .settings import Address, RemoteSettings, addresses
+from .share_admin import RemoteShareGroups
 from .share_groups import ShareCalls
 from .topics import Topics
 from .transactions import RemoteTransactions
@@ -203,6 +204,12 @@ class RemoteBackend:
         """The brokers' users."""
         self.check_open()
         return RemoteUsers(self._brokers)
+
+    @property
+    def share_groups(self) -> RemoteShareGroups:
+        """The brokers' share groups, to look at."""
+        self.check_open()
+        return RemoteShareGroups(self._brokers)
 
     @property
     def quotas(self) -> RemoteQuotas:
