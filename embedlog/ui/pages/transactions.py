@@ -3,39 +3,25 @@
 from __future__ import annotations
 
 import logging
-import time
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from ...errors import EmbedlogError, InvalidArgument, UnsupportedByBackend, shown
-from ...model import ProducerDescription, TopicPartition
+from ...errors import InvalidArgument, UnsupportedByBackend, shown
 from ...storage.producer_state import FIRST_MIRROR_ID
 from ..guard import check_writable, form
+from ..producers import look
 from ..rendering import page, see_other
 from .overview import number
-
-if TYPE_CHECKING:
-    from ...log import Log
 
 logger = logging.getLogger(__name__)
 
 _TOGETHER: Final = 100  # transactional ids or producers on a page
 _PARTITIONS: Final = 50  # whose producers are looked at
-_LOOK_S: Final = 0.5
 _OFFERED: Final = 200  # topics, to choose from
-
-
-class _Looked(NamedTuple):
-    """The producers of some partitions, and of how many. problems: why others could not be looked at."""
-
-    producers: list[tuple[TopicPartition, ProducerDescription]]
-    problems: list[str]
-    partitions: int
-    of: int
 
 
 def routes() -> list[BaseRoute]:
@@ -57,7 +43,9 @@ def transactions(request: Request) -> Response:
     found.sort(key=lambda each: (not each.is_open, -max(each.last_update_ms, each.start_ms)))
     topic = request.query_params.get("topic", "")
     first = number(request.query_params.get("first", "0"), 1 << 30)
-    looked = _look(site.log, topic, first)
+    looked = look(site.log, topic, first, _PARTITIONS)
+    # Those with an open transaction first, then those that appended last.
+    looked.producers.sort(key=lambda each: (each[1].transaction_start < 0, -each[1].last_timestamp_ms))
     return page(
         request,
         "transactions.html",
@@ -74,30 +62,6 @@ def transactions(request: Request) -> Response:
         ids={each.producer_id: each.transactional_id for each in found},
         first_mirror_id=FIRST_MIRROR_ID,
     )
-
-
-def _look(log: Log, topic: str, first: int) -> _Looked:
-    """The producers of a topic's partitions, or of all topics', as far as there is time. Those with an open
-    transaction first, then those that appended last."""
-    looked = _Looked([], [], 0, 0)
-    deadline = time.monotonic() + _LOOK_S
-    for name in [topic] if topic else log.topics():
-        try:
-            count = log.describe_topic(name).partitions
-            numbers = range(first if topic else 0, count)[: _PARTITIONS - looked.partitions]
-            looked = looked._replace(of=looked.of + count)
-            if not numbers or time.monotonic() > deadline:
-                continue
-            producers = log.backend.producers(name, numbers)
-            looked = looked._replace(partitions=looked.partitions + len(numbers))
-        except EmbedlogError as error:  # deleted meanwhile, or damaged
-            looked.problems.append(str(error))
-            continue
-        looked.producers.extend(
-            (TopicPartition(name, number), each) for number, found in producers.items() for each in found
-        )
-    looked.producers.sort(key=lambda each: (each[1].transaction_start < 0, -each[1].last_timestamp_ms))
-    return looked
 
 
 async def abort(request: Request) -> Response:
