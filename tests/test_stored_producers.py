@@ -13,17 +13,18 @@ import embedlog
 from embedlog import Log
 from embedlog.cluster import Broker
 from embedlog.errors import CorruptCheckpoint, PartitionNotFound, TopicNotFound, TransactionAborted
-from embedlog.model import ProducerDescription
+from embedlog.model import ProducerDescription, TopicPartition
 
+TP = TopicPartition("t", 0)
 Told = dict[int, list[ProducerDescription]]
 
 
 def told(log: Log) -> Told:
     """Without times: the writer's clock is not in the log."""
-    partitions = range(log.describe_topic("t").partitions)
+    partitions = [TopicPartition("t", number) for number in range(log.describe_topic("t").partitions)]
     return {
-        number: sorted(each._replace(last_timestamp_ms=0) for each in found)
-        for number, found in log.backend.producers("t", partitions).items()
+        name.partition: sorted(each._replace(last_timestamp_ms=0) for each in found)
+        for name, found in log.backend.producers(partitions).items()
     }
 
 
@@ -71,16 +72,16 @@ def test_an_open_transaction(path: Path) -> None:
             transaction.append("t", b"1")
             transaction.append("t", b"2")
             for each in (log, reader):
-                (found,) = each.backend.producers("t", [0])[0]
+                (found,) = each.backend.producers([TP])[TP]
                 assert (found.last_sequence, found.transaction_start) == (1, 3)
                 assert began_ms <= found.last_timestamp_ms <= time.time_ns() // 1_000_000
         for each in (log, reader):
-            (found,) = each.backend.producers("t", [0])[0]
+            (found,) = each.backend.producers([TP])[TP]
             assert found.transaction_start == -1
             with pytest.raises(TopicNotFound):
-                each.backend.producers("none", [0])
+                each.backend.producers([TopicPartition("none", 0)])
             with pytest.raises(PartitionNotFound):
-                each.backend.producers("t", [0, 3])
+                each.backend.producers([TP, TopicPartition("t", 3)])
 
 
 def test_producers_of_brokers(path: Path) -> None:
@@ -102,9 +103,9 @@ def test_producers_of_brokers(path: Path) -> None:
             assert described.producer_id == found[2][0].producer_id
         for each in (log, reader):
             with pytest.raises(TopicNotFound):
-                each.backend.producers("none", [0])
+                each.backend.producers([TopicPartition("none", 0)])
             with pytest.raises(PartitionNotFound):
-                each.backend.producers("t", [0, 3])
+                each.backend.producers([TP, TopicPartition("t", 3)])
 
 
 def test_a_damaged_file(path: Path) -> None:
@@ -115,4 +116,4 @@ def test_a_damaged_file(path: Path) -> None:
     for snapshot in (path / "t_0").glob("*.snapshot"):
         snapshot.write_bytes(snapshot.read_bytes()[:-1])
     with embedlog.open(path, mode="r") as reader, pytest.raises(CorruptCheckpoint):
-        reader.backend.producers("t", [0])
+        reader.backend.producers([TP])

@@ -9,7 +9,7 @@ import contextlib
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, ClassVar, Final, NoReturn, Self, TypeVar
 
 from ..config import TopicSettings
@@ -188,13 +188,15 @@ class EngineBackend:
         exists = TRANSACTION_STATE_TOPIC in self._engine.topics()
         return read_transactions(self._engine.partitions_of(TRANSACTION_STATE_TOPIC) if exists else ())
 
-    def producers(self, topic: str, partitions: Sequence[int]) -> dict[int, list[ProducerDescription]]:
+    def producers(
+        self, partitions: Collection[TopicPartition]
+    ) -> dict[TopicPartition, list[ProducerDescription]]:
         return {
-            number: [
+            name: [
                 each.described(producer_id)
-                for producer_id, each in self._engine.partition(topic, number).known_producers().items()
+                for producer_id, each in self._engine.partition(*name).known_producers().items()
             ]
-            for number in partitions
+            for name in partitions
         }
 
     def _bytes(self) -> int:

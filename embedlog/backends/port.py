@@ -334,7 +334,9 @@ class Backend(Appends, Protocol):
         Raises UnsupportedByBackend, StorageError, CorruptRecord, Closed.
         """
 
-    def producers(self, topic: str, partitions: Sequence[int]) -> dict[int, list[ProducerDescription]]:
+    def producers(
+        self, partitions: Collection[TopicPartition]
+    ) -> dict[TopicPartition, list[ProducerDescription]]:
         """The idempotent producers that each of these partitions knows; in a process that only reads as its
         files tell.
 

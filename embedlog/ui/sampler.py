@@ -34,7 +34,7 @@ _EVERY_S: Final = 2.0
 _SHARE: Final = 0.1  # of a processor, at most, that sampling takes
 _KEPT: Final = 450  # samples: a quarter of an hour
 _RATE_OVER_S: Final = 10.0
-_SPANS, _SPANS_OVER_WIRE = 500, 20  # partitions whose first and last times a sample may look up
+_SPANS: Final = 500  # partitions whose first and last times a sample may look up
 _DISK_EVERY_S: Final = 30.0  # the directory is walked
 
 
@@ -123,15 +123,17 @@ class Sampler:
     def _look(self) -> Sample:
         now = time.monotonic()
         topics = {}
-        for name in self._log.topics(internal=True):
+        names = self._log.topics(internal=True)
+        edges = self._edges(names)
+        for name in names:
             with contextlib.suppress(TopicNotFound):  # deleted meanwhile
-                topics[name] = self._topic(name, now)
+                topics[name] = self._topic(name, edges.get(name) or self._log.offsets(name), now)
         partitions = {
             TopicPartition(topic.name, number): edges
             for topic in sorted(topics.values(), key=lambda topic: topic.is_internal)
             for number, edges in topic.edges.items()
         }
-        self._spans.look(partitions, _SPANS if self._store is not None else _SPANS_OVER_WIRE)
+        self._spans.look(partitions, _SPANS)
         for name, topic in topics.items():
             topics[name] = topic._replace(
                 span=self._spans.of([TopicPartition(name, number) for number in topic.edges])
@@ -153,8 +155,15 @@ class Sampler:
         time_ms = time.time_ns() // 1_000_000
         return Sample(time_ms, topics, groups, health, "", self._disk_bytes, cluster)
 
-    def _topic(self, name: str, now: float) -> TopicSample:
-        edges = self._log.offsets(name)
+    def _edges(self, names: list[str]) -> Mapping[str, Mapping[int, PartitionOffsets]]:
+        """Those of brokers, which are asked for all topics at once."""
+        backend = self._log.backend
+        if isinstance(backend, RemoteBackend):
+            with contextlib.suppress(TopicNotFound):  # one was deleted meanwhile: they are asked one by one
+                return backend.splits.offsets_of(names)
+        return {}
+
+    def _topic(self, name: str, edges: Mapping[int, PartitionOffsets], now: float) -> TopicSample:
         ends = self._ends.setdefault(name, deque(maxlen=_KEPT))
         ends.append((now, sum(each.log_end_offset for each in edges.values())))
         size = None

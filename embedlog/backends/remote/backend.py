@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final, NoReturn
 
 from ...codec.record_batch import TRANSACTIONAL_BIT
@@ -237,8 +237,10 @@ class RemoteBackend:
     def stored_transactions(self) -> dict[str, TransactionMetadata]:
         return self.transactions.describe_all()
 
-    def producers(self, topic: str, partitions: Sequence[int]) -> dict[int, list[ProducerDescription]]:
-        return self.transactions.producers(topic, partitions)
+    def producers(
+        self, partitions: Collection[TopicPartition]
+    ) -> dict[TopicPartition, list[ProducerDescription]]:
+        return self.transactions.producers(partitions)
 
     def share_reader(self) -> NoReturn:
         self.check_open()

@@ -14,7 +14,7 @@ Source: KIP-98, KIP-890.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Final
 
@@ -31,6 +31,7 @@ from ...model import (
 from ...wire.apis.describe_producers import (
     DescribeProducersRequest,
     DescribeProducersResponse,
+    ProducerState,
     TopicRequest,
 )
 from ...wire.apis.describe_transactions import DescribeTransactionsRequest, DescribeTransactionsResponse
@@ -239,38 +240,29 @@ class RemoteTransactions:
         check_code(answer.error_code, "listing transactions")
         return sorted({each.transactional_id for each in answer.transaction_states})
 
-    def producers(self, topic: str, partitions: Sequence[int]) -> dict[int, list[ProducerDescription]]:
-        """See `Backend.producers`."""
+    def producers(
+        self, partitions: Collection[TopicPartition]
+    ) -> dict[TopicPartition, list[ProducerDescription]]:
+        """See `Backend.producers`: one request to each leader."""
 
-        def attempt(deadline: float) -> dict[int, list[ProducerDescription]]:
-            found = {}
-            led: dict[Address, list[int]] = {}
-            for number in partitions:
-                led.setdefault(self._metadata.leader(TopicPartition(topic, number), deadline), []).append(
-                    number
-                )
-            for leader, numbers in led.items():
+        def attempt(deadline: float) -> dict[TopicPartition, list[ProducerDescription]]:
+            found: dict[TopicPartition, list[ProducerDescription]] = {}
+            for leader, wanted in self._metadata.led(partitions, deadline).items():
                 request = DescribeProducersRequest(
-                    topics=[TopicRequest(name=topic, partition_indexes=numbers)]
-                )
-                with self._metadata.asking(topic):
-                    answer = self._brokers.ask(leader, request, DescribeProducersResponse, deadline)
-                for part in (
-                    part for each in answer.topics if each.name == topic for part in each.partitions
-                ):
-                    what = f"the producers of {topic} {part.partition_index}"
-                    self._metadata.check_code(part.error_code, topic, what, part.error_message)
-                    found[part.partition_index] = [
-                        ProducerDescription(
-                            each.producer_id,
-                            each.producer_epoch,
-                            each.last_sequence,
-                            each.last_timestamp,
-                            each.current_txn_start_offset,
-                        )
-                        for each in part.active_producers
+                    topics=[
+                        TopicRequest(name=topic, partition_indexes=numbers)
+                        for topic, numbers in wanted.items()
                     ]
-            return dict(sorted(found.items()))
+                )
+                with self._metadata.asking(*wanted):
+                    answer = self._brokers.ask(leader, request, DescribeProducersResponse, deadline)
+                for topic, part in ((each.name, part) for each in answer.topics for part in each.partitions):
+                    name = TopicPartition(topic, part.partition_index)
+                    self._metadata.check_code(
+                        part.error_code, topic, f"the producers of {name}", part.error_message
+                    )
+                    found[name] = [_producer(each) for each in part.active_producers]
+            return {name: found[name] for name in partitions if name in found}
 
         return self._brokers.retried(attempt)
 
@@ -331,3 +323,13 @@ def _check_version(connection: Connection) -> None:
             f"transactions need brokers with transaction.version {_NEEDED} (Kafka 4, or a broker of embedlog "
             f"on its own): {connection!r} has version {connection.transaction_version}"
         )
+
+
+def _producer(found: ProducerState) -> ProducerDescription:
+    return ProducerDescription(
+        found.producer_id,
+        found.producer_epoch,
+        found.last_sequence,
+        found.last_timestamp,
+        found.current_txn_start_offset,
+    )

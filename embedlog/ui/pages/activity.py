@@ -28,6 +28,7 @@ from ..rendering import page
 if TYPE_CHECKING:
     from ...clients.group_admin import ConsumerGroupDescription
     from ...log import Log
+    from ..sampler import Sample
 
 _TOGETHER: Final = 100  # topics of mirrors, groups or tables on a page
 _PARTITIONS: Final = 200  # that are asked for positions of mirrors
@@ -72,9 +73,10 @@ def activity(request: Request) -> Response:
             noted = noted_mirrors(site.store.catalog)
         except EmbedlogError as error:
             problems.append(str(error))
-    positions, looked_at, of = _positions(site.log)
+    sample = site.sampler.latest()
+    positions, looked_at, of = _positions(site.log, sample)
     known = {topic.target_topic for each in noted for topic in each.topics}
-    groups = [found for each in site.sampler.latest().groups.values() for found in mirror_groups(each)]
+    groups = [found for each in sample.groups.values() for found in mirror_groups(each)]
     return page(
         request,
         "activity.html",
@@ -90,9 +92,9 @@ def activity(request: Request) -> Response:
     )
 
 
-def _positions(log: Log) -> tuple[Mapping[str, list[Position]], int, int]:
+def _positions(log: Log, sample: Sample) -> tuple[Mapping[str, list[Position]], int, int]:
     """By topic of this log, how far its mirrors' sources are copied; how many partitions were asked."""
-    looked = look(log, "", 0, _PARTITIONS)
+    looked = look(log, sample, "", 0, _PARTITIONS)
     found: dict[str, list[Position]] = {}
     for tp, each in looked.producers:
         if each.producer_id >= FIRST_MIRROR_ID:

@@ -41,9 +41,10 @@ def transactions(request: Request) -> Response:
     except UnsupportedByBackend as error:
         problem = str(error)
     found.sort(key=lambda each: (not each.is_open, -max(each.last_update_ms, each.start_ms)))
+    sample = site.sampler.latest()
     topic = request.query_params.get("topic", "")
     first = number(request.query_params.get("first", "0"), 1 << 30)
-    looked = look(site.log, topic, first, _PARTITIONS)
+    looked = look(site.log, sample, topic, first, _PARTITIONS)
     # Those with an open transaction first, then those that appended last.
     looked.producers.sort(key=lambda each: (each[1].transaction_start < 0, -each[1].last_timestamp_ms))
     return page(
@@ -54,7 +55,7 @@ def transactions(request: Request) -> Response:
         problem=problem,
         has_updates=any(each.last_update_ms >= 0 for each in found),
         topic=topic,
-        topics=site.log.topics()[:_OFFERED],
+        topics=[each.name for each in sample.topics.values() if not each.is_internal][:_OFFERED],
         looked=looked,
         first=first,
         together=_PARTITIONS,
