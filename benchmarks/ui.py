@@ -1,4 +1,5 @@
-"""`python -m benchmarks.ui`: how long the page takes to answer, on a log of 1,000 topics and 100 GB.
+"""`python -m benchmarks.ui`: how long the page takes to answer, on a log of 1,000 topics and 100 GB; then
+as a client of a broker with 200 topics of 16 partitions.
 
     page                    as a browser asks for it, over HTTP, of `embedlog ui` in a process of its own
     first                   the first answer: nothing is known, no index is loaded
@@ -11,6 +12,7 @@ holes. Nothing that these pages do reads a record.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import http.client
 import json
 import shutil
@@ -20,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Final
@@ -33,6 +36,30 @@ _BATCH_BYTES, _BATCH_RECORDS, _BATCH_MS = 2_000_000, 2_000, 10_000
 _SEGMENT_BATCHES: Final = 500
 _START_MS: Final = 1_767_225_600_000  # 2026-01-01
 _FILLED: Final = 100  # topics with records
+_WIRE_PARTITIONS: Final = 16
+_PAGES: Final = (
+    "/",
+    "/?order=size",
+    "/?first=900",
+    "/?search=topic-05",
+    "/topics/topic-0001",
+    f"/topics/{_SPARSE}",
+    f"/topics/{_SPARSE}?from=2026-01-02&to=2026-01-03",
+    f"/topics/{_SPARSE}/partitions/0",
+    "/groups",
+    "/transactions",
+    "/activity",
+)
+_WIRE_PAGES: Final = (
+    "/",
+    "/topics/topic-0001",
+    "/topics/topic-0001/records",
+    "/groups",
+    "/group?name=group-01",
+    "/queues",
+    "/transactions",
+    "/activity",
+)
 
 
 def main() -> None:
@@ -42,12 +69,18 @@ def main() -> None:
     parser.add_argument("--topics", type=int, default=1_000)
     parser.add_argument("--segments", type=int, default=100, help="of a sparse GB each")
     parser.add_argument("--rounds", type=int, default=100, help="how often each page is asked for")
+    parser.add_argument("--wire-topics", type=int, default=200, help="of 16 partitions, of a broker")
+    parser.add_argument("--wire-only", action="store_true", help="leave out the directory")
     options = parser.parse_args()
     options.dir.mkdir(parents=True, exist_ok=True)
     directory = Path(tempfile.mkdtemp(prefix="ui-", dir=options.dir))
     try:
-        _fill(directory / "log", options.topics, options.segments)
-        _measure(directory / "log", options.rounds)
+        if not options.wire_only:
+            _fill(directory / "log", options.topics, options.segments)
+            _measure([str(directory / "log")], _PAGES, options.rounds)
+        _fill_wire(directory / "served", options.wire_topics)
+        with _served(directory / "served") as address:
+            _measure(["--bootstrap-server", address], _WIRE_PAGES, options.rounds)
     finally:
         shutil.rmtree(directory)
 
@@ -89,8 +122,31 @@ def _header(number: int) -> bytes:
     )
 
 
-def _measure(path: Path, rounds: int) -> None:
-    command = [sys.executable, "-m", "embedlog", "ui", str(path), "--port", "0", "--json"]
+def _fill_wire(path: Path, topics: int) -> None:
+    with embedlog.open(path) as log:
+        for number in range(topics):
+            name = f"topic-{number:04}"
+            log.create_topic(name, _WIRE_PARTITIONS)
+            for partition in range(_WIRE_PARTITIONS):
+                log.append_many(name, [b'{"user": 1}'] * 100, partition=partition)
+        for number in range(20):
+            log.group(f"group-{number:02}").reset(f"topic-{number:04}", to="earliest")
+
+
+@contextlib.contextmanager
+def _served(path: Path) -> Iterator[str]:
+    """The address of a broker in a process of its own."""
+    command = [sys.executable, "-m", "embedlog", "serve", str(path), "--port", "0", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as served:
+        assert served.stdout is not None
+        try:
+            yield json.loads(served.stdout.readline())["listening"]
+        finally:
+            served.terminate()
+
+
+def _measure(log: list[str], pages: Sequence[str], rounds: int) -> None:
+    command = [sys.executable, "-m", "embedlog", "ui", *log, "--port", "0", "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as served:
         assert served.stdout is not None
         try:
@@ -100,17 +156,8 @@ def _measure(path: Path, rounds: int) -> None:
                 let_in = connection.getresponse()
                 let_in.read()
                 cookie = let_in.headers["Set-Cookie"].partition(";")[0]
-                print(f"{'page':<44}{'first':>12}{'median':>12}{'p99':>12}")
-                for page in (
-                    "/",
-                    "/?order=size",
-                    "/?first=900",
-                    "/?search=topic-05",
-                    "/topics/topic-0001",
-                    f"/topics/{_SPARSE}",
-                    f"/topics/{_SPARSE}?from=2026-01-02&to=2026-01-03",
-                    f"/topics/{_SPARSE}/partitions/0",
-                ):
+                print(f"{log[-1][-40:]:<44}{'first':>12}{'median':>12}{'p99':>12}")
+                for page in pages:
                     took = [_ask(connection, page, cookie) for _ in range(rounds)]
                     p99 = sorted(took[1:])[int(len(took) * 0.99) - 1]
                     _show(page, took[0], statistics.median(took[1:]), p99)

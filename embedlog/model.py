@@ -147,6 +147,21 @@ class OpenTransaction(NamedTuple):
     timestamp_ms: int
 
 
+class ProducerDescription(NamedTuple):
+    """An idempotent producer as a partition knows it.
+
+    last_sequence: of its last record; -1 if this epoch has sent none. last_timestamp_ms: when it last
+    appended, or the latest record of its last batch is from; -1 if unknown. transaction_start: where its open
+    transaction began; -1 if none is open.
+    """
+
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    last_timestamp_ms: int
+    transaction_start: int
+
+
 class Appended(NamedTuple):
     """The result of appending encoded batches: first and last offset, append time, durability."""
 

@@ -49,6 +49,7 @@ from .storage.host import PartitionHost
 from .storage.log_flusher import LogFlusher
 from .storage.log_state import LogState, OpenedLog
 from .storage.log_writer import LogWriter
+from .storage.producer_state import ProducerStateEntry
 from .storage.reader import PartitionReader
 from .storage.segment_files import total_size
 from .storage.segment_lifecycle import SegmentLifecycle
@@ -136,6 +137,10 @@ class Partition(PartitionFields):
     def segments(self) -> tuple[Segment, ...]:
         """The segments as they are now."""
         return self.log.segments
+
+    def known_producers(self) -> dict[int, ProducerStateEntry]:
+        """The idempotent producers, by id."""
+        return self.log.known_producers()
 
     def has_data(self, offset: int, *, read_committed: bool) -> bool:
         """Would a fetch at `offset` return something, or fail?"""

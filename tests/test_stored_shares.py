@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 from share_groups import HOUR_MS, STATES, Group, accepted, key_of, now_ms, state_of, work
@@ -126,3 +128,47 @@ def test_not_over_the_wire(path: Path) -> None:
         refused,
     ):
         log.backend.share_reader()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_unfinished_jobs_are_read_in_ranges(path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same as one lookup for each offset, with holes and states mixed; by a few fetches."""
+    dice = random.Random(seed)
+    with embedlog.open(path) as log:
+        log.create_topic("jobs", 2, cleanup_policy="compact,delete", segment_bytes=4_000)
+        for number in range(800):
+            key = b"%d" % dice.randrange(300)
+            log.append("jobs", b"%d" % number, key=key, partition=dice.randrange(2))
+        log.compact("jobs")
+        with log.queue("jobs", lock_ms=60_000) as queue:
+            for _ in range(150):
+                job = queue.take(10_000)
+                assert job is not None
+                dice.choice((job.accept, job.accept, job.release, lambda: None))()
+            with embedlog.open(path, mode="r") as reader:
+                shares = reader.backend.share_reader()  # of one moment
+                monkeypatch.setattr(reader.backend, "share_reader", lambda: shares)
+                ranges = shares.unfinished("default", "jobs")
+                expected = [
+                    (partition, record.offset, record.value, each.state)
+                    for partition, several in ranges.items()
+                    for each in several
+                    for offset in range(each.first_offset, each.last_offset + 1)
+                    if (record := reader.read_at("jobs", partition, offset)) is not None
+                ]
+                fetches = 0
+                fetch = reader.backend.fetch
+
+                def counted(*args: Any, **options: Any) -> Any:
+                    nonlocal fetches
+                    fetches += 1
+                    return fetch(*args, **options)
+
+                monkeypatch.setattr(reader.backend, "fetch", counted)
+                found = [
+                    (job.record.partition, job.record.offset, job.record.value, job.state)
+                    for job in unfinished_jobs(reader.backend, "jobs", "default")
+                ]
+        assert found == expected
+        assert len(found) > 100
+        assert fetches < 40  # segments of 4 kB, a fetch each

@@ -9,7 +9,7 @@ import contextlib
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, ClassVar, Final, NoReturn, Self, TypeVar
 
 from ..config import TopicSettings
@@ -27,6 +27,7 @@ from ..model import (
     OffsetAndTimestamp,
     OffsetRange,
     PartitionOffsets,
+    ProducerDescription,
     Record,
     RecoveryReport,
     TopicDescription,
@@ -186,6 +187,17 @@ class EngineBackend:
 
         exists = TRANSACTION_STATE_TOPIC in self._engine.topics()
         return read_transactions(self._engine.partitions_of(TRANSACTION_STATE_TOPIC) if exists else ())
+
+    def producers(
+        self, partitions: Collection[TopicPartition]
+    ) -> dict[TopicPartition, list[ProducerDescription]]:
+        return {
+            name: [
+                each.described(producer_id)
+                for producer_id, each in self._engine.partition(*name).known_producers().items()
+            ]
+            for name in partitions
+        }
 
     def _bytes(self) -> int:
         """Bytes of all segments."""

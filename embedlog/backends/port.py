@@ -34,6 +34,7 @@ from ..model import (
     OffsetAndTimestamp,
     OffsetRange,
     PartitionOffsets,
+    ProducerDescription,
     Record,
     RecordMetadata,
     TopicDescription,
@@ -331,6 +332,16 @@ class Backend(Appends, Protocol):
         """The last state of each transactional id; in a process that only reads as its files tell.
 
         Raises UnsupportedByBackend, StorageError, CorruptRecord, Closed.
+        """
+
+    def producers(
+        self, partitions: Collection[TopicPartition]
+    ) -> dict[TopicPartition, list[ProducerDescription]]:
+        """The idempotent producers that each of these partitions knows; in a process that only reads as its
+        files tell.
+
+        Raises TopicNotFound, PartitionNotFound, UnsupportedByBackend, StorageError, CorruptRecord,
+        CorruptCheckpoint, Closed.
         """
 
     @property

@@ -44,6 +44,13 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument("--writable", action="store_true", help="let the page change what it shows")
     add_serializers(parser)
+    parser.add_argument(
+        "--table",
+        action="append",
+        default=[],
+        metavar="TABLE",
+        help="a table that `embedlog load` loads from this log, to show how far it is; repeatable",
+    )
     parser.add_argument("--open", action="store_true", help="open the page in the browser")
     add_json(parser, "print a JSON object with the address")
     parser.set_defaults(refused="Without --writable the page needs no lock.")
@@ -75,7 +82,12 @@ def run(args: argparse.Namespace, ui: UI) -> int:
                 token = secrets.token_urlsafe(18)
                 hosts = [f"{name}:{number}" for name in _NAMES]
                 app = application(
-                    log, writable=args.writable, hosts=hosts, token=token, serializers=of_topics
+                    log,
+                    writable=args.writable,
+                    hosts=hosts,
+                    token=token,
+                    serializers=of_topics,
+                    tables=args.table,
                 )
                 config = uvicorn.Config(
                     app, log_level="warning", timeout_graceful_shutdown=1, server_header=False, ws="none"

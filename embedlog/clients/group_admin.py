@@ -31,7 +31,8 @@ from ..model import CommittedOffset, PartitionOffsets, TopicPartition
 from ..validation import check_flag, check_group, check_partition, check_topic, is_several
 from ..wire.consumer_protocol import decode_assignment
 from .notebook import table, text
-from .reader import Where, offset_of, read_records
+from .partition_reader import PartitionReader
+from .reader import Where, offset_of
 
 _NAMED = 10  # groups in an error
 _SHOWN = 200  # partitions in a notebook
@@ -138,7 +139,7 @@ class ConsumerGroup:
         """
         reader = self._backend.group_reader()
         try:
-            return _described(self._backend, reader, self.name)
+            return _described(_Edges(self._backend), reader, self.name)
         except GroupNotFound:
             names = reader.list_groups()
             known = ", ".join(names[:_NAMED]) or "none yet"
@@ -270,18 +271,34 @@ class ConsumerGroup:
 def describe_groups(backend: Backend) -> list[ConsumerGroupDescription]:
     """All groups, sorted by name. Raises as `ConsumerGroup.describe`, but for GroupNotFound."""
     reader = backend.group_reader()
+    edges = _Edges(backend)
     found = []
     for name in reader.list_groups():
         with contextlib.suppress(GroupNotFound):  # deleted meanwhile
-            found.append(_described(backend, reader, name))
+            found.append(_described(edges, reader, name))
     return found
 
 
-def _described(backend: Backend, reader: GroupReader, name: str) -> ConsumerGroupDescription:
+class _Edges:
+    """The edges of topics, asked for once."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._existing = set(backend.topics())
+        self._known: dict[str, dict[int, PartitionOffsets]] = {}
+
+    def of(self, topic: str) -> dict[int, PartitionOffsets]:
+        """Of each partition; none if there is no such topic."""
+        if topic not in self._known:
+            self._known[topic] = self._backend.offsets(topic) if topic in self._existing else {}
+        return self._known[topic]
+
+
+def _described(edges: _Edges, reader: GroupReader, name: str) -> ConsumerGroupDescription:
     found = reader.describe_group(name)
     members = _members(found.members)
     generation = None if found.generation < 0 else found.generation
-    lags = _lags(backend, reader.committed_offsets(name), members)
+    lags = _lags(edges, reader.committed_offsets(name), members)
     return ConsumerGroupDescription(name, found.state.value, generation, found.protocol, members, lags)
 
 
@@ -304,17 +321,16 @@ def _members(found: Iterable[MemberDescription]) -> tuple[GroupMember, ...]:
 
 
 def _lags(
-    backend: Backend, committed: Mapping[TopicPartition, CommittedOffset], members: Iterable[GroupMember]
+    edges: _Edges, committed: Mapping[TopicPartition, CommittedOffset], members: Iterable[GroupMember]
 ) -> dict[TopicPartition, PartitionLag]:
     """By partition, in order: of the topics that have committed offsets or are assigned to members."""
     readers = {name: member for member in members for name in member.partitions}
-    existing = set(backend.topics())
     lags = {}
     for topic in sorted({name.topic for name in (*committed, *readers)}):
-        edges = backend.offsets(topic) if topic in existing else {}
-        for number in sorted({*edges, *(n.partition for n in (*committed, *readers) if n.topic == topic)}):
+        there = edges.of(topic)
+        for number in sorted({*there, *(n.partition for n in (*committed, *readers) if n.topic == topic)}):
             name = TopicPartition(topic, number)
-            lags[name] = PartitionLag(committed.get(name), edges.get(number), readers.get(name))
+            lags[name] = PartitionLag(committed.get(name), there.get(number), readers.get(name))
     return lags
 
 
@@ -323,11 +339,12 @@ def _unread_since(backend: Backend, name: TopicPartition, found: PartitionLag) -
     if not found.lag or found.committed is None or found.offsets is None:
         return None
     start = max(found.committed.offset, found.offsets.log_start_offset)
+    reader = PartitionReader(backend, name, start, end=found.offsets.log_end_offset, max_bytes=1)
     try:
-        record = next(read_records(backend, *name, start=start, max_bytes=1), None)
+        records = reader.read()
     except EmbedlogError:
         return None
-    return None if record is None or record.timestamp_ms < 0 else record.timestamp_ms
+    return records[0].timestamp_ms if records and records[0].timestamp_ms >= 0 else None
 
 
 def _topics(given: str | Iterable[str]) -> list[str]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import time
 import uuid
+from collections import deque
 from collections.abc import Collection, Iterator, Sequence
 from typing import Final, NamedTuple
 
@@ -21,6 +22,7 @@ from ..backends.coordinators import ShareCoordinator, ShareReader
 from ..backends.port import Backend
 from ..errors import EmbedlogError, GroupNotFound, InvalidArgument, LockLost
 from ..model import (
+    NO_EPOCH,
     Acknowledgement,
     AcknowledgeType,
     Delivery,
@@ -28,9 +30,11 @@ from ..model import (
     Record,
     ShareGroupDescription,
     ShareGroupOptions,
+    TopicPartition,
     UnfinishedRecords,
 )
 from ..validation import check_topic
+from .partition_reader import PartitionReader
 from .reader import read_at
 
 REDRIVE_GROUP: Final = "embedlog.redrive"
@@ -148,11 +152,25 @@ def unfinished_jobs(backend: Backend, topic: str, group: str) -> Iterator[Unfini
 
 def _jobs(backend: Backend, topic: str, found: dict[int, list[UnfinishedRecords]]) -> Iterator[UnfinishedJob]:
     for partition, ranges in found.items():
+        if not ranges:
+            continue
+        tp = TopicPartition(topic, partition)
+        reader = PartitionReader(backend, tp, ranges[0].first_offset, end=ranges[-1].last_offset + 1)
+        records: deque[Record] = deque()  # read, and not passed yet
         for each in ranges:
-            for offset in range(each.first_offset, each.last_offset + 1):
-                record = read_at(backend, topic, partition, offset)
-                if record is not None:  # else compaction has removed it
-                    yield UnfinishedJob(record, *each[2:])
+            while True:
+                while records and records[0].offset < each.first_offset:
+                    records.popleft()
+                if records and records[0].offset <= each.last_offset:
+                    yield UnfinishedJob(records.popleft(), *each[2:])
+                    continue
+                if records or reader.position > each.last_offset:
+                    break
+                if reader.position < each.first_offset:
+                    reader.mark = each.first_offset, NO_EPOCH, False
+                records.extend(reader.read())
+                if not records:  # compaction has removed the rest
+                    break
 
 
 def redrive(

@@ -39,6 +39,7 @@ GROUP_SETTINGS_FILE: Final = "group-settings.json"
 ACLS_FILE: Final = "acls.json"
 USERS_FILE: Final = "users.json"
 QUOTAS_FILE: Final = "quotas.json"
+MIRRORS_FILE: Final = "mirrors.json"
 SOCKET_FILE: Final = "embedlog.sock"
 STAGING_DIRECTORY: Final = "staging"
 ROOT_FILES: Final = (
@@ -58,6 +59,7 @@ ROOT_FILES: Final = (
     ACLS_FILE,
     USERS_FILE,
     QUOTAS_FILE,
+    MIRRORS_FILE,
 )
 
 LEADER_EPOCH_FILE: Final = "leader-epoch-checkpoint"

@@ -7,6 +7,7 @@
     source.py    a source log, and the syntax of source addresses
     target.py    the target log, and where source positions are stored
     history.py   finds where a mirror and its source diverge
+    notes.py    what a mirror into a directory notes there, for people
     copy_sink.py    batches of a source made batches of a target; no I/O
 
     importing.py         copies log files, instead of a log, into a directory; with imported_groups.py
@@ -15,6 +16,7 @@
 Source: Kafka 0.7 design, "Mirroring": a mirror is a consumer of one or several source clusters.
 """
 
-from .mirror import Mirror, MirroredTopic, MirrorStatus
+from .mirror import Mirror
+from .status import MirroredTopic, MirrorStatus
 
 __all__ = ["Mirror", "MirrorStatus", "MirroredTopic"]

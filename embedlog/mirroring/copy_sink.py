@@ -28,7 +28,7 @@ from ..codec.fetch_decoder import Chunk
 from ..codec.record_batch import ATTRIBUTES_POS, TRANSACTIONAL_BIT
 from ..codec.rules import Rules
 from ..errors import StorageError
-from ..model import CREATE_TIME
+from ..model import CREATE_TIME, ProducerDescription
 from ..storage.producer_state import FIRST_MIRROR_ID, ProducerStateEntry
 
 _SEQUENCE_BITS: Final = 31
@@ -56,6 +56,12 @@ def next_offset(producer: ProducerStateEntry) -> int:
     last = producer.batches[-1]
     span = (last.last_sequence - last.first_sequence) % _SEQUENCES
     return first_offset(producer.epoch, last.first_sequence) + span + 1
+
+
+def next_source_offset(producer: ProducerDescription) -> int:
+    """The same of a mirror's producer as it is described, for those who look on: within a batch that passes a
+    multiple of 2^31 it is off by that."""
+    return first_offset(producer.producer_epoch, producer.last_sequence) + 1
 
 
 class CopySink:

@@ -23,7 +23,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from ..backends.port import Interrupt
 from ..config import MAX_INT32
@@ -44,6 +44,7 @@ from ..open import open as open_log
 from ..runtime.closing import Closing
 from ..validation import as_path, check_choice, check_flag, check_group, check_int
 from .source import CLIENT_SETTINGS, Source, parse_sources
+from .status import MirroredTopic, MirrorStatus
 from .target import MirrorPosition, Target, target_of
 from .worker import TRANSIENT, PartitionCopy, Worker
 
@@ -54,30 +55,6 @@ _TICK_MS: Final = 1_000
 _PATIENCE_S: Final = 3.0
 _UNANSWERED_S: Final = 5.0  # an append that takes longer is reported in the status
 _STARTS: Final = ("earliest", "latest")
-
-
-class MirroredTopic(NamedTuple):
-    """A mirrored topic: records and bytes copied in this run, and its lag in offsets."""
-
-    source: str
-    topic: str
-    target_topic: str
-    partitions: int
-    records: int
-    bytes: int
-    behind: int
-
-
-class MirrorStatus(NamedTuple):
-    """A mirror's status. `trouble`: why it waits, or None. `caught_up`: whether everything that was in the
-    sources at the start has been copied."""
-
-    topics: tuple[MirroredTopic, ...]
-    records: int
-    bytes: int
-    behind: int
-    caught_up: bool
-    trouble: str | None
 
 
 class Mirror(Closing):
@@ -191,6 +168,7 @@ class Mirror(Closing):
                         logger.warning("%s; trying again", error)
                     trouble = str(error)
                 status = self._status(trouble)
+                self._target.note(status, running=True)
                 if on_status is not None:
                     on_status(status)
                 if until_caught_up and status.caught_up:
@@ -235,6 +213,7 @@ class Mirror(Closing):
             worker.join()
         try:
             self._target.commit()
+            self._target.note(self._status(None), running=False)
         except EmbedlogError as error:
             logger.warning("positions could not be committed; some records will come again: %s", error)
 

@@ -12,6 +12,7 @@ address. The commit metadata holds the topic id: commits of a deleted and recrea
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -19,12 +20,14 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple, Protocol
 
 from ..backends.local import WriterBackend
-from ..errors import InvalidArgument
+from ..errors import Closed, InvalidArgument
 from ..log import Log
 from ..model import NO_EPOCH, CommittedOffset, TopicDescription, TopicPartition
 from .copy_sink import CopySink, mirror_id, next_offset
 from .history import resume_offset
+from .notes import MirrorNotes
 from .source import Source
+from .status import MirrorStatus
 
 logger = logging.getLogger(__name__)
 
@@ -66,6 +69,9 @@ class Target(Protocol):
     def commit(self) -> None:
         """Commit the recorded positions."""
 
+    def note(self, status: MirrorStatus, *, running: bool) -> None:
+        """Note a status for those who look on, now and then."""
+
 
 def target_of(log: Log, group: str | None) -> Target:
     """The Target for a log. Raises InvalidArgument for a read-only log."""
@@ -80,6 +86,7 @@ class DirectoryTarget:
 
     def __init__(self, backend: WriterBackend) -> None:
         self._store = backend.store
+        self._notes = MirrorNotes(self._store.fs, self._store.catalog)
 
     def positions(self, source: Source, topic: TopicDescription) -> dict[int, MirrorPosition]:
         producer_id = mirror_id(*source.identity(topic))
@@ -113,6 +120,11 @@ class DirectoryTarget:
 
     def commit(self) -> None:
         pass
+
+    def note(self, status: MirrorStatus, *, running: bool) -> None:
+        with contextlib.suppress(Closed):  # then another process may write the directory
+            self._store.check_open()
+            self._notes.note(status, running=running)
 
 
 class BrokersTarget:
@@ -167,6 +179,9 @@ class BrokersTarget:
             with self._lock:  # keep failed commits for the next call, unless newer offsets replace them
                 for group, offsets in uncommitted.items():
                     self._uncommitted[group] = {**offsets, **self._uncommitted.get(group, {})}
+
+    def note(self, status: MirrorStatus, *, running: bool) -> None:
+        pass  # brokers keep no notes
 
     @property
     def _coordinator(self) -> Any:

@@ -42,7 +42,7 @@ from ..errors import (
     TransactionCoordinatorFenced,
 )
 from ..fields import Fields, field
-from ..model import AbortedTransaction, OpenTransaction
+from ..model import AbortedTransaction, OpenTransaction, ProducerDescription
 
 _SNAPSHOT_HEADER: Final = struct.Struct(">hIi")
 _SNAPSHOT_ENTRY: Final = struct.Struct(">qhiqiqiq")
@@ -97,6 +97,17 @@ class ProducerStateEntry(Fields):
     def remembers_all(self) -> bool:
         """Does it have all the batches that duplicates are looked for in?"""
         return not self.from_snapshot or len(self.batches) >= _BATCHES_REMEMBERED
+
+    def described(self, producer_id: int) -> ProducerDescription:
+        """For those who look on."""
+        last = self.batches[-1] if self.batches else None
+        return ProducerDescription(
+            producer_id,
+            self.epoch,
+            -1 if last is None else last.last_sequence,
+            last.timestamp_ms if last is not None and self.last_timestamp_ms < 0 else self.last_timestamp_ms,
+            self.transaction_start,
+        )
 
     def recall(self, earlier: list[SentBatch]) -> None:
         """Add earlier batches of this epoch, found in the log."""

@@ -28,13 +28,15 @@ from ..scan.batch_scan import intact_end
 from ..segment import Files, Segment
 from ..storage.checkpoints import LeaderEpochs, read_offsets
 from ..storage.log_snapshot import LayoutVersion, LogBounds, LogEnd, LogSnapshot, StableRange
+from ..storage.producer_recovery import ProducerRecovery
+from ..storage.producer_state import ProducerStateEntry
 from ..storage.reader import PartitionReader
 from ..storage.segment_files import list_segments
 from ..storage.segment_manifest import SegmentManifest, missing_to_readers, with_missing
 from ..storage.segment_swap import decided_names, pending_swaps, stand_in
 from ..storage.writer_state import PublishedOffsets, WriterStateReader, is_superseded
 from .catalog import Catalog
-from .txn_index import TransactionIndex
+from .txn_index import TransactionIndex, known_producers
 
 _LISTING_TRIES: Final = 20
 _CHECK_S: Final = 0.1
@@ -167,6 +169,7 @@ class ReadOnlyPartition:
         self.split = self._retried(reader.split)
         self.readable_segments = self._retried(reader.readable_segments)
         self._has_data = self._retried(reader.has_data)
+        self.known_producers = self._retried(self._known_producers)
         self.directory = directory
         self._writer = writer
         self._files = files
@@ -272,6 +275,12 @@ class ReadOnlyPartition:
         if committed.damaged and now.files != snapshot.files:
             raise _Superseded
         return committed
+
+    def _known_producers(self) -> dict[int, ProducerStateEntry]:
+        """The idempotent producers, by id, as the newest snapshot and the batches after it tell."""
+        recovery = ProducerRecovery(self._files, self.directory, self.name)
+        point = self._recovery_point()  # before the snapshots: the newest one is then at least as new
+        return known_producers(recovery, self.snapshot(), point)
 
     def _retried(self, act: Callable[_P, _T]) -> Callable[_P, _T]:
         """Reads again after an error if the files changed meanwhile.

@@ -22,7 +22,7 @@ from __future__ import annotations
 import logging
 import threading
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from operator import attrgetter
 
 from ..codec import BatchHeader
@@ -32,7 +32,7 @@ from ..segment import Files, Segment
 from ..storage.leader_epochs import intact
 from ..storage.log_snapshot import LogSnapshot, StableRange
 from ..storage.producer_recovery import ProducerRecovery
-from ..storage.producer_state import ProducerState
+from ..storage.producer_state import ProducerState, ProducerStateEntry
 
 logger = logging.getLogger(__name__)
 
@@ -150,19 +150,8 @@ class TransactionIndex:
         """Replay the batches up to the end of a snapshot, from where the last replay ended."""
         if self._next_offset >= snapshot.high_watermark.offset:
             return
-        number = max(bisect_right(snapshot.segments, self._next_offset, key=_base_offset) - 1, 0)
-        segments = snapshot.segments[number:]
-        stops = [*(segment.base_offset for segment in segments[1:]), snapshot.high_watermark.offset]
-        for segment, stop in zip(segments, stops, strict=True):
-            end = snapshot.end_of(segment)
-            if self._place is not None and self._place[0] is segment:
-                pos = self._place[1]
-            else:
-                pos = segment.locate(self._next_offset, end)
-            for header in segment.walk(pos, end):
-                self._replay_batch(segment, header)
-                if header.next_offset >= stop:
-                    break  # the rest may be what recovery is moving to the next segment
+        for segment, header in _batches(snapshot, self._next_offset, self._place):
+            self._replay_batch(segment, header)
         self._next_offset = snapshot.high_watermark.offset
 
     def _replay_batch(self, segment: Segment, header: BatchHeader) -> None:
@@ -180,3 +169,45 @@ class TransactionIndex:
                 self._replayed.append(ended)
             self._next_offset = header.next_offset
         self._place = segment, header.pos + header.size
+
+
+def known_producers(
+    recovery: ProducerRecovery, snapshot: LogSnapshot, recovery_point: int
+) -> dict[int, ProducerStateEntry]:
+    """The idempotent producers at the end of a snapshot, by id: the newest file of theirs, and the batches
+    after it.
+
+    Args:
+        recovery_point: as it was before `snapshot` was taken. Producers that changed before it have a file.
+
+    Raises CorruptCheckpoint, CorruptRecord, OSError.
+    """
+    end = snapshot.high_watermark.offset
+    producers, since = recovery.snapshot(end)
+    start = max(since, min(recovery_point, end), snapshot.segments[0].base_offset)
+    for segment, header in _batches(snapshot, start) if start < end else ():
+        if header.base_offset >= start:
+            recovery.replay(segment, header, producers)
+    return producers.producers
+
+
+def _batches(
+    snapshot: LogSnapshot, offset: int, place: tuple[Segment, int] | None = None
+) -> Iterator[tuple[Segment, BatchHeader]]:
+    """The batches from the one that has an offset, up to the end of a snapshot.
+
+    place: a segment and the pos of a batch to begin at, if they are known. Raises CorruptRecord, OSError.
+    """
+    number = max(bisect_right(snapshot.segments, offset, key=_base_offset) - 1, 0)
+    segments = snapshot.segments[number:]
+    stops = [*(segment.base_offset for segment in segments[1:]), snapshot.high_watermark.offset]
+    for segment, stop in zip(segments, stops, strict=True):
+        end = snapshot.end_of(segment)
+        if place is not None and place[0] is segment:
+            pos = place[1]
+        else:
+            pos = segment.locate(offset, end)
+        for header in segment.walk(pos, end):
+            yield segment, header
+            if header.next_offset >= stop:
+                break  # the rest may be what recovery is moving to the next segment

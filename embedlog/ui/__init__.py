@@ -5,7 +5,7 @@
 
     browser -- guard.py -- application.py -- pages/*.py -- the log, and the directory's segments
                                 |                |
-                            sampler.py       rendering.py, plots.py, templates/, static/
+                            sampler.py, lags.py       rendering.py, plots.py, templates/, static/
 
 The page does not involve the log's writer: it reads a directory's files without a lock, in its own process,
 or is a client of brokers. One sampler collects what changes over time (rates, lags) for all visitors.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from starlette.applications import Starlette
@@ -22,7 +22,7 @@ from starlette.staticfiles import StaticFiles
 from ..errors import EmbedlogError
 from ..store.read_only_store import ReadOnlyStore
 from .guard import Guard, Refused
-from .pages import groups, overview, queues, record, records, topic, transactions
+from .pages import activity, groups, overview, queues, record, records, topic, transactions
 from .rendering import page
 from .sampler import Sampler
 from .streaming import Streams
@@ -37,13 +37,16 @@ _STATIC = os.path.join(os.path.dirname(__file__), "static")
 class Site:
     """What the pages look at.
 
-    store: the directory's segments; None of brokers. serializers: of topics' values.
+    store: the directory's segments; None of brokers. serializers: of topics' values. tables: directories.
     """
 
-    def __init__(self, log: Log, writable: bool, serializers: Mapping[str, Serializer[Any]]) -> None:
+    def __init__(
+        self, log: Log, writable: bool, serializers: Mapping[str, Serializer[Any]], tables: Sequence[str]
+    ) -> None:
         self.log = log
         self.writable = writable
         self.serializers = serializers
+        self.tables = tables
         self.streams = Streams()
         self.store = ReadOnlyStore(log.path) if os.path.isdir(log.path) else None
         self.sampler = Sampler(log, self.store)
@@ -61,6 +64,7 @@ def application(
     hosts: Collection[str] = (),
     token: str | None = None,
     serializers: Mapping[str, Serializer[Any]] | None = None,
+    tables: Sequence[str] = (),
 ) -> Starlette:
     """The page of a log, to be mounted in an ASGI application, or served by itself.
 
@@ -72,10 +76,11 @@ def application(
         token: what a visitor shows once, as `?token=...`; None if the application around it knows its
             visitors.
         serializers: what values of a topic, by its name, are shown with: objects with a method `loads`.
+        tables: directories of tables that are loaded from this log (`embedlog load`), to be shown.
 
     Raises DirectoryError, CorruptCheckpoint.
     """
-    site = Site(log, writable, serializers or {})
+    site = Site(log, writable, serializers or {}, tables)
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -89,6 +94,7 @@ def application(
             *groups.routes(),
             *queues.routes(),
             *transactions.routes(),
+            *activity.routes(),
             *record.routes(),
             *records.routes(),
             Mount("/static", StaticFiles(directory=_STATIC), name="static"),

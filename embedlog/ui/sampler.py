@@ -20,6 +20,7 @@ from ..errors import Closed, EmbedlogError, TopicNotFound, UnsupportedByBackend
 from ..model import Health, PartitionOffsets, TopicPartition
 from ..store.disk_usage import measure, measure_others
 from ..store.read_only_store import ReadOnlyStore
+from .lags import LagHistory
 from .times import Span, Spans
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ _EVERY_S: Final = 2.0
 _SHARE: Final = 0.1  # of a processor, at most, that sampling takes
 _KEPT: Final = 450  # samples: a quarter of an hour
 _RATE_OVER_S: Final = 10.0
-_SPANS, _SPANS_OVER_WIRE = 500, 20  # partitions whose first and last times a sample may look up
+_SPANS: Final = 500  # partitions whose first and last times a sample may look up
 _DISK_EVERY_S: Final = 30.0  # the directory is walked
 
 
@@ -55,13 +56,6 @@ class TopicSample(NamedTuple):
         return sum(each.log_end_offset - each.log_start_offset for each in self.edges.values())
 
 
-class GroupSample(NamedTuple):
-    """A consumer group, and its lag in the last samples."""
-
-    described: ConsumerGroupDescription
-    lags: tuple[int, ...]
-
-
 class Sample(NamedTuple):
     """The log at a moment. problem: why there is nothing newer; empty if there is.
 
@@ -70,7 +64,7 @@ class Sample(NamedTuple):
 
     time_ms: int
     topics: Mapping[str, TopicSample]
-    groups: Mapping[str, GroupSample]
+    groups: Mapping[str, ConsumerGroupDescription]
     health: Health | None
     problem: str
     disk_bytes: int | None = None
@@ -81,13 +75,13 @@ class Sampler:
     """Takes samples in a thread, from `start` until `stop`, or until the log is closed."""
 
     def __init__(self, log: Log, store: ReadOnlyStore | None) -> None:
+        self.lags = LagHistory()
         self._log = log
         self._store = store
         self._spans = Spans(log, store)
         self._disk_bytes: int | None = None
         self._disk_at = 0.0
         self._ends: dict[str, deque[tuple[float, int]]] = {}
-        self._lags: dict[str, deque[int]] = {}
         self._last = Sample(0, {}, {}, None, "nothing was looked at yet")
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None  # guarded by _lock
@@ -129,28 +123,25 @@ class Sampler:
     def _look(self) -> Sample:
         now = time.monotonic()
         topics = {}
-        for name in self._log.topics(internal=True):
+        names = self._log.topics(internal=True)
+        edges = self._edges(names)
+        for name in names:
             with contextlib.suppress(TopicNotFound):  # deleted meanwhile
-                topics[name] = self._topic(name, now)
+                topics[name] = self._topic(name, edges.get(name) or self._log.offsets(name), now)
         partitions = {
             TopicPartition(topic.name, number): edges
             for topic in sorted(topics.values(), key=lambda topic: topic.is_internal)
             for number, edges in topic.edges.items()
         }
-        self._spans.look(partitions, _SPANS if self._store is not None else _SPANS_OVER_WIRE)
+        self._spans.look(partitions, _SPANS)
         for name, topic in topics.items():
             topics[name] = topic._replace(
                 span=self._spans.of([TopicPartition(name, number) for number in topic.edges])
             )
         for gone in self._ends.keys() - topics.keys():
             del self._ends[gone]
-        groups = {}
-        for described in self._log.describe_groups():
-            lags = self._lags.setdefault(described.group, deque(maxlen=_KEPT))
-            lags.append(described.lag)
-            groups[described.group] = GroupSample(described, tuple(lags))
-        for gone in self._lags.keys() - groups.keys():
-            del self._lags[gone]
+        groups = {described.group: described for described in self._log.describe_groups()}
+        self.lags.sample(groups.values(), time.time_ns() // 1_000_000)
         health = None
         with contextlib.suppress(UnsupportedByBackend):
             health = self._log.health()
@@ -164,8 +155,15 @@ class Sampler:
         time_ms = time.time_ns() // 1_000_000
         return Sample(time_ms, topics, groups, health, "", self._disk_bytes, cluster)
 
-    def _topic(self, name: str, now: float) -> TopicSample:
-        edges = self._log.offsets(name)
+    def _edges(self, names: list[str]) -> Mapping[str, Mapping[int, PartitionOffsets]]:
+        """Those of brokers, which are asked for all topics at once."""
+        backend = self._log.backend
+        if isinstance(backend, RemoteBackend):
+            with contextlib.suppress(TopicNotFound):  # one was deleted meanwhile: they are asked one by one
+                return backend.splits.offsets_of(names)
+        return {}
+
+    def _topic(self, name: str, edges: Mapping[int, PartitionOffsets], now: float) -> TopicSample:
         ends = self._ends.setdefault(name, deque(maxlen=_KEPT))
         ends.append((now, sum(each.log_end_offset for each in edges.values())))
         size = None

@@ -12,17 +12,19 @@ Invariants: a look never raises because a partition is damaged or goes away mean
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from ..clients.reader import read_records
+from ..backends.remote import RemoteBackend
 from ..codec import HEADER_SIZE, read_header
 from ..errors import EmbedlogError
 from ..model import PartitionOffsets, TopicPartition
 from ..storage.index_search import first_from, largest_timestamp
 
 if TYPE_CHECKING:
+    from ..backends.remote.lookups import Lookups
     from ..files.filesystem import FileSystem
     from ..log import Log
     from ..segment import Segment
@@ -87,7 +89,7 @@ class Spans:
     """
 
     def __init__(self, log: Log, store: ReadOnlyStore | None) -> None:
-        self._backend = log.backend
+        self._log = log
         self._store = store
         self._known: dict[TopicPartition, tuple[PartitionOffsets, Span]] = {}
         self._next = 0  # the partition where the last look ended
@@ -98,16 +100,20 @@ class Spans:
             del self._known[gone]
         names = list(edges)
         begin = self._next % max(len(names), 1)
+        asked: list[TopicPartition] = []
         for number, name in enumerate((*names[begin:], *names[:begin]), begin):
             known = self._known.get(name)
             if known is not None and known[0][:2] == edges[name][:2]:
                 continue
             if edges[name].log_end_offset > edges[name].log_start_offset:
-                if not most:
+                if len(asked) == most:
                     self._next = number
-                    return
-                most -= 1
-            self._known[name] = edges[name], self._span(name, edges[name])
+                    break
+                asked.append(name)
+            else:
+                self._known[name] = edges[name], Span()
+        spans = self._of_files(asked) if self._store is not None else self._of_brokers(asked)
+        self._known |= {name: (edges[name], span) for name, span in spans.items()}
 
     def of(self, names: Sequence[TopicPartition]) -> Span:
         span = Span()
@@ -116,22 +122,30 @@ class Spans:
                 span = span.joined(self._known[name][1])
         return span
 
-    def _span(self, name: TopicPartition, edges: PartitionOffsets) -> Span:
-        if edges.log_start_offset == edges.log_end_offset:
-            return Span()
-        try:
-            if self._store is not None:
+    def _of_files(self, names: Sequence[TopicPartition]) -> dict[TopicPartition, Span]:
+        assert self._store is not None
+        found = {}
+        for name in names:
+            found[name] = Span()  # of one that is damaged, until it changes
+            with contextlib.suppress(EmbedlogError, OSError, IndexError):
                 filled = [each for each in self._store.partition(*name).readable_segments() if each[1]]
                 first, last = (span_of_segment(self._store.fs, *each) for each in (filled[0], filled[-1]))
-                return Span(first.first_ms, last.last_ms)
-            found = self._backend.offset_for_time(*name, 0)
-            end = edges.log_end_offset
-            last_ms = -1
-            for record in read_records(self._backend, *name, start=max(end - 3, 0), end=end, max_bytes=1):
-                last_ms = record.timestamp_ms
-            return Span(-1 if found is None else found.timestamp_ms, last_ms)
-        except (EmbedlogError, OSError, IndexError):
-            return Span()
+                found[name] = Span(first.first_ms, last.last_ms)
+        return found
+
+    def _of_brokers(self, names: Sequence[TopicPartition]) -> dict[TopicPartition, Span]:
+        found = {}
+        with contextlib.suppress(EmbedlogError):  # a broker is away: the next look asks again
+            for name, pair in _lookups(self._log).first_and_last(names).items():
+                first_ms, last_ms = (-1 if each is None else each.timestamp_ms for each in pair)
+                found[name] = Span(first_ms, last_ms)
+        return found
+
+
+def _lookups(log: Log) -> Lookups:
+    """Of brokers: many partitions in one request."""
+    assert isinstance(log.backend, RemoteBackend), "a log without a directory is of brokers"
+    return log.backend.splits
 
 
 def history(
@@ -148,6 +162,7 @@ def history(
     times = [from_ms, *range(from_ms // step_ms * step_ms + step_ms, to_ms, step_ms), to_ms]
     records, sizes, failed = [0] * (len(times) - 1), [0] * (len(times) - 1), 0
     deadline = time.monotonic() + _LOOK_S
+    told = {} if store is not None else _of_brokers(log, topic, {n: edges[n] for n in chosen}, times)
     for number in chosen:
         if time.monotonic() > deadline:
             failed += 1
@@ -155,7 +170,7 @@ def history(
         if store is not None:
             places = _in_segments(store.fs, store.partition(topic, number), edges[number], times)
         else:
-            places = _of_brokers(log, topic, number, edges[number], times)
+            places = iter(told[number])
         before: tuple[int, int] | None = None
         try:
             for at, place in enumerate(places):
@@ -194,8 +209,13 @@ def _in_segments(
 
 
 def _of_brokers(
-    log: Log, topic: str, number: int, edges: PartitionOffsets, times: Sequence[int]
-) -> Iterator[tuple[int, int]]:
-    for time_ms in times:
-        found = log.offset_for_time(topic, number, time_ms)
-        yield (edges.log_end_offset if found is None else found.offset), 0
+    log: Log, topic: str, edges: Mapping[int, PartitionOffsets], times: Sequence[int]
+) -> dict[int, list[tuple[int, int]]]:
+    """The same of each partition, in one request for each time. Brokers tell no bytes."""
+    found = _lookups(log).offsets_for_times([TopicPartition(topic, number) for number in edges], times)
+    return {
+        name.partition: [
+            (edges[name.partition].log_end_offset if each is None else each.offset, 0) for each in of_times
+        ]
+        for name, of_times in found.items()
+    }

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import confluent_kafka
 import pytest
 from starlette.testclient import TestClient
 
@@ -94,12 +95,57 @@ def test_a_page_that_changes_nothing(log: Log) -> None:
     assert dead(log, 2)
 
 
-def test_brokers_tell_nothing_of_queues(path: Path) -> None:
+def test_queues_of_brokers(path: Path) -> None:
+    with (
+        Broker(path, port=0) as broker,
+        embedlog.open(f"kafka://{broker.bootstrap_servers}") as log,
+        TestClient(application(log, writable=True)) as visitor,
+    ):
+        assert "No share group has taken records" in visitor.get("/queues").text
+        broker.log.create_topic("jobs", 2)
+        broker.log.append_many("jobs", [b"%d" % number for number in range(6)], partition=1)
+        with broker.log.queue("jobs") as queue:
+            for number in range(4):
+                job = queue.take(10_000)
+                assert job is not None
+                if number == 3:
+                    job.reject(HOSTILE)
+                else:
+                    job.accept()
+        while "dlq.jobs" not in log.topics() or not log.offsets("dlq.jobs")[0].log_end_offset:
+            threading.Event().wait(0.01)
+        page = visitor.get("/queues").text
+        assert 'href="/queue?topic=jobs&amp;group=default"' in page
+        assert page.count("<tr>") == 2  # the redrive group is none of them
+        page = visitor.get("/queue?topic=jobs&group=default").text
+        assert "<b>2</b><span>unfinished" in page
+        assert "<b>1</b><span>dead letters" in page
+        assert "partition=1&amp;from=4&amp;order=oldest" in page
+        assert "&lt;script&gt;alert(1)" in page
+        assert HOSTILE not in page
+        assert "redrive" not in page.replace("embedlog queue redrive DIR", "")  # no form sends them
+        with broker.log.queue("dlq.jobs", "embedlog.redrive") as queue:
+            letter = queue.take(10_000)
+            assert letter is not None
+            letter.accept()
+        assert "<b>0</b><span>dead letters" in visitor.get("/queue?topic=jobs&group=default").text
+        for wrong in ("topic=jobs&group=none", "topic=none&group=default", ""):
+            assert visitor.get(f"/queue?{wrong}").status_code == 409
+
+
+def test_a_share_group_of_other_clients(path: Path) -> None:
     with (
         Broker(path, port=0) as broker,
         embedlog.open(f"kafka://{broker.bootstrap_servers}") as log,
         TestClient(application(log)) as visitor,
     ):
-        page = visitor.get("/queues")
-        assert page.status_code == 200
-        assert "over the wire" in page.text
+        broker.log.create_topic("t")
+        broker.log.append_many("t", [b"x"] * 3)
+        config = {"bootstrap.servers": broker.bootstrap_servers, "group.id": "workers", "client.id": "<b>"}
+        consumer = confluent_kafka.ShareConsumer(config)
+        consumer.subscribe(["t"])
+        while "workers" not in visitor.get("/queues").text:
+            consumer.poll(0.1)
+        page = visitor.get("/queue?topic=t&group=workers").text
+        assert "&lt;b&gt;" in page
+        consumer.close()

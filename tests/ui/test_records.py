@@ -152,7 +152,7 @@ def test_hostile_records(log: Log, visitor: TestClient) -> None:
         for form in ("", "json", "text", "hex", "<b>"):
             for part in ("", "&part=yes"):
                 pages.append(visitor.get(f"{where}&as={form}{part}"))
-        for which in ("value", "key"):
+        for which in ("value", "key", "header-0"):
             whole = visitor.get(f"/topics/t/record/bytes?partition=0&offset={offset}&of={which}")
             assert whole.content == data
             assert whole.headers["content-disposition"].startswith("attachment")
@@ -174,6 +174,19 @@ def test_a_record_that_is_not_there(log: Log, visitor: TestClient) -> None:
     for where in ("", "partition=x&offset=0", "partition=0&offset=-1", "partition=0&offset=" + "9" * 19):
         assert visitor.get(f"/topics/t/record?{where}").status_code == 404
     assert visitor.get("/topics/t/record/bytes?partition=0&offset=x").status_code == 404
+
+
+def test_a_header_that_is_shortened_can_be_downloaded(log: Log, visitor: TestClient) -> None:
+    log.create_topic("t")
+    log.append("t", b"v", headers=[("short", b"x"), ("long", b"y" * 5_000), ("none", None)])
+    page = visitor.get("/topics/t/record?partition=0&offset=0").text
+    assert "the first 1,000 of 5,000 bytes" in page
+    assert page.count("of=header-") == 1
+    where = "/topics/t/record/bytes?partition=0&offset=0&of="
+    assert where.replace("&", "&amp;") + "header-1" in page
+    assert visitor.get(f"{where}header-1").content == b"y" * 5_000
+    for wrong in ("header-2", "header-3", "header-x", "header-", "header--1", "header-" + "9" * 30, "offset"):
+        assert visitor.get(f"{where}{wrong}").status_code == 404
 
 
 def test_commands_and_programs_do_what_they_say(path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final, NoReturn
 
 from ...codec.record_batch import TRANSACTIONAL_BIT
@@ -13,6 +13,7 @@ from ...model import (
     Fetched,
     Health,
     OffsetAndTimestamp,
+    ProducerDescription,
     Record,
     TopicPartition,
 )
@@ -31,6 +32,7 @@ from .maintenance import owner_requests
 from .metadata import Metadata
 from .quotas import RemoteQuotas
 from .settings import Address, RemoteSettings, addresses
+from .share_admin import RemoteShareGroups
 from .share_groups import ShareCalls
 from .topics import Topics
 from .transactions import RemoteTransactions
@@ -204,6 +206,12 @@ class RemoteBackend:
         return RemoteUsers(self._brokers)
 
     @property
+    def share_groups(self) -> RemoteShareGroups:
+        """The brokers' share groups, to look at."""
+        self.check_open()
+        return RemoteShareGroups(self._brokers)
+
+    @property
     def quotas(self) -> RemoteQuotas:
         """The brokers' quotas."""
         self.check_open()
@@ -228,6 +236,11 @@ class RemoteBackend:
 
     def stored_transactions(self) -> dict[str, TransactionMetadata]:
         return self.transactions.describe_all()
+
+    def producers(
+        self, partitions: Collection[TopicPartition]
+    ) -> dict[TopicPartition, list[ProducerDescription]]:
+        return self.transactions.producers(partitions)
 
     def share_reader(self) -> NoReturn:
         self.check_open()

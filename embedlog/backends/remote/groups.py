@@ -46,10 +46,10 @@ from .coordinators import Coordinators
 from .heartbeats import Heartbeats, LocalMember
 from .metadata import Metadata
 from .settings import Address
+from .share_admin import SHARE_PROTOCOL
 
 T = TypeVar("T")
 
-_SHARE: Final = "share"  # the protocol type of a share group
 _MAX_SYNC_MS: Final = 300_000
 _NEW_MEMBER_WAIT_MS: Final = 300_000
 _LEAVE_MS: Final = 2_000
@@ -365,7 +365,7 @@ class RemoteCoordinator:
             for address in self._brokers.nodes():
                 answer = self._brokers.ask(address, ListGroupsRequest(), ListGroupsResponse, deadline)
                 check_code(answer.error_code, "listing groups")
-                found |= {each.group_id for each in answer.groups if each.protocol_type != _SHARE}
+                found |= {each.group_id for each in answer.groups if each.protocol_type != SHARE_PROTOCOL}
             return sorted(found)
 
         return self._brokers.retried(attempt)

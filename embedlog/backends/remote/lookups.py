@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final, NoReturn
 
 from ...config import MAX_INT64
@@ -23,6 +23,9 @@ from .settings import Address
 
 _LATEST: Final = -1
 _EARLIEST: Final = -2
+_LARGEST: Final = -3  # the record with the largest timestamp (KIP-734)
+_LARGEST_SINCE: Final = 7  # version of ListOffsets
+_PIPELINED: Final = 64  # requests that are sent before their answers are read
 
 
 class RemoteOffsets(PartitionOffsets):
@@ -51,26 +54,72 @@ class Lookups:
 
         def attempt(deadline: float) -> dict[int, PartitionOffsets]:
             if partition is not None:
-                leader = self._metadata.leader(TopicPartition(topic, partition), deadline)
-                return self._edges(leader, topic, [partition], deadline)
+                wanted = {self._metadata.leader(TopicPartition(topic, partition), deadline): [partition]}
+            else:
+                wanted = self._metadata.leaders(topic, deadline)
             found: dict[int, PartitionOffsets] = {}
-            for leader, partitions in self._metadata.leaders(topic, deadline).items():
-                found |= self._edges(leader, topic, partitions, deadline)
+            for leader, numbers in wanted.items():
+                first, last = self._list_offsets(leader, {topic: numbers}, [_EARLIEST, _LATEST], deadline)
+                found |= {name.partition: _edges(first[name], last[name]) for name in first}
             return dict(sorted(found.items()))
+
+        return self._brokers.retried(attempt)
+
+    def offsets_of(self, topics: Iterable[str]) -> dict[str, dict[int, PartitionOffsets]]:
+        """The edges of all partitions of topics, in one request to each leader. Raises as `offsets`: for all
+        of them if one topic is gone."""
+
+        def attempt(deadline: float) -> dict[str, dict[int, PartitionOffsets]]:
+            found: dict[str, dict[int, PartitionOffsets]] = {topic: {} for topic in topics}
+            for leader, wanted in self._metadata.led(
+                (
+                    TopicPartition(topic, number)
+                    for topic in found
+                    for number in self._numbers(topic, deadline)
+                ),
+                deadline,
+            ).items():
+                first, last = self._list_offsets(leader, wanted, [_EARLIEST, _LATEST], deadline)
+                for name in first:
+                    found[name.topic][name.partition] = _edges(first[name], last[name])
+            return {topic: dict(sorted(edges.items())) for topic, edges in found.items()}
 
         return self._brokers.retried(attempt)
 
     def offset_for_time(self, name: TopicPartition, time_ms: int) -> OffsetAndTimestamp | None:
         """See `Backend.offset_for_time`."""
-        wanted = min(max(time_ms, 0), MAX_INT64)  # negative values are special timestamps
+        return self.offsets_for_times([name], [time_ms])[name][0]
 
-        def attempt(deadline: float) -> OffsetAndTimestamp | None:
-            leader = self._metadata.leader(name, deadline)
-            [answers] = self._list_offsets(leader, name.topic, [name.partition], [wanted], deadline)
-            found = answers[name.partition]
-            if found.offset < 0:
-                return None
-            return OffsetAndTimestamp(found.offset, found.timestamp, found.leader_epoch)
+    def offsets_for_times(
+        self, partitions: Collection[TopicPartition], times_ms: Sequence[int]
+    ) -> dict[TopicPartition, list[OffsetAndTimestamp | None]]:
+        """For each time the first record of each partition that is from then or later. Each leader gets a
+        request for each time, all of them at once. Raises as `Metadata.leader`."""
+        # Negative values are special timestamps.
+        return self._looked_up(partitions, [min(max(each, 0), MAX_INT64) for each in times_ms])
+
+    def first_and_last(
+        self, partitions: Collection[TopicPartition]
+    ) -> dict[TopicPartition, tuple[OffsetAndTimestamp | None, OffsetAndTimestamp | None]]:
+        """The first record of each partition, and the one with the largest timestamp, which brokers before
+        Kafka 3.0 do not tell. Raises as `Metadata.leader`."""
+        found = self._looked_up(partitions, [0, _LARGEST])
+        return {name: (first, last) for name, (first, last) in found.items()}
+
+    def _looked_up(
+        self, partitions: Collection[TopicPartition], timestamps: Sequence[int]
+    ) -> dict[TopicPartition, list[OffsetAndTimestamp | None]]:
+        def attempt(deadline: float) -> dict[TopicPartition, list[OffsetAndTimestamp | None]]:
+            found: dict[TopicPartition, list[OffsetAndTimestamp | None]] = {name: [] for name in partitions}
+            for leader, wanted in self._metadata.led(partitions, deadline).items():
+                for answers in self._list_offsets(leader, wanted, timestamps, deadline):
+                    for name, part in answers.items():
+                        found[name].append(
+                            OffsetAndTimestamp(part.offset, part.timestamp, part.leader_epoch)
+                            if part.offset >= 0
+                            else None
+                        )
+            return found
 
         return self._brokers.retried(attempt)
 
@@ -109,52 +158,72 @@ class Lookups:
                     "offsets_before: this broker no longer lists segments (ListOffsets version 0); "
                     "offset_for_time returns the first offset at or after a time"
                 )
-            return self._checked(answer, name.topic, [name.partition])[name.partition].old_style_offsets
+            return self._checked(answer, {name.topic: [name.partition]})[name].old_style_offsets
 
         return self._brokers.retried(attempt)
 
     # -- inside ------------------------------------------------------------------------------------------
 
-    def _edges(
-        self, leader: Address, topic: str, partitions: Sequence[int], deadline: float
-    ) -> dict[int, PartitionOffsets]:
-        first, last = self._list_offsets(leader, topic, partitions, [_EARLIEST, _LATEST], deadline)
-        return {number: RemoteOffsets(first[number].offset, last[number].offset, -1) for number in partitions}
+    def _numbers(self, topic: str, deadline: float) -> list[int]:
+        return [number for numbers in self._metadata.leaders(topic, deadline).values() for number in numbers]
 
     def _list_offsets(
         self,
         leader: Address,
-        topic: str,
-        partitions: Sequence[int],
+        wanted: Mapping[str, Sequence[int]],
         timestamps: Sequence[int],
         deadline: float,
-    ) -> list[dict[int, ListOffsetsPartitionResponse]]:
-        """The offset of each partition for each timestamp; the requests are pipelined."""
+    ) -> list[dict[TopicPartition, ListOffsetsPartitionResponse]]:
+        """The offset of each partition for each timestamp; the requests are pipelined, some at a time."""
         limit = self._brokers.limit(deadline)
-        with self._metadata.asking(topic), self._brokers.connection(leader, limit) as connection:
-            for timestamp in timestamps:
-                wanted = [
-                    ListOffsetsPartition(partition_index=each, timestamp=timestamp) for each in partitions
-                ]
-                request = ListOffsetsRequest(
-                    topics=[ListOffsetsTopic(name=topic, partitions=wanted)],
-                    timeout_ms=int(max(limit - time.monotonic(), 0) * 1000),
-                )
-                connection.send(request, limit)
-            answers = [connection.receive(ListOffsetsResponse, limit) for _ in timestamps]
-        return [self._checked(answer, topic, partitions) for answer in answers]
+        answers = []
+        with self._metadata.asking(*wanted), self._brokers.connection(leader, limit) as connection:
+            for at in range(0, len(timestamps), _PIPELINED):
+                sent = timestamps[at : at + _PIPELINED]
+                for timestamp in sent:
+                    connection.send(_request(wanted, timestamp, limit), limit)
+                answers += [connection.receive(ListOffsetsResponse, limit) for _ in sent]
+            tells_largest = connection.version_of(ListOffsetsRequest()) >= _LARGEST_SINCE
+        checked = [self._checked(answer, wanted) for answer in answers]
+        if not tells_largest and _LARGEST in timestamps:
+            nothing = ListOffsetsPartitionResponse()
+            checked = [
+                dict.fromkeys(found, nothing) if timestamp == _LARGEST else found
+                for found, timestamp in zip(checked, timestamps, strict=True)
+            ]
+        return checked
 
     def _checked(
-        self, answer: ListOffsetsResponse, topic: str, partitions: Iterable[int]
-    ) -> dict[int, ListOffsetsPartitionResponse]:
-        found = {
-            part.partition_index: part
-            for each in answer.topics
-            if each.name == topic
-            for part in each.partitions
+        self, answer: ListOffsetsResponse, wanted: Mapping[str, Sequence[int]]
+    ) -> dict[TopicPartition, ListOffsetsPartitionResponse]:
+        parts = {
+            (each.name, part.partition_index): part for each in answer.topics for part in each.partitions
         }
-        for number in partitions:
-            if number not in found:
-                raise NotKafka(f"{topic} {number}: the response to ListOffsets lacks the partition")
-            self._metadata.check_code(found[number].error_code, topic, f"{topic} {number}: offsets")
+        found = {}
+        for topic, numbers in wanted.items():
+            for number in numbers:
+                name = TopicPartition(topic, number)
+                if name not in parts:
+                    raise NotKafka(f"{name}: the response to ListOffsets lacks the partition")
+                self._metadata.check_code(parts[name].error_code, topic, f"{name}: offsets")
+                found[name] = parts[name]
         return found
+
+
+def _request(wanted: Mapping[str, Sequence[int]], timestamp: int, limit: float) -> ListOffsetsRequest:
+    return ListOffsetsRequest(
+        topics=[
+            ListOffsetsTopic(
+                name=topic,
+                partitions=[
+                    ListOffsetsPartition(partition_index=each, timestamp=timestamp) for each in numbers
+                ],
+            )
+            for topic, numbers in wanted.items()
+        ],
+        timeout_ms=int(max(limit - time.monotonic(), 0) * 1000),
+    )
+
+
+def _edges(first: ListOffsetsPartitionResponse, last: ListOffsetsPartitionResponse) -> RemoteOffsets:
+    return RemoteOffsets(first.offset, last.offset, -1)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
@@ -144,6 +144,16 @@ class Metadata:
             found.setdefault(self._leader_of(view, partition), []).append(partition)
         return found
 
+    def led(
+        self, partitions: Iterable[TopicPartition], deadline: float
+    ) -> dict[Address, dict[str, list[int]]]:
+        """Partitions by leader and topic. For an attempt: raises as `leader`."""
+        found: dict[Address, dict[str, list[int]]] = {}
+        for name in partitions:
+            of_leader = found.setdefault(self.leader(name, deadline), {})
+            of_leader.setdefault(name.topic, []).append(name.partition)
+        return found
+
     def controller(self, deadline: float) -> Address:
         """The controller's address. For an attempt: raises Retry."""
         if self._controller < 0:
@@ -151,12 +161,13 @@ class Metadata:
         return self._brokers.node(self._controller)
 
     @contextlib.contextmanager
-    def asking(self, topic: str) -> Iterator[None]:
-        """Forget the topic if a request to a leader fails: there may be another one."""
+    def asking(self, *topics: str) -> Iterator[None]:
+        """Forget the topics if a request to a leader fails: there may be another one."""
         try:
             yield
         except BrokerUnavailable:
-            self.forget(topic)
+            for topic in topics:
+                self.forget(topic)
             raise
 
     def forget(self, topic: str) -> None:

@@ -21,8 +21,21 @@ from typing import Final
 from ...codec import read_header
 from ...errors import BrokerUnavailable, InvalidTxnState, TransactionNotFound, UnsupportedByBackend
 from ...groups.transaction import ProducerIdAndEpoch
-from ...model import Appended, AppendedInPieces, CommittedOffset, TopicPartition
+from ...model import (
+    Appended,
+    AppendedInPieces,
+    CommittedOffset,
+    ProducerDescription,
+    TopicPartition,
+)
+from ...wire.apis.describe_producers import (
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    ProducerState,
+    TopicRequest,
+)
 from ...wire.apis.describe_transactions import DescribeTransactionsRequest, DescribeTransactionsResponse
+from ...wire.apis.describe_transactions import TransactionState as DescribedTransaction
 from ...wire.apis.end_txn import EndTxnRequest, EndTxnResponse
 from ...wire.apis.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from ...wire.apis.list_transactions import ListTransactionsRequest, ListTransactionsResponse
@@ -39,9 +52,11 @@ from .connection import Connection, NotKafka
 from .coordinators import Coordinators
 from .groups import RemoteCoordinator
 from .metadata import Metadata
+from .settings import Address
 
 _ALL: Final = -1
 _NEEDED: Final = 2  # transaction.version
+_TOGETHER: Final = 1_000  # transactional ids in a request
 _PRODUCE: Final = 12  # the version that adds partitions and has topics by name
 _STATES: Final = {state.name.title().replace("_", ""): state for state in TransactionState}
 
@@ -170,49 +185,86 @@ class RemoteTransactions:
 
         def described(answer: DescribeTransactionsResponse) -> TransactionMetadata:
             for found in answer.transaction_states:
-                if found.transactional_id != transactional_id:
-                    continue
-                what = f"describing transactional id {transactional_id!r}"
-                self._coordinators.check(transactional_id, found.error_code, what)
-                state = _STATES.get(found.transaction_state)
-                if state is None:
-                    raise NotKafka(f"a broker reports the unknown state {found.transaction_state!r}")
-                partitions = [
-                    TopicPartition(topic.topic, number)
-                    for topic in found.topics
-                    for number in topic.partitions
-                ]
-                return TransactionMetadata(
-                    found.producer_id,
-                    found.producer_epoch,
-                    found.transaction_timeout_ms,
-                    state,
-                    frozenset(partitions),
-                    start_ms=found.transaction_start_time_ms,
-                )
+                if found.transactional_id == transactional_id:
+                    return self._described(found)
             raise NotKafka(f"the response to DescribeTransactions lacks {transactional_id!r}")
 
         return self._coordinators.ask(transactional_id, request, DescribeTransactionsResponse, described)
 
+    def _described(self, found: DescribedTransaction) -> TransactionMetadata:
+        """Raises TransactionNotFound, Retry, NotKafka."""
+        what = f"describing transactional id {found.transactional_id!r}"
+        self._coordinators.check(found.transactional_id, found.error_code, what)
+        state = _STATES.get(found.transaction_state)
+        if state is None:
+            raise NotKafka(f"a broker reports the unknown state {found.transaction_state!r}")
+        partitions = [
+            TopicPartition(topic.topic, number) for topic in found.topics for number in topic.partitions
+        ]
+        return TransactionMetadata(
+            found.producer_id,
+            found.producer_epoch,
+            found.transaction_timeout_ms,
+            state,
+            frozenset(partitions),
+            start_ms=found.transaction_start_time_ms,
+        )
+
     def transactional_ids(self) -> list[str]:
         def attempt(deadline: float) -> list[str]:
-            found: set[str] = set()
-            for address in self._brokers.nodes():
-                request = ListTransactionsRequest()
-                answer = self._brokers.ask(address, request, ListTransactionsResponse, deadline)
-                check_code(answer.error_code, "listing transactions")
-                found |= {each.transactional_id for each in answer.transaction_states}
-            return sorted(found)
+            return sorted(each for node in self._brokers.nodes() for each in self._ids_of(node, deadline))
 
         return self._brokers.retried(attempt)
 
     def describe_all(self) -> dict[str, TransactionMetadata]:
-        """The last state of each transactional id. Raises as `describe`."""
-        found = {}
-        for transactional_id in self.transactional_ids():
-            with contextlib.suppress(TransactionNotFound):  # it has expired meanwhile
-                found[transactional_id] = self.describe(transactional_id)
-        return found
+        """The last state of each transactional id: each broker is asked for those that it coordinates, in
+        one request. Raises as `describe`."""
+
+        def attempt(deadline: float) -> dict[str, TransactionMetadata]:
+            found = {}
+            for node in self._brokers.nodes():
+                ids = self._ids_of(node, deadline)
+                for first in range(0, len(ids), _TOGETHER):
+                    request = DescribeTransactionsRequest(transactional_ids=ids[first : first + _TOGETHER])
+                    answer = self._brokers.ask(node, request, DescribeTransactionsResponse, deadline)
+                    for each in answer.transaction_states:
+                        with contextlib.suppress(TransactionNotFound):  # it has expired meanwhile
+                            found[each.transactional_id] = self._described(each)
+            return found
+
+        return self._brokers.retried(attempt)
+
+    def _ids_of(self, node: Address, deadline: float) -> list[str]:
+        """The transactional ids that a broker coordinates."""
+        answer = self._brokers.ask(node, ListTransactionsRequest(), ListTransactionsResponse, deadline)
+        check_code(answer.error_code, "listing transactions")
+        return sorted({each.transactional_id for each in answer.transaction_states})
+
+    def producers(
+        self, partitions: Collection[TopicPartition]
+    ) -> dict[TopicPartition, list[ProducerDescription]]:
+        """See `Backend.producers`: one request to each leader."""
+
+        def attempt(deadline: float) -> dict[TopicPartition, list[ProducerDescription]]:
+            found: dict[TopicPartition, list[ProducerDescription]] = {}
+            for leader, wanted in self._metadata.led(partitions, deadline).items():
+                request = DescribeProducersRequest(
+                    topics=[
+                        TopicRequest(name=topic, partition_indexes=numbers)
+                        for topic, numbers in wanted.items()
+                    ]
+                )
+                with self._metadata.asking(*wanted):
+                    answer = self._brokers.ask(leader, request, DescribeProducersResponse, deadline)
+                for topic, part in ((each.name, part) for each in answer.topics for part in each.partitions):
+                    name = TopicPartition(topic, part.partition_index)
+                    self._metadata.check_code(
+                        part.error_code, topic, f"the producers of {name}", part.error_message
+                    )
+                    found[name] = [_producer(each) for each in part.active_producers]
+            return {name: found[name] for name in partitions if name in found}
+
+        return self._brokers.retried(attempt)
 
     # -- appends -----------------------------------------------------------------------------------------
 
@@ -271,3 +323,13 @@ def _check_version(connection: Connection) -> None:
             f"transactions need brokers with transaction.version {_NEEDED} (Kafka 4, or a broker of embedlog "
             f"on its own): {connection!r} has version {connection.transaction_version}"
         )
+
+
+def _producer(found: ProducerState) -> ProducerDescription:
+    return ProducerDescription(
+        found.producer_id,
+        found.producer_epoch,
+        found.last_sequence,
+        found.last_timestamp,
+        found.current_txn_start_offset,
+    )

@@ -12,14 +12,16 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from ...clients.group_admin import ConsumerGroup, OffsetReset
+from ...clients.group_admin import ConsumerGroup, ConsumerGroupDescription, OffsetReset
 from ...clients.places import Place, place
 from ...errors import InvalidArgument, shown
 from ...model import TopicPartition
+from ...units import moment
 from .. import plots
 from ..guard import check_writable, form
+from ..lags import Lags
 from ..rendering import page, see_other
-from ..sampler import GroupSample
+from .overview import number
 
 logger = logging.getLogger(__name__)
 
@@ -38,10 +40,11 @@ def routes() -> list[BaseRoute]:
 
 def groups(request: Request) -> Response:
     """All groups, those that are most behind first."""
-    sample = request.app.state.site.sampler.latest()
+    sampler = request.app.state.site.sampler
+    sample = sampler.latest()
     wanted = request.query_params.get("search", "")
     found = [each for name, each in sample.groups.items() if wanted.lower() in name.lower()]
-    found.sort(key=lambda each: (-each.described.lag, each.described.group))
+    found.sort(key=lambda each: (-each.lag, each.group))
     return page(
         request,
         "groups.html",
@@ -49,26 +52,40 @@ def groups(request: Request) -> Response:
         groups=found[:_TOGETHER],
         found=len(found),
         search=wanted,
-        spark=_spark,
+        spark=lambda each: _spark(sampler.lags.of_group(each.group), each.group),
     )
 
 
 def group(request: Request) -> Response:
-    """One group. Raises GroupNotFound and what describing it raises."""
+    """One group, and how far it or one of its partitions is behind over time. Raises GroupNotFound and what
+    describing it raises."""
     site = request.app.state.site
     name = request.query_params.get("name", "")
     chosen: ConsumerGroup = site.log.group(name)
     described = chosen.describe()
-    sampled = site.sampler.latest().groups.get(name)
+    site.sampler.latest()  # so that there are samples from now on
+    of = _partition_of(request, described)
+    lags = site.sampler.lags.of_group(name) if of is None else site.sampler.lags.look_at(name, of)
+    first = number(request.query_params.get("first", "0"), len(described.partitions))
+    # All of them in order if they fit on a page, else those most behind first.
+    partitions = list(described.partitions.items())
+    if len(partitions) > _TOGETHER:
+        partitions.sort(key=lambda item: -(item[1].lag or 0))
+    partitions = partitions[first : first + _TOGETHER]
+    kept = site.sampler.lags.of_partitions(name, [tp for tp, _ in partitions])
     return page(
         request,
         "group.html",
         name=name,
         group=described,
         members=described.members[:_TOGETHER],
-        partitions=list(described.partitions.items())[:_TOGETHER],
+        partitions=partitions,
+        first=first,
         oldest_ms=chosen.oldest_unread_ms(described) if len(described.partitions) <= _TOGETHER else None,
-        lags=_lags(sampled),
+        of=of,
+        plot=_plot(lags, "the group" if of is None else str(of)),
+        lags=lags,
+        sparks={tp: _spark(each, str(tp)) for tp, each in kept.items()},
         together=_TOGETHER,
     )
 
@@ -132,12 +149,20 @@ def _reset(
     )
 
 
-def _spark(each: GroupSample) -> str:
-    return plots.line(each.lags[-60:], "records behind, the last two minutes")
+def _partition_of(request: Request, described: ConsumerGroupDescription) -> TopicPartition | None:
+    """The partition whose lag is to be shown; None: that of the group."""
+    given = request.query_params
+    tp = TopicPartition(given.get("topic", ""), number(given.get("partition", ""), 1 << 30))
+    return tp if tp in described.partitions else None
 
 
-def _lags(sampled: GroupSample | None) -> str:
-    if sampled is None or len(sampled.lags) < 2:
+def _spark(lags: Lags, of: str) -> str:
+    if len(lags.values) < 2:
         return ""
-    title = "records behind, since this page began, for up to a quarter of an hour"
-    return plots.line(sampled.lags, title, kind="plot")
+    return plots.line(lags.values[-60:], f"records behind of {of}, the last two minutes")
+
+
+def _plot(lags: Lags, of: str) -> str:
+    if len(lags.values) < 2:
+        return ""
+    return plots.line(lags.values, f"records behind of {of} since {moment(lags.since_ms)}", kind="plot")

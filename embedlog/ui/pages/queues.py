@@ -5,13 +5,14 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Iterator
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from ...backends.remote import RemoteBackend
 from ...clients.queue_admin import (
     REDRIVE_GROUP,
     dead_letter_topic,
@@ -19,31 +20,19 @@ from ...clients.queue_admin import (
     redrive,
     unfinished_jobs,
 )
-from ...errors import GroupNotFound, InvalidArgument, UnsupportedByBackend
+from ...errors import GroupNotFound, InvalidArgument
 from ...log import Log
 from ...model import Record
+from ..dead_letters import DeadLetter, dead_letter
 from ..guard import check_writable, form
 from ..rendering import page, see_other
-from ..values import Shown, preview
+from ..values import preview
+from . import broker_queues
 
 logger = logging.getLogger(__name__)
 
 _TOGETHER: Final = 100  # queues, partitions, jobs or dead letters on a page
 _MOST_REDRIVEN: Final = 10_000  # by one click
-_LONGEST: Final = 500  # bytes of a header
-
-
-class DeadLetter(NamedTuple):
-    """A dead letter: where it is, where it was, who rejected it and why."""
-
-    partition: int
-    offset: int
-    timestamp_ms: int
-    origin: str
-    group: str
-    deliveries: str
-    error: str
-    value: Shown
 
 
 def routes() -> list[BaseRoute]:
@@ -55,26 +44,20 @@ def routes() -> list[BaseRoute]:
 
 
 def queues(request: Request) -> Response:
-    """All queues. Brokers tell nothing of them."""
-    found, problem = [], ""
-    try:
-        found = describe_queues(request.app.state.site.log.backend)
-    except UnsupportedByBackend as error:
-        problem = str(error)
-    return page(
-        request,
-        "queues.html",
-        queues=found[:_TOGETHER],
-        found=len(found),
-        problem=problem,
-        together=_TOGETHER,
-    )
+    """All queues."""
+    backend = request.app.state.site.log.backend
+    if isinstance(backend, RemoteBackend):
+        return broker_queues.list_page(request, backend)
+    found = describe_queues(backend)
+    return page(request, "queues.html", queues=found[:_TOGETHER], found=len(found), together=_TOGETHER)
 
 
 def queue(request: Request) -> Response:
     """A queue, its first unfinished jobs, its dead letters. Raises GroupNotFound, TopicNotFound."""
     site = request.app.state.site
     topic, group = request.query_params.get("topic", ""), request.query_params.get("group", "")
+    if isinstance(site.log.backend, RemoteBackend):
+        return broker_queues.queue_page(request, site.log.backend, topic, group)
     (described,) = describe_queues(site.log.backend, topic, group)
     serializer = site.serializers.get(topic)
     jobs = itertools.islice(unfinished_jobs(site.log.backend, topic, group), _TOGETHER)
@@ -125,21 +108,7 @@ def _dead_letters(site: Any, topic: str) -> Iterator[DeadLetter]:
     except GroupNotFound:  # none was sent again yet
         records = site.log.read(name)
     for record in records:
-        headers = dict(record.headers)
-
-        def told(key: str, headers: dict[str, bytes | None] = headers) -> str:
-            return (headers.get(f"embedlog.{key}") or b"")[:_LONGEST].decode(errors="replace")
-
-        yield DeadLetter(
-            record.partition,
-            record.offset,
-            record.timestamp_ms,
-            f"{told('origin_topic')} {told('origin_partition')}, {told('origin_offset')}",
-            told("group"),
-            told("deliveries"),
-            told("error"),
-            preview(record.value, site.serializers.get(topic)),
-        )
+        yield dead_letter(record, site.serializers.get(topic))
 
 
 def _place(text: str) -> tuple[int, int]:

@@ -19,6 +19,7 @@ from ..values import forms, view, visible
 _WHOLE: Final = 256 << 10  # characters of a value on its page
 _UNFOLDED: Final = 16 << 10  # under its row
 _MOST_HEADERS: Final = 200
+_OF_HEADER: Final = 1_000  # characters of a header's name, and of its value
 
 
 def routes() -> list[BaseRoute]:
@@ -55,19 +56,27 @@ def record(request: Request) -> Response:
 
 
 def download(request: Request) -> Response:
-    """A record's value or key, byte for byte."""
+    """A record's value, its key, or the value of one of its headers by their order, byte for byte."""
     topic, partition, offset = _place(request)
-    which = "key" if request.query_params.get("of") == "key" else "value"
+    which = request.query_params.get("of", "value")
     found = request.app.state.site.log.read_at(topic, partition, offset)
-    data = getattr(found, which, None)
+    data = None if found is None else _part_of(found, which)
     if data is None:
-        raise HTTPException(404, f"there is no {which}")
+        raise HTTPException(404, "There is no such part of a record")
     name = "".join(each if (each.isascii() and each.isalnum()) or each in "._-" else "_" for each in topic)
     return Response(
         data,
         media_type="application/octet-stream",
         headers={"Content-Disposition": f'attachment; filename="{name}-{partition}-{offset}.{which}"'},
     )
+
+
+def _part_of(found: Record, which: str) -> bytes | None:
+    """which: `key`, `value`, or `header-0`."""
+    kind, _, number = which.partition("-")
+    if kind == "header" and number.isascii() and number.isdigit() and len(number) < 10:
+        return next((data for _, data in found.headers[int(number) :]), None)
+    return found.key if which == "key" else found.value if which == "value" else None
 
 
 def _facts(request: Request, found: Record, most: int) -> dict[str, Any]:
@@ -84,7 +93,11 @@ def _facts(request: Request, found: Record, most: int) -> dict[str, Any]:
         "value": view(found.value, form, serializer, most),
         "key": view(found.key, next(iter(forms(found.key, None)), ""), None, most),
         "headers": [
-            (visible(name[:1_000]), view(data, next(iter(forms(data, None)), ""), None, 1_000))
+            (
+                visible(name[:_OF_HEADER]),
+                view(data, next(iter(forms(data, None)), ""), None, _OF_HEADER),
+                len(data or b""),
+            )
             for name, data in found.headers[:_MOST_HEADERS]
         ],
         "more_headers": max(len(found.headers) - _MOST_HEADERS, 0),

@@ -104,9 +104,9 @@ def topic_page(request: Request) -> Response:
         own=len(own),
         compaction=_compaction(site.store, name, numbers, settings),
         groups={
-            group: sum(lag.lag or 0 for tp, lag in each.described.partitions.items() if tp.topic == name)
+            group: sum(lag.lag or 0 for tp, lag in each.partitions.items() if tp.topic == name)
             for group, each in sample.groups.items()
-            if name in each.described.topics
+            if name in each.topics
         },
     )
 
@@ -174,7 +174,8 @@ def _range(request: Request, span: Span) -> tuple[str, int, int, str]:
     now_ms = time.time_ns() // 1_000_000
     if preset in _RANGES:
         return preset, now_ms - _RANGES[preset], now_ms, ""
-    everything = span.first_ms, span.last_ms + 1
+    tells_last = span.last_ms >= 0 or span.first_ms < 0  # brokers before Kafka 3.0 do not
+    everything = span.first_ms, (span.last_ms if tells_last else now_ms) + 1
     if preset == "all" or not (given.get("from") or given.get("to")):
         return "all", *everything, ""
     times = []

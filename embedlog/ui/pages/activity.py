@@ -1,0 +1,122 @@
+"""What copies records in and out: mirrors into this log, and tables that are loaded from it.
+
+    a directory    mirrors note themselves there (mirroring/notes.py); positions are in their batches
+    brokers        a mirror's positions are the offsets of a group, which name its source's topic id
+
+A mirror or a load that reads this log takes no lock and leaves nothing in it: where a load is, its table
+knows, so the page has to be told of tables.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from ...errors import EmbedlogError
+from ...mirroring.copy_sink import next_source_offset
+from ...mirroring.notes import NotedMirror, noted_mirrors
+from ...spark.load_plan import Status, status
+from ...storage.producer_state import FIRST_MIRROR_ID
+from ..producers import look
+from ..rendering import page
+
+if TYPE_CHECKING:
+    from ...clients.group_admin import ConsumerGroupDescription
+    from ...log import Log
+    from ..sampler import Sample
+
+_TOGETHER: Final = 100  # topics of mirrors, groups or tables on a page
+_PARTITIONS: Final = 200  # that are asked for positions of mirrors
+_TOPIC_ID: Final = re.compile(r"[A-Za-z0-9_-]{22}")  # what a mirror commits as metadata
+
+
+class Position(NamedTuple):
+    """How far a source's partition is copied: the next offset to read there, and when records last came; -1
+    if that is unknown."""
+
+    partition: int
+    next_offset: int
+    last_ms: int
+
+
+class MirrorGroup(NamedTuple):
+    """A group whose offsets are a mirror's positions in its source, of one topic of this log."""
+
+    group: str
+    topic: str
+    positions: tuple[Position, ...]
+
+
+class Table(NamedTuple):
+    """A table that is loaded from this log; problem: why its status cannot be told."""
+
+    path: str
+    status: Status | None
+    problem: str
+
+
+def routes() -> list[BaseRoute]:
+    return [Route("/activity", activity, name="activity")]
+
+
+def activity(request: Request) -> Response:
+    site = request.app.state.site
+    problems: list[str] = []
+    noted: list[NotedMirror] = []
+    if site.store is not None:
+        try:
+            noted = noted_mirrors(site.store.catalog)
+        except EmbedlogError as error:
+            problems.append(str(error))
+    sample = site.sampler.latest()
+    positions, looked_at, of = _positions(site.log, sample)
+    known = {topic.target_topic for each in noted for topic in each.topics}
+    groups = [found for each in sample.groups.values() for found in mirror_groups(each)]
+    return page(
+        request,
+        "activity.html",
+        problems=problems,
+        mirrors=noted[:_TOGETHER],
+        positions=positions,
+        unknown={topic: found for topic, found in positions.items() if topic not in known},
+        looked_at=looked_at,
+        of=of,
+        groups=groups[:_TOGETHER],
+        tables=[_table(site.log, path) for path in site.tables[:_TOGETHER]],
+        most=_TOGETHER,
+    )
+
+
+def _positions(log: Log, sample: Sample) -> tuple[Mapping[str, list[Position]], int, int]:
+    """By topic of this log, how far its mirrors' sources are copied; how many partitions were asked."""
+    looked = look(log, sample, "", 0, _PARTITIONS)
+    found: dict[str, list[Position]] = {}
+    for tp, each in looked.producers:
+        if each.producer_id >= FIRST_MIRROR_ID:
+            place = Position(tp.partition, next_source_offset(each), each.last_timestamp_ms)
+            found.setdefault(tp.topic, []).append(place)
+    return found, looked.partitions, looked.of
+
+
+def mirror_groups(group: ConsumerGroupDescription) -> list[MirrorGroup]:
+    """The topics of a group, if it is a mirror that keeps its positions there; else none."""
+    committed = {tp: each.committed for tp, each in group.partitions.items() if each.committed is not None}
+    if group.members or not all(_TOPIC_ID.fullmatch(each.metadata) for each in committed.values()):
+        return []
+    topics: dict[str, list[Position]] = {}
+    for tp, each in committed.items():
+        place = Position(tp.partition, each.offset, each.commit_timestamp_ms)
+        topics.setdefault(tp.topic, []).append(place)
+    return [MirrorGroup(group.group, topic, tuple(found)) for topic, found in topics.items()]
+
+
+def _table(log: Log, path: str) -> Table:
+    try:
+        return Table(path, status(log, to=path), "")
+    except (EmbedlogError, OSError) as error:
+        return Table(path, None, str(error))

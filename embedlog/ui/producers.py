@@ -1,0 +1,61 @@
+"""The producers that partitions know, for the pages that show them: so many partitions, for so long."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from ..backends.remote import RemoteBackend
+from ..errors import EmbedlogError
+from ..model import ProducerDescription, TopicPartition
+
+if TYPE_CHECKING:
+    from ..log import Log
+    from .sampler import Sample
+
+_LOOK_S: Final = 0.5
+
+
+class Looked(NamedTuple):
+    """The producers of some partitions, and of how many. problems: why others could not be looked at."""
+
+    producers: list[tuple[TopicPartition, ProducerDescription]]
+    problems: list[str]
+    partitions: int
+    of: int
+
+
+def look(log: Log, sample: Sample, topic: str, first: int, most: int) -> Looked:
+    """The producers of at most so many partitions: of a topic, from its partition `first` on, or of all
+    topics if it is ""."""
+    problems: list[str] = []
+    try:
+        if topic:
+            counts = {topic: log.describe_topic(topic).partitions}
+        else:
+            counts = {name: len(each.edges) for name, each in sample.topics.items() if not each.is_internal}
+    except EmbedlogError as error:
+        return Looked([], [str(error)], 0, 0)
+    wanted = [
+        TopicPartition(name, number)
+        for name, count in counts.items()
+        for number in range(first if topic else 0, count)
+    ][:most]
+    # Brokers are asked for all at once; files are read topic by topic, as far as they are intact.
+    each_topic = itertools.groupby(wanted, key=lambda tp: tp.topic)
+    together = [wanted] if isinstance(log.backend, RemoteBackend) else [list(of) for _, of in each_topic]
+    producers: list[tuple[TopicPartition, ProducerDescription]] = []
+    partitions = 0
+    deadline = time.monotonic() + _LOOK_S
+    for names in together:
+        if time.monotonic() > deadline:
+            break
+        try:
+            found = log.backend.producers(names)
+        except EmbedlogError as error:  # deleted meanwhile, or damaged
+            problems.append(str(error))
+            continue
+        partitions += len(names)
+        producers += [(tp, each) for tp, several in found.items() for each in several]
+    return Looked(producers, problems, partitions, sum(counts.values()))
