@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import embedlog
+from embedlog.errors import ProducerFenced
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -74,3 +75,20 @@ def test_dead_letters_are_sent_again(
     page.get_by_role("region", name="Dead letters").wait_for(state="detached")
     with embedlog.open(made, mode="r") as log:
         assert [record.value for record in log.read("jobs")] == [b"1", b"2", b"1", b"2"]
+
+
+def test_a_transaction_is_aborted(path: Path, serve: Callable[..., str], visit: Callable[..., Page]) -> None:
+    with embedlog.open(path, shared=True) as log:
+        log.create_topic("clicks")
+        address = serve(path, "--writable")
+        with pytest.raises(ProducerFenced), log.transaction(HOSTILE) as transaction:
+            transaction.append("clicks", b"1")
+            page = visit(address)
+            page.goto("/transactions")
+            row = page.get_by_role("row").filter(has_text="Ongoing")
+            row.get_by_text("abort", exact=True).click()
+            assert log.transactions()[0].is_open
+            row.get_by_label("its id").fill(HOSTILE)
+            row.get_by_role("button", name="Abort it").click()
+            page.get_by_role("cell", name="Empty", exact=True).wait_for()  # as after a new producer
+        assert list(log.read("clicks", isolation_level="read_committed")) == []

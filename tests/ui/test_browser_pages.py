@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import embedlog
-from embedlog import Record
+from embedlog import Mirror, Record
+from embedlog.cluster import Broker
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -33,12 +34,28 @@ PAGES = (
     "/queues",
     "/queue?topic=jobs&group=default",
     "/transactions",
+    "/transactions?topic=jobs",
+    "/group?name=billing&topic=clicks&partition=0",
+    "/activity",
+)
+OF_BROKERS = (
+    "/",
+    "/topics/clicks",
+    "/queues",
+    "/queue?topic=jobs&group=default",
+    "/transactions",
+    "/activity",
 )
 
 
 @pytest.fixture
-def address(path: Path, serve: Callable[..., str]) -> str:
+def filled(path: Path, tmp_path: Path) -> Path:
     """A log with something for every page to show."""
+    with embedlog.open(tmp_path / "source") as log:
+        log.create_topic("orders")
+        log.append_many("orders", [b"1", b"2"])
+    with Mirror(f"east={tmp_path / 'source'}", path) as mirror:
+        mirror.run(until_caught_up=True)
     with embedlog.open(path) as log:
         log.create_topic("clicks", 2, retention_ms=86_400_000)
         log.create_topic("empty")
@@ -55,7 +72,12 @@ def address(path: Path, serve: Callable[..., str]) -> str:
         with log.consumer("clicks", group="billing") as consumer:
             next(iter(consumer))
             consumer.commit()
-    return serve(path, "--writable")
+    return path
+
+
+@pytest.fixture
+def address(filled: Path, serve: Callable[..., str]) -> str:
+    return serve(filled, "--writable", "--table", filled.parent / "no-table")
 
 
 def found_by_axe(page: Page) -> list[str]:
@@ -74,6 +96,18 @@ def test_every_page(address: str, visit: Callable[..., Page], width: int, theme:
         page.goto(each)
         assert found_by_axe(page) == [], each
         assert page.evaluate("document.documentElement.scrollWidth") <= width, each
+
+
+@pytest.mark.parametrize(("width", "theme"), [(375, "light"), (1440, "dark")])
+def test_pages_of_brokers(
+    filled: Path, serve: Callable[..., str], visit: Callable[..., Page], width: int, theme: str
+) -> None:
+    with Broker(filled, port=0) as broker:
+        page = visit(serve(f"kafka://{broker.bootstrap_servers}"), width=width, theme=theme)
+        for each in OF_BROKERS:
+            page.goto(each)
+            assert found_by_axe(page) == [], each
+            assert page.evaluate("document.documentElement.scrollWidth") <= width, each
 
 
 def test_keys(address: str, visit: Callable[..., Page]) -> None:
@@ -117,7 +151,14 @@ def test_figures_are_kept_up_to_date(
         row.get_by_text("1,234").wait_for()
 
 
-PICTURES = {"ui-topics": "/", "ui-topic": "/topics/clicks", "ui-records": "/topics/clicks/records"}
+PICTURES = {
+    "ui-topics": "/",
+    "ui-topic": "/topics/clicks",
+    "ui-records": "/topics/clicks/records",
+    "ui-group": "/group?name=billing",
+    "ui-transactions": "/transactions",
+    "ui-activity": "/activity",
+}
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
@@ -126,6 +167,12 @@ def test_pictures(
 ) -> None:
     """The pictures of the documentation, written there if EMBEDLOG_PICTURES=docs/images says so."""
     hour_ms = 3_600_000
+    with embedlog.open(tmp_path / "shop") as log:
+        log.create_topic("orders", 2)
+        log.append_many("orders", [b'{"total": 12}'] * 340, partition=0)
+        log.append_many("orders", [b'{"total": 9}'] * 295, partition=1)
+    with Mirror(f"eu={tmp_path / 'shop'}", path) as mirror:
+        mirror.run(until_caught_up=True)
     with embedlog.open(path) as log:
         for name, partitions, keep_ms, most in (
             ("clicks", 4, 168 * hour_ms, 900),
@@ -148,7 +195,14 @@ def test_pictures(
         with log.consumer("clicks", group="billing") as consumer:
             next(iter(consumer))
             consumer.commit()
+        for name in ("billing-1", "loader-1", "loader-2"):
+            with log.transaction(name) as transaction:
+                transaction.append("payments", b'{"total": 12}', key=b"user-1")
+    notes = (path / "mirrors.json").read_text().replace(str(tmp_path / "shop"), "/srv/shop")
+    (path / "mirrors.json").write_text(notes)
     page = visit(serve(path), theme=theme)
+    page.goto("/group?name=billing")
+    page.get_by_role("img", name="records behind of the group").wait_for()  # from the second sample on
     into = Path(os.environ.get("EMBEDLOG_PICTURES", tmp_path))
     for name, where in PICTURES.items():
         page.goto(where)

@@ -18,7 +18,7 @@ from ..places import Positions, clipped, link, offset_at, positions
 from ..query import Query
 from ..reading import MOST_PARTITIONS, Page, Row, Source, page_after, page_before
 from ..rendering import page, part
-from ..streaming import Search, Tail
+from ..streaming import Search, Streams, Tail
 
 _TOGETHER: Final = 50
 
@@ -77,14 +77,14 @@ def live(request: Request) -> Response:
     def begin() -> Tail:
         return Tail(_source(request), positions(given) if given else {})
 
-    return request.app.state.site.streams.respond(request, begin, _drawer(request))  # type: ignore[no-any-return]
+    streams: Streams = request.app.state.site.streams
+    return streams.respond(request, begin, _drawer(request))
 
 
 def search(request: Request) -> Response:
     """Records that match `search`, as they are found."""
-    return request.app.state.site.streams.respond(  # type: ignore[no-any-return]
-        request, lambda: _search(request, _source(request)), _drawer(request)
-    )
+    streams: Streams = request.app.state.site.streams
+    return streams.respond(request, lambda: _search(request, _source(request)), _drawer(request))
 
 
 def _source(request: Request) -> Source:
