@@ -1,7 +1,8 @@
 """A connection of DuckDB in which the topics that a query names are views.
 
-    CREATE VIEW "orders" AS SELECT key, value, ..., TRY(json_extract_string(text, '/city')) AS "city" FROM
-        a TopicDataset, of which DuckDB reads the columns that the query needs
+    CREATE VIEW "orders" AS SELECT key, value, ...,
+        coalesce("/city", TRY(json_extract_string("left", '/city'))) AS "city"
+        FROM a TopicDataset, of which DuckDB reads the columns that the query needs
 
 Only topics whose names occur in the query's text are looked at, so many topics cost nothing.
 """
@@ -46,7 +47,7 @@ def connect(
         import duckdb
 
         from . import fields
-        from .dataset import TopicDataset
+        from .dataset import JsonField, TopicDataset
     except ImportError as error:
         raise EmbedlogError("SQL needs duckdb and pyarrow: pip install 'embedlog[sql]'") from error
     checked_isolation(isolation_level)
@@ -65,7 +66,12 @@ def connect(
         columns = [fields.identifier(name) for name in fields.FIXED]
         columns += [f"{field.expression} AS {fields.identifier(field.column)}" for field in found]
         scanned = f"embedlog: {topic}"
-        connection.register(scanned, TopicDataset(backend, topic, isolation_level, stop))
+        sources = {
+            field.source: JsonField(field.name.encode(), field.type == "DOUBLE")
+            for field in found
+            if field.source is not None
+        }
+        connection.register(scanned, TopicDataset(backend, topic, isolation_level, stop, sources))
         connection.execute(
             f"CREATE VIEW {fields.identifier(topic)} AS "
             f"SELECT {', '.join(columns)} FROM {fields.identifier(scanned)}"
