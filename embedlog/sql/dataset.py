@@ -54,6 +54,24 @@ class JsonField(NamedTuple):
     reals: bool
 
 
+class Listener(ds.Dataset):  # type: ignore[misc]
+    """A dataset without rows, which keeps the latest filter that it was asked with."""
+
+    def __init__(self, schema: Any) -> None:
+        self._schema = schema
+        self.filter: Any = None
+
+    @property
+    def schema(self) -> Any:
+        return self._schema
+
+    def scanner(self, columns: Sequence[str] | None = None, filter: Any = None, **_: Any) -> ds.Scanner:
+        self.filter = filter
+        names = self._schema.names if columns is None else columns
+        schema = pa.schema([self._schema.field(name) for name in names])
+        return ds.Scanner.from_batches(pa.RecordBatchReader.from_batches(schema, []))
+
+
 class Interrupted(EmbedlogError):
     """A scan was told to stop."""
 
@@ -68,11 +86,13 @@ class TopicDataset(ds.Dataset):  # type: ignore[misc]
         isolation_level: str = "read_committed",
         stop: threading.Event | None = None,
         fields: Mapping[str, JsonField] | None = None,
+        within: Bounds | None = None,
     ) -> None:
         """
         Args:
             stop: once it is set, scans raise Interrupted.
             fields: of JSON values, by the names of their columns here.
+            within: what may be left unread besides what a scan's filter leaves out.
         """
         # without Dataset's own, which refuses subclasses: there is no dataset of C++ underneath
         self._backend = backend
@@ -80,6 +100,7 @@ class TopicDataset(ds.Dataset):  # type: ignore[misc]
         self._isolation_level = isolation_level
         self._stop = stop or threading.Event()
         self._fields = dict(fields or {})
+        self._within = within
         self._schema = pa.schema([*SCHEMA, *(pa.field(name, pa.string()) for name in self._fields)])
         self._ends = {partition: edges.log_end_offset for partition, edges in backend.offsets(topic).items()}
         self.rows_read = 0
@@ -120,12 +141,13 @@ class TopicDataset(ds.Dataset):  # type: ignore[misc]
                 yield from table.select(names).cast(schema).to_batches()
 
     def _readers(self, expression: Any) -> Iterator[Any]:
-        bounds = None if expression is None else Bounds(self._schema, expression)
-        numbers = sorted(self._ends) if bounds is None else bounds.partitions(len(self._ends))
-        for number in numbers:
+        filters = [] if self._within is None else [self._within]
+        filters += [] if expression is None else [Bounds(self._schema, expression)]
+        count = len(self._ends)
+        for number in sorted(set(range(count)).intersection(*(each.partitions(count) for each in filters))):
             start = self._backend.offsets(self._topic, number)[number].log_start_offset
             end = self._ends[number]
-            if bounds is not None:
+            for bounds in filters:
                 start, end = bounds.offsets(number, start, end)
                 start = max(start, self._first_at(number, bounds.not_before_ms(number), end))
             if start < end:
