@@ -31,14 +31,10 @@ struct json_text {
     uint64_t high; /* all bytes of strings, ORed: do any begin with a 1? */
 };
 
-static inline int json_blank(uint8_t byte)
-{
-    return byte == ' ' || byte == '\n' || byte == '\r' || byte == '\t';
-}
-
 static inline void json_skip_blanks(struct json_text *text)
 {
-    while (text->at < text->end && json_blank(*text->at))
+    const uint64_t blanks = (uint64_t)1 << ' ' | 1 << '\n' | 1 << '\r' | 1 << '\t';
+    while (text->at < text->end && *text->at <= ' ' && blanks >> *text->at & 1)
         text->at++;
 }
 
@@ -115,10 +111,12 @@ static inline enum json_kind json_string(struct json_text *text)
 
 static inline int json_digits(struct json_text *text)
 {
-    const uint8_t *from = text->at;
-    while (text->at < text->end && *text->at >= '0' && *text->at <= '9')
-        text->at++;
-    return text->at > from;
+    const uint8_t *at = text->at;
+    while (at < text->end && (uint8_t)(*at - '0') <= 9)
+        at++;
+    int any = at > text->at;
+    text->at = at;
+    return any;
 }
 
 static inline enum json_kind json_number(struct json_text *text)

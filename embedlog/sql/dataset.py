@@ -23,11 +23,13 @@ import pyarrow.dataset as ds
 
 from ..backends.port import Backend
 from ..clients.arrow import ArrowReader
+from ..clients.partition_reader import PartitionReader
 from ..clients.reader import partition_readers
 from ..codec import loops
 from ..codec.columns import BytesColumn
 from ..errors import EmbedlogError
 from .bounds import Bounds
+from .scanned import Scanned
 
 _PAIR: Final = pa.struct([pa.field("name", pa.string(), nullable=False), pa.field("value", pa.binary())])
 SCHEMA: Final = pa.schema(
@@ -87,18 +89,21 @@ class TopicDataset(ds.Dataset):  # type: ignore[misc]
         stop: threading.Event | None = None,
         fields: Mapping[str, JsonField] | None = None,
         within: Bounds | None = None,
+        scanned: Scanned | None = None,
     ) -> None:
         """
         Args:
             stop: once it is set, scans raise Interrupted.
             fields: of JSON values, by the names of their columns here.
             within: what may be left unread besides what a scan's filter leaves out.
+            scanned: hears how far scans are.
         """
         # without Dataset's own, which refuses subclasses: there is no dataset of C++ underneath
         self._backend = backend
         self._topic = topic
         self._isolation_level = isolation_level
         self._stop = stop or threading.Event()
+        self._scanned = scanned or Scanned()
         self._fields = dict(fields or {})
         self._within = within
         self._schema = pa.schema([*SCHEMA, *(pa.field(name, pa.string()) for name in self._fields)])
@@ -124,12 +129,17 @@ class TopicDataset(ds.Dataset):  # type: ignore[misc]
         sources = list(dict.fromkeys(_SOURCES.get(n, n if n in _STORED else "value") for n in decoded))
         kinds = [SCHEMA.field("timestamp" if name == "timestamp_ms" else name) for name in sources]
         read = pa.schema([kind.with_name(name) for kind, name in zip(kinds, sources, strict=True)])
-        for reader in self._readers(expression):
+        readers = self._readers(expression)
+        self._scanned.add(total=sum(reader.end - reader.position for reader in readers))
+        for reader in readers:
             arrow = ArrowReader(reader, sources, read, min_rows=_MIN_ROWS)
+            position = arrow.position
             while (batch := arrow.read()) is not None:
                 if self._stop.is_set():
                     raise Interrupted("the query was stopped")
                 self.rows_read += batch.num_rows
+                self._scanned.add(arrow.position - position)
+                position = arrow.position
                 arrays = {name: batch.column(_SOURCES.get(name, name)) for name in decoded if name in _STORED}
                 if "text" in decoded:
                     arrays["text"] = _text(batch.column("value"))
@@ -140,10 +150,10 @@ class TopicDataset(ds.Dataset):  # type: ignore[misc]
                     table = table.filter(expression)
                 yield from table.select(names).cast(schema).to_batches()
 
-    def _readers(self, expression: Any) -> Iterator[Any]:
+    def _readers(self, expression: Any) -> list[PartitionReader]:
         filters = [] if self._within is None else [self._within]
         filters += [] if expression is None else [Bounds(self._schema, expression)]
-        count = len(self._ends)
+        count, readers = len(self._ends), []
         for number in sorted(set(range(count)).intersection(*(each.partitions(count) for each in filters))):
             start = self._backend.offsets(self._topic, number)[number].log_start_offset
             end = self._ends[number]
@@ -151,9 +161,10 @@ class TopicDataset(ds.Dataset):  # type: ignore[misc]
                 start, end = bounds.offsets(number, start, end)
                 start = max(start, self._first_at(number, bounds.not_before_ms(number), end))
             if start < end:
-                yield from partition_readers(
+                readers += partition_readers(
                     self._backend, self._topic, number, start, end, isolation_level=self._isolation_level
                 )
+        return readers
 
     def _first_at(self, partition: int, time_ms: int | None, end: int) -> int:
         if time_ms is None:

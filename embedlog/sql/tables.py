@@ -17,6 +17,7 @@ from ..backends.port import Backend
 from ..clients.reader import checked_isolation
 from ..errors import EmbedlogError, InvalidArgument, InvalidType, shown
 from ..validation import check_topic
+from .scanned import Scanned
 
 if TYPE_CHECKING:
     import duckdb
@@ -35,6 +36,7 @@ def connect(
     isolation_level: str = "read_committed",
     settings: Mapping[str, Any] | None = None,
     stop: threading.Event | None = None,
+    scanned: Scanned | None = None,
 ) -> duckdb.DuckDBPyConnection:
     """A connection in memory that has the topics of a query, each up to its end as it is now.
 
@@ -43,6 +45,7 @@ def connect(
             dict; by default they are inferred from its first and last records.
         settings: of DuckDB, e.g. {"memory_limit": "1GB"}.
         stop: once it is set, no scan reads on, and the query fails.
+        scanned: hears how far the query's scans are.
 
     Raises InvalidArgument, TopicNotFound for a schema's topic; EmbedlogError if duckdb is not installed.
     """
@@ -63,7 +66,7 @@ def connect(
         found = of_topics.get(topic)
         if found is None:
             found = fields.inferred(backend, topic, isolation_level)
-        create_view(connection, backend, topic, found, isolation_level, stop)
+        create_view(connection, backend, topic, found, isolation_level, stop, scanned=scanned)
     return connection
 
 
@@ -85,22 +88,24 @@ def create_view(
     isolation_level: str,
     stop: threading.Event | None = None,
     within: Bounds | None = None,
+    scanned: Scanned | None = None,
 ) -> None:
-    """Make a topic with its fields a view of its name. stop, within: as for TopicDataset."""
+    """Make a topic with its fields a view of its name. stop, within, scanned: as for TopicDataset."""
     from .dataset import JsonField, TopicDataset
     from .fields import FIXED, identifier
 
     columns = [identifier(name) for name in FIXED]
     columns += [f"{field.expression} AS {identifier(field.column)}" for field in found]
-    scanned = f"embedlog: {topic}"
     sources = {
         field.source: JsonField(field.name.encode(), field.type == "DOUBLE")
         for field in found
         if field.source is not None
     }
-    connection.register(scanned, TopicDataset(backend, topic, isolation_level, stop, sources, within))
+    dataset = TopicDataset(backend, topic, isolation_level, stop, sources, within, scanned)
+    name = f"embedlog: {topic}"
+    connection.register(name, dataset)
     connection.execute(
-        f"CREATE VIEW {identifier(topic)} AS SELECT {', '.join(columns)} FROM {identifier(scanned)}"
+        f"CREATE VIEW {identifier(topic)} AS SELECT {', '.join(columns)} FROM {identifier(name)}"
     )
 
 
