@@ -75,9 +75,11 @@ def empty(settings: Mapping[str, Any] | None = None) -> duckdb.DuckDBPyConnectio
     import duckdb
 
     try:
-        return duckdb.connect(config={**_SETTINGS, **(settings or {})})
+        connection = duckdb.connect(config={**_SETTINGS, **(settings or {})})
     except duckdb.Error as error:
         raise InvalidArgument(f"DuckDB refuses its settings: {error}") from None
+    connection.execute("SET enable_progress_bar = false")  # it comes between the rows on standard output
+    return connection
 
 
 def create_view(
