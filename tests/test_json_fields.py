@@ -69,7 +69,7 @@ def answers(
         table[field.source] = strings(len(values), column)
     connection.register("read", pa.table(table))
     asked = ", ".join(field.expression for field in fields)
-    found = connection.execute(f"SELECT {asked} FROM read").fetchall()
+    found = connection.execute(f"SELECT {asked} FROM read AS scanned").fetchall()
     return found, {row for row in range(len(values)) if left[row >> 3] >> (row & 7) & 1}
 
 

@@ -204,6 +204,15 @@ def test_duckdb_shows_no_progress_on_standard_output(log: embedlog.Log) -> None:
     assert log.sql("SELECT current_setting('enable_progress_bar')").fetchall() == [(False,)]
 
 
+def test_fields_called_as_the_columns_beneath(log: embedlog.Log) -> None:
+    log.create_topic("t")
+    log.append_many("t", [b'{"left": "l", "text": "x", "a": "\\u0041", "z": [1]}', b'{"left": "m"}'])
+    assert log.sql('SELECT "left", text, a, z FROM t ORDER BY "offset"').fetchall() == [
+        ("l", "x", "A", "[1]"),
+        ("m", None, None, None),
+    ]
+
+
 def test_a_query_ends_where_the_log_ended(log: embedlog.Log) -> None:
     log.create_topic("t")
     log.append("t", b"1")
@@ -271,6 +280,15 @@ def test_ctrl_c_ends_a_scan_and_a_join(log: embedlog.Log) -> None:
             running.send_signal(signal.SIGINT)
             said = running.communicate()
         assert (running.returncode, *said) == (130, b"", b"")
+
+
+def test_command_appends_to_a_file(log: embedlog.Log, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "embedlog", "sql", log.path, "--format", "csv", "SELECT 7 AS seven"]
+    with open(tmp_path / "out", "w+") as file:
+        file.write("before\n")
+        file.flush()
+        subprocess.run(command, stdout=file, check=True)
+    assert (tmp_path / "out").read_text() == "before\nseven\n7\n"
 
 
 @pytest.mark.parametrize("form", ["arrow", "parquet"])

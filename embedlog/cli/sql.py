@@ -6,8 +6,10 @@ import argparse
 import contextlib
 import os
 import select
+import shutil
 import signal
 import socket
+import stat
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -39,7 +41,9 @@ does offset, which is a word of SQL: SELECT max("offset") FROM "orders.eu"."""
 
 
 def add_parser(subparsers: Any) -> None:
-    parser = add_command(subparsers, "sql", "ask a question in SQL", lock=READS, description=_DESCRIPTION)
+    parser: Any = add_command(
+        subparsers, "sql", "ask a question in SQL", lock=READS, description=_DESCRIPTION
+    )
     add_log(parser)
     parser.add_argument(
         "query",
@@ -47,6 +51,7 @@ def add_parser(subparsers: Any) -> None:
         nargs="?",
         help="one statement; - reads it from standard input; without it, a prompt on a terminal",
     )
+    parser.last = "query"
     parser.add_argument(
         "--format",
         choices=("table", *_COPIED, "arrow"),
@@ -194,9 +199,37 @@ def _computed(relation: Any, connection: Any, args: argparse.Namespace, ui: UI) 
         from ..sql.fields import literal
 
         relation.create_view(_RESULT.strip('"'))
-        target = literal(args.output or "/dev/stdout")
-        connection.execute(f"COPY (SELECT * FROM {_RESULT}) TO {target} ({_COPIED[args.format]})")
+        with contextlib.nullcontext(args.output) if args.output else _standard_output(ui) as path:
+            target = f"{literal(path)} ({_COPIED[args.format]})"
+            connection.execute(f"COPY (SELECT * FROM {_RESULT}) TO {target}")
     return lambda: None
+
+
+@contextlib.contextmanager
+def _standard_output(ui: UI) -> Iterator[str]:
+    """A path for COPY, which would open a file anew, and empty it: `>> all.csv`. Raises OSError."""
+    if not stat.S_ISREG(os.fstat(ui.out.fileno()).st_mode):
+        yield "/dev/stdout"
+        return
+    ends, writes = os.pipe()
+    failed: list[OSError] = []
+
+    def copy() -> None:
+        with open(ends, "rb") as file:  # closed by an error, it ends COPY, too
+            try:
+                shutil.copyfileobj(file, ui.out.buffer)
+            except OSError as error:
+                failed.append(error)
+
+    copier = threading.Thread(target=copy)
+    copier.start()
+    try:
+        yield f"/dev/fd/{writes}"
+    finally:
+        os.close(writes)
+        copier.join()
+        if failed:
+            raise failed[0]
 
 
 def _table(relation: Any, rows: Sequence[Sequence[object]], ui: UI) -> None:

@@ -41,12 +41,13 @@ class Field(NamedTuple):
 
     @property
     def expression(self) -> str:
-        """SQL for it, from the columns of the dataset."""
+        """SQL for it, from the columns of the dataset, which is `scanned` there."""
         path = literal("/" + self.name.replace("~", "~0").replace("/", "~1"))
         if self.source is None:
-            found = f"TRY(json_extract(text, {path}))"
+            found = f"TRY(json_extract(scanned.text, {path}))"
         else:
-            found = f'coalesce({identifier(self.source)}, TRY(json_extract_string("left", {path})))'
+            texts = f"scanned.{identifier(self.source)}"
+            found = f'coalesce({texts}, TRY(json_extract_string(scanned."left", {path})))'
         return found if self.type in ("JSON", "VARCHAR") else f"TRY_CAST({found} AS {self.type})"
 
 

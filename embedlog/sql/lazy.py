@@ -69,10 +69,7 @@ def scan(
                 if rows == 0:
                     return
 
-    frame: polars.LazyFrame = register_io_source(
-        read, schema=nothing.schema, explain_name=f"embedlog {topic}"
-    )
-    return frame
+    return register_io_source(read, schema=nothing.schema)
 
 
 def _bounds(predicate: Any, nothing: polars.DataFrame) -> Bounds | None:

@@ -1,8 +1,8 @@
 """A connection of DuckDB in which the topics that a query names are views.
 
     CREATE VIEW "orders" AS SELECT key, value, ...,
-        coalesce("/city", TRY(json_extract_string("left", '/city'))) AS "city"
-        FROM a TopicDataset, of which DuckDB reads the columns that the query needs
+        coalesce(scanned."/city", TRY(json_extract_string(scanned."left", '/city'))) AS "city"
+        FROM a TopicDataset AS scanned, of which DuckDB reads the columns that the query needs
 
 Only topics whose names occur in the query's text are looked at, so many topics cost nothing.
 """
@@ -107,7 +107,7 @@ def create_view(
     name = f"embedlog: {topic}"
     connection.register(name, dataset)
     connection.execute(
-        f"CREATE VIEW {identifier(topic)} AS SELECT {', '.join(columns)} FROM {identifier(name)}"
+        f"CREATE VIEW {identifier(topic)} AS SELECT {', '.join(columns)} FROM {identifier(name)} AS scanned"
     )
 
 
