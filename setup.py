@@ -18,14 +18,21 @@ FAST_APPEND = "embedlog/fast_append"
 SHARED = [
     *(
         f"{CODEC}/{name}"
-        for name in ("crc32c.h", "fields.h", "named_tuple.h", "parsing.pxd", "compiled_encoding.pxd")
+        for name in (
+            "crc32c.h",
+            "fields.h",
+            "json_fields.h",
+            "named_tuple.h",
+            "parsing.pxd",
+            "compiled_encoding.pxd",
+        )
     ),
     *(
         f"{FAST_APPEND}/{name}"
         for name in ("awaiting.h", "compiled.pxd", "fast_append.h", "instances.h", "murmur2.h")
     ),
 ]
-LOOPS = ("compiled_encoding", "compiled_decoding", "compiled_columns", "compiled_scanning")
+LOOPS = ("compiled_encoding", "compiled_decoding", "compiled_columns", "compiled_json", "compiled_scanning")
 PATHS = ("compiled", "compiled_path", "compiled_send", "compiled_iteration")
 DIRECTIVES = {"language_level": 3, "boundscheck": False, "wraparound": False, "cdivision": True}
 

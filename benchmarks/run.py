@@ -34,6 +34,7 @@ _FAMILIES = (
     "starting",
     "plain",
     "columns",
+    "sql",
     "crash",
     "checking",
     "disk",
@@ -74,7 +75,7 @@ def main() -> None:
         print(heading(), flush=True)
         for family, rows in _rows(scale):
             for row in rows:
-                if not any(text == family or text in row.title for text in options.only or [""]):
+                if not any(_names(text, family, row.title) for text in options.only or [""]):
                     continue
                 ours = [each for each in row.contenders if "embedlog" in each.name]
                 chosen = row._replace(contenders=ours) if options.alone else row
@@ -87,6 +88,10 @@ def main() -> None:
     if options.json is not None:
         options.json.parent.mkdir(parents=True, exist_ok=True)
         options.json.write_text(json.dumps(as_json(measured), indent=1) + "\n")
+
+
+def _names(text: str, family: str, title: str) -> bool:
+    return text == family if text in _FAMILIES else text in title
 
 
 def _page(path: Path, *, fresh: bool) -> Page:

@@ -13,7 +13,7 @@ import typing as _typing
 
 from . import errors
 from .errors import *  # noqa: F403 - the whole tree is part of the face
-from .open import open
+from .open import open, scan_polars
 
 if _typing.TYPE_CHECKING:
     from .clients.assignment import RebalanceCallback
@@ -156,6 +156,7 @@ __all__ = [
     "Where",
     "Workers",
     "open",
+    "scan_polars",
     "worker",
 ]
 __all__ += errors.__all__

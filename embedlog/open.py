@@ -1,4 +1,4 @@
-"""`embedlog.open`: opens a Log from a path or an address.
+"""`embedlog.open`: opens a Log from a path or an address. `embedlog.scan_polars` opens it later.
 
 It imports what it opens, so that `import embedlog` costs next to nothing.
 """
@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from .errors import InvalidArgument, InvalidType, UnsupportedByBackend, shown
 
 if TYPE_CHECKING:
+    import polars
+
+    from .backends.port import Backend
     from .files.filesystem import FileSystem
     from .log import Log
     from .recovery import Progress
@@ -96,6 +99,46 @@ def open(
         Catalog(fs or FileSystem(), directory).check_whole()
         undo.pop_all()
     return log
+
+
+def scan_polars(
+    path: str | os.PathLike[str],
+    topic: str,
+    *,
+    schema: str | Mapping[str, str] | None = None,
+    isolation_level: str = "read_committed",
+    **settings: Any,
+) -> polars.LazyFrame:
+    """A topic's table as a LazyFrame of Polars (needs polars and duckdb). See docs/sql.md.
+
+    embedlog.scan_polars("./data", "clicks").filter(pl.col("offset") >= 1_000).select("city").collect()
+
+    Each time the frame is collected it opens the log, reads the columns that are asked for, of the offsets
+    that a condition on offset, partition or timestamp leaves, up to the end that the log has then, and closes
+    it. It needs no lock.
+
+    Args:
+        path, settings: as for `open`.
+        schema: the fields of JSON values, as "a INT, b VARCHAR" or a dict; inferred now by default.
+        isolation_level: "read_uncommitted" also shows records of aborted and open transactions.
+
+    Raises TopicNotFound, InvalidArgument, InvalidType, and what `open` raises for reading; EmbedlogError if a
+    library is not installed. What fails when the frame is collected is an error of Polars.
+    """
+    from .sql.lazy import scan
+
+    is_remote = isinstance(path, str) and "://" in path
+
+    @contextlib.contextmanager
+    def opened() -> Iterator[Backend]:
+        with open(target, mode="rw" if is_remote else "r", **settings) as log:
+            yield log.backend
+
+    target = path
+    if not is_remote:
+        with open(path, mode="r", **settings) as log:
+            target = log.path  # the working directory may change
+    return scan(opened, topic, schema, isolation_level)
 
 
 def open_directory(

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from installations import build_wheel, copy_source, files_of, install, run
 
-LOOPS = ("compiled_encoding", "compiled_decoding", "compiled_columns", "compiled_scanning")
+LOOPS = ("compiled_encoding", "compiled_decoding", "compiled_columns", "compiled_json", "compiled_scanning")
 PATHS = ("compiled", "compiled_path", "compiled_send", "compiled_iteration")
 GOES_ON = "embedlog: cannot build the compiled loops, going on without them"
 

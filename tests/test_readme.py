@@ -52,7 +52,7 @@ RUN_AS_THEY_ARE = {
     "explanation/promoting.md": 1,
     "explanation/queues.md": 9,
     "explanation/transactions.md": 4,
-    "reference/sql.md": 2,
+    "reference/sql.md": 3,
     "reference/values.md": 4,
 }
 RUN_WITH_HELP = {"reference/broker.md", "reference/mirroring.md", "reference/settings.md"}

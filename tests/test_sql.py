@@ -10,10 +10,12 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
@@ -198,6 +200,19 @@ def test_fields_have_the_types_of_a_sample(log: embedlog.Log) -> None:
     assert log.to_pandas("t").shape == log.to_polars("t").shape == (4, 14)
 
 
+def test_duckdb_shows_no_progress_on_standard_output(log: embedlog.Log) -> None:
+    assert log.sql("SELECT current_setting('enable_progress_bar')").fetchall() == [(False,)]
+
+
+def test_fields_called_as_the_columns_beneath(log: embedlog.Log) -> None:
+    log.create_topic("t")
+    log.append_many("t", [b'{"left": "l", "text": "x", "a": "\\u0041", "z": [1]}', b'{"left": "m"}'])
+    assert log.sql('SELECT "left", text, a, z FROM t ORDER BY "offset"').fetchall() == [
+        ("l", "x", "A", "[1]"),
+        ("m", None, None, None),
+    ]
+
+
 def test_a_query_ends_where_the_log_ended(log: embedlog.Log) -> None:
     log.create_topic("t")
     log.append("t", b"1")
@@ -267,6 +282,15 @@ def test_ctrl_c_ends_a_scan_and_a_join(log: embedlog.Log) -> None:
         assert (running.returncode, *said) == (130, b"", b"")
 
 
+def test_command_appends_to_a_file(log: embedlog.Log, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "embedlog", "sql", log.path, "--format", "csv", "SELECT 7 AS seven"]
+    with open(tmp_path / "out", "w+") as file:
+        file.write("before\n")
+        file.flush()
+        subprocess.run(command, stdout=file, check=True)
+    assert (tmp_path / "out").read_text() == "before\nseven\n7\n"
+
+
 @pytest.mark.parametrize("form", ["arrow", "parquet"])
 def test_command_writes_files(log: embedlog.Log, tmp_path: Path, form: str) -> None:
     log.create_topic("t")
@@ -277,3 +301,80 @@ def test_command_writes_files(log: embedlog.Log, tmp_path: Path, form: str) -> N
     read = pa.ipc.open_stream(file.read_bytes()).read_all() if form == "arrow" else pq.read_table(file)
     assert read.to_pylist() == [{"offset": 0, "city": "Bern"}, {"offset": 1, "city": None}]
     assert main(["sql", log.path, query, "--output", str(file)]) == 2
+
+
+def test_over_brokers(tmp_path: Path, start: Callable[..., Any]) -> None:
+    broker = start("-m", "embedlog", "serve", tmp_path / "served", "--port", 0, "--json")
+    address = f"127.0.0.1:{json.loads(broker.find(r'^({.*})$')[0])['port']}"
+    with embedlog.open(f"kafka://{address}") as log:
+        log.create_topic("t", 2)
+        for partition in range(2):
+            log.append_many("t", [b'{"n": %d}' % n for n in range(1_000)], partition=partition)
+        assert log.sql("SELECT sum(n) FROM t").fetchall() == [(999_000,)]
+        assert log.sql('SELECT n FROM t WHERE "offset" = 7 AND partition = 1').fetchall() == [(7,)]
+    scanned = embedlog.scan_polars(f"kafka://{address}", "t").filter(pl.col("offset") >= 998).select("n")
+    assert sorted(scanned.collect()["n"].to_list()) == [998, 998, 999, 999]
+    query = "SELECT partition, count(*) AS records, max(n) AS most FROM t GROUP BY 1 ORDER BY 1"
+    command = [sys.executable, "-m", "embedlog", "sql", "--bootstrap-server", address]
+    ran = subprocess.run([*command, query, "--format", "csv"], capture_output=True, text=True, check=True)
+    assert ran.stdout == "partition,records,most\n0,1000,999\n1,1000,999\n"
+    broker.kill()
+    ran = subprocess.run([*command, query], capture_output=True, text=True)
+    assert (ran.returncode, ran.stdout) == (1, "") and address in ran.stderr
+
+
+_BOUNDED = """
+import resource, sys, embedlog
+from embedlog.sql import connect
+def most_mb(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+query = "SELECT city, count(*), max(octet_length(value)) FROM t WHERE \\"offset\\" < {} GROUP BY 1 ORDER BY 1"
+with (
+    embedlog.open(sys.argv[1], mode="r") as log,
+    connect(log.backend, query + " t", settings={"threads": 2}) as connection,
+):
+    connection.execute(query.format(100)).fetchall()
+    before = most_mb()
+    found = connection.execute(query.format(1_000_000)).fetchall()
+    print(most_mb() - before, found)
+"""
+
+
+@pytest.mark.slow
+def test_memory_is_bounded(tmp_path: Path) -> None:
+    """A query holds a bounded number of batches of a log that is much larger."""
+    with embedlog.open(tmp_path / "log") as log:
+        log.create_topic("t", partitions=2)
+        for number in range(400):
+            values = [
+                b'{"city": "city-%d", "filling": "%s"}' % (number % 3, b"x" * 1_000) for _ in range(1_000)
+            ]
+            log.append_many("t", values, partition=number % 2)
+    ran = subprocess.run(
+        [sys.executable, "-c", _BOUNDED, str(tmp_path / "log")], capture_output=True, text=True, check=True
+    )
+    more_mb, _, found = ran.stdout.partition(" ")
+    assert found.strip() == "[('city-0', 134000, 1033), ('city-1', 133000, 1033), ('city-2', 133000, 1033)]"
+    assert int(more_mb) < 200, "of 414 MB that were read"
+
+
+@pytest.mark.slow
+def test_several_processes_ask_while_one_writes(log: embedlog.Log) -> None:
+    log.create_topic("t", partitions=2)
+    log.append_many("t", [b'{"n": 1}'] * 20_000)
+    code = """
+import sys, embedlog
+with embedlog.open(sys.argv[1], mode="r") as log:
+    found = 0
+    while found < 60_000:
+        count, total, fewest = log.sql("SELECT count(*), sum(n), min(n) FROM t").fetchall()[0]
+        assert count == total >= found and fewest == 1, (count, total, found)
+        found = count
+"""
+    readers = [
+        subprocess.Popen([sys.executable, "-c", code, log.path], stderr=subprocess.PIPE, text=True)
+        for _ in range(3)
+    ]
+    for _ in range(400):
+        log.append_many("t", [b'{"n": 1}'] * 100)
+    for each in readers:
+        assert (each.communicate()[1], each.returncode) == ("", 0)

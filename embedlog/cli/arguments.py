@@ -40,13 +40,20 @@ COMMAND_CONFIG_VARIABLE: Final = "EMBEDLOG_COMMAND_CONFIG"
 _BROKERS: Final = "--bootstrap-server"
 _SHORTEST: Final = "--bo"  # what argparse takes for it
 _SCHEME: Final = "kafka://"
+_ARGUMENT: Final = re.compile(r"[^-]|-?$")
 _MINUS: Final = re.compile(r"-\d")
 _LONG_OPTION: Final = re.compile(r"--[a-z-]+")
 
 
 class Parser(argparse.ArgumentParser):
     """Takes `--from -1h`, of which argparse would make two options. Reports an error in one line, and where
-    to read more; argparse would print the whole usage first."""
+    to read more; argparse would print the whole usage first.
+
+    last: an optional argument that may stand after options, where argparse does not look for it before
+    Python 3.13.
+    """
+
+    last = ""
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         joined: list[str] = []
@@ -55,7 +62,10 @@ class Parser(argparse.ArgumentParser):
                 joined[-1] += f"={argument}"
             else:
                 joined.append(argument)
-        return super().parse_known_args(joined, namespace)
+        known, rest = super().parse_known_args(joined, namespace)
+        if self.last and len(rest) == 1 and getattr(known, self.last) is None and _ARGUMENT.match(rest[0]):
+            setattr(known, self.last, rest.pop())
+        return known, rest
 
     def error(self, message: str) -> Never:
         misspelt = re.match(r"argument (?:COMMAND|ACTION): invalid choice: ('.*?')", message)

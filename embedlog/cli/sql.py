@@ -6,21 +6,25 @@ import argparse
 import contextlib
 import os
 import select
+import shutil
 import signal
 import socket
+import stat
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, Final
 
+from ..backends.port import Backend
 from ..errors import EmbedlogError, InvalidArgument
-from ..sql import connect
+from ..sql import Scanned, connect
 from .arguments import READS, REFUSED, add_command, add_log, positive
 from .opening import reader
-from .ui import UI, Column
+from .ui import UI, Column, Progress
 
 INTERRUPTED: Final = 130
 _PATIENCE_S: Final = 2.0
+_LOOK_S: Final = 0.1
 _SHOWN_ROWS: Final = 1_000
 _RESULT: Final = '"embedlog: result"'
 _COPIED: Final = {
@@ -37,9 +41,17 @@ does offset, which is a word of SQL: SELECT max("offset") FROM "orders.eu"."""
 
 
 def add_parser(subparsers: Any) -> None:
-    parser = add_command(subparsers, "sql", "ask a question in SQL", lock=READS, description=_DESCRIPTION)
+    parser: Any = add_command(
+        subparsers, "sql", "ask a question in SQL", lock=READS, description=_DESCRIPTION
+    )
     add_log(parser)
-    parser.add_argument("query", metavar="QUERY", help="one statement; - reads it from standard input")
+    parser.add_argument(
+        "query",
+        metavar="QUERY",
+        nargs="?",
+        help="one statement; - reads it from standard input; without it, a prompt on a terminal",
+    )
+    parser.last = "query"
     parser.add_argument(
         "--format",
         choices=("table", *_COPIED, "arrow"),
@@ -63,18 +75,54 @@ def run(args: argparse.Namespace, ui: UI) -> int:
     schemas = dict(map(_schema, args.schema))
     if args.output and args.format == "table":
         raise InvalidArgument("--output needs --format csv, json, jsonl, parquet or arrow")
-    query = sys.stdin.read() if args.query == "-" else args.query
+    if args.query is None and not (sys.stdin.isatty() and ui.out.isatty()):
+        raise InvalidArgument("no QUERY: give one, or - to read it from standard input")
+    with reader(args) as log:
+        if args.query is None:
+            from .sql_prompt import prompt
+
+            prompt(log.backend, schemas, args, ui, _ask)
+        else:
+            _ask(log.backend, sys.stdin.read() if args.query == "-" else args.query, schemas, args, ui)
+    return 0
+
+
+def _ask(backend: Backend, query: str, schemas: Mapping[str, str], args: argparse.Namespace, ui: UI) -> None:
+    """Print a query's result. Raises as `_stopping`, and as `connect`."""
     settings = {"memory_limit": args.memory_limit} if args.memory_limit else {}
     stop = threading.Event()
+    scanned = Scanned()
     with (
-        reader(args) as log,
-        connect(log.backend, query, schemas=schemas, settings=settings, stop=stop) as connection,
+        connect(backend, query, schemas=schemas, settings=settings, stop=stop, scanned=scanned) as connection,
         _stopping(args.timeout, stop, connection),
     ):
-        relation = connection.sql(query)
-        if relation is not None:
-            _print(relation, connection, args, ui)
-    return 0
+        with _progress(scanned, args, ui):
+            relation = connection.sql(query)
+            show = (lambda: None) if relation is None else _computed(relation, connection, args, ui)
+        show()
+
+
+@contextlib.contextmanager
+def _progress(scanned: Scanned, args: argparse.Namespace, ui: UI) -> Iterator[None]:
+    """Within it, show how far scans are, unless results come on the same terminal."""
+    apart = args.format == "table" or args.output is not None or not ui.out.isatty()
+    done = threading.Event()
+
+    def follow(bars: Progress) -> None:
+        is_done = False
+        while not is_done:
+            is_done = done.wait(_LOOK_S)
+            if scanned.total:
+                bars.update("records", scanned.done, scanned.total)
+
+    with ui.progress(sizes=False, shown=apart) as bars:
+        follower = threading.Thread(target=follow, args=(bars,), daemon=True)
+        follower.start()
+        try:
+            yield
+        finally:
+            done.set()
+            follower.join()
 
 
 @contextlib.contextmanager
@@ -136,10 +184,12 @@ def _stopping(timeout_s: float | None, stop: threading.Event, connection: Any) -
         raise late
 
 
-def _print(relation: Any, connection: Any, args: argparse.Namespace, ui: UI) -> None:
+def _computed(relation: Any, connection: Any, args: argparse.Namespace, ui: UI) -> Callable[[], None]:
+    """Compute a result. Returns what prints it, if that has not happened yet."""
     if args.format == "table":
-        _table(relation, ui)
-    elif args.format == "arrow":
+        rows = relation.limit(_SHOWN_ROWS + 1).fetchall()
+        return lambda: _table(relation, rows, ui)
+    if args.format == "arrow":
         if args.output:
             with open(args.output, "wb") as file:
                 _stream(relation, file)
@@ -149,16 +199,44 @@ def _print(relation: Any, connection: Any, args: argparse.Namespace, ui: UI) -> 
         from ..sql.fields import literal
 
         relation.create_view(_RESULT.strip('"'))
-        target = literal(args.output or "/dev/stdout")
-        connection.execute(f"COPY (SELECT * FROM {_RESULT}) TO {target} ({_COPIED[args.format]})")
+        with contextlib.nullcontext(args.output) if args.output else _standard_output(ui) as path:
+            target = f"{literal(path)} ({_COPIED[args.format]})"
+            connection.execute(f"COPY (SELECT * FROM {_RESULT}) TO {target}")
+    return lambda: None
 
 
-def _table(relation: Any, ui: UI) -> None:
+@contextlib.contextmanager
+def _standard_output(ui: UI) -> Iterator[str]:
+    """A path for COPY, which would open a file anew, and empty it: `>> all.csv`. Raises OSError."""
+    if not stat.S_ISREG(os.fstat(ui.out.fileno()).st_mode):
+        yield "/dev/stdout"
+        return
+    ends, writes = os.pipe()
+    failed: list[OSError] = []
+
+    def copy() -> None:
+        with open(ends, "rb") as file:  # closed by an error, it ends COPY, too
+            try:
+                shutil.copyfileobj(file, ui.out.buffer)
+            except OSError as error:
+                failed.append(error)
+
+    copier = threading.Thread(target=copy)
+    copier.start()
+    try:
+        yield f"/dev/fd/{writes}"
+    finally:
+        os.close(writes)
+        copier.join()
+        if failed:
+            raise failed[0]
+
+
+def _table(relation: Any, rows: Sequence[Sequence[object]], ui: UI) -> None:
     columns = [
         Column(name, right=kind.id.endswith(_NUMBERS), cuts=True)
         for name, kind in zip(relation.columns, relation.types, strict=True)
     ]
-    rows = relation.limit(_SHOWN_ROWS + 1).fetchall()
     ui.table(columns, [[_cell(value) for value in row] for row in rows[:_SHOWN_ROWS]])
     if len(rows) > _SHOWN_ROWS:
         ui.flush()

@@ -9,6 +9,7 @@
                 ready_batch                                                    one batch as sent
                 whole_records                                                  a piece of one batch
     columns     Columns                                                        records as columns
+    json        json_fields                                                    fields of JSON as columns
 
 Both implementations give the same bytes and the same errors (`tests/codec` runs everything on both).
 EMBEDLOG_LOOPS=compiled demands the compiled ones, EMBEDLOG_LOOPS=plain forbids them; so does
@@ -27,6 +28,7 @@ from . import checksum
 
 if TYPE_CHECKING:
     from .plain_columns import Columns as Columns
+    from .plain_json import json_fields as json_fields
 
 LOOPS_VARIABLE = "EMBEDLOG_LOOPS"
 
@@ -96,12 +98,14 @@ def checksum_implementation() -> str:
     return getattr(_encoding, "CHECKSUM_IMPLEMENTATION", None) or checksum.implementation()
 
 
+_LATER = {"Columns": "columns", "json_fields": "json"}
+
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:
-        if name != "Columns":
+        if name not in _LATER:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        # Imported when first used (PEP 562): only Arrow needs it.
-        module = importlib.import_module(f".{IMPLEMENTATION}_columns", __package__)
-        value = globals()[name] = module.Columns
+        # Imported when first used (PEP 562): only Arrow and SQL need them.
+        module = importlib.import_module(f".{IMPLEMENTATION}_{_LATER[name]}", __package__)
+        value = globals()[name] = getattr(module, name)
         return value

@@ -4,10 +4,13 @@
     fields     the columns that a topic's JSON values have, inferred or given
     dataset    a topic as a pyarrow dataset: DuckDB asks it for columns, with a filter
     bounds     which partitions and offsets a filter leaves to be read
+    scanned    how far a query is
+    lazy       a topic as a LazyFrame of Polars
 
 Needs duckdb and pyarrow (`pip install 'embedlog[sql]'`), imported at the first query.
 """
 
-from .tables import ask, connect
+from .scanned import Scanned
+from .tables import ask, connect, empty
 
-__all__ = ["ask", "connect"]
+__all__ = ["Scanned", "ask", "connect", "empty"]

@@ -4,7 +4,9 @@ DuckDB calls `scanner(columns=..., filter=...)`, once for each scan, and takes r
 needs them. The filter decides which offsets are read (bounds.py), then which rows of each batch remain:
 DuckDB does not look at them again.
 
-`text` is the value as a string, for JSON: null if it is not UTF-8.
+`text` is the value as a string, for JSON: null if it is not UTF-8. A scan may also be asked for fields of
+JSON values, as texts (codec/plain_json.py). `left` is the text of those values whose fields are left to
+DuckDB, few or all of them; for these rows the fields are null.
 
 Invariants: offsets from the log end on, as it was when the dataset was made, are not read; a scan holds a
 bounded number of batches.
@@ -13,17 +15,21 @@ bounded number of batches.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.dataset as ds
 
 from ..backends.port import Backend
 from ..clients.arrow import ArrowReader
+from ..clients.partition_reader import PartitionReader
 from ..clients.reader import partition_readers
+from ..codec import loops
+from ..codec.columns import BytesColumn
 from ..errors import EmbedlogError
 from .bounds import Bounds
+from .scanned import Scanned
 
 _PAIR: Final = pa.struct([pa.field("name", pa.string(), nullable=False), pa.field("value", pa.binary())])
 SCHEMA: Final = pa.schema(
@@ -35,10 +41,37 @@ SCHEMA: Final = pa.schema(
         ("value", pa.binary()),
         ("headers", pa.list_(_PAIR)),
         ("text", pa.string()),
+        ("left", pa.string()),
     ]
 )
-_SOURCES: Final = {"timestamp": "timestamp_ms", "text": "value"}
+_SOURCES: Final = {"timestamp": "timestamp_ms"}
+_STORED: Final = ("partition", "offset", "timestamp", "key", "value", "headers")
 _MIN_ROWS: Final = 16_384  # a filter costs about 0.1 ms for each batch
+
+
+class JsonField(NamedTuple):
+    """A field of JSON objects. reals: a number with a fraction may be taken as it is written."""
+
+    name: bytes
+    reals: bool
+
+
+class Listener(ds.Dataset):  # type: ignore[misc]
+    """A dataset without rows, which keeps the latest filter that it was asked with."""
+
+    def __init__(self, schema: Any) -> None:
+        self._schema = schema
+        self.filter: Any = None
+
+    @property
+    def schema(self) -> Any:
+        return self._schema
+
+    def scanner(self, columns: Sequence[str] | None = None, filter: Any = None, **_: Any) -> ds.Scanner:
+        self.filter = filter
+        names = self._schema.names if columns is None else columns
+        schema = pa.schema([self._schema.field(name) for name in names])
+        return ds.Scanner.from_batches(pa.RecordBatchReader.from_batches(schema, []))
 
 
 class Interrupted(EmbedlogError):
@@ -54,59 +87,84 @@ class TopicDataset(ds.Dataset):  # type: ignore[misc]
         topic: str,
         isolation_level: str = "read_committed",
         stop: threading.Event | None = None,
+        fields: Mapping[str, JsonField] | None = None,
+        within: Bounds | None = None,
+        scanned: Scanned | None = None,
     ) -> None:
-        """stop: once it is set, scans raise Interrupted."""
+        """
+        Args:
+            stop: once it is set, scans raise Interrupted.
+            fields: of JSON values, by the names of their columns here.
+            within: what may be left unread besides what a scan's filter leaves out.
+            scanned: hears how far scans are.
+        """
         # without Dataset's own, which refuses subclasses: there is no dataset of C++ underneath
         self._backend = backend
         self._topic = topic
         self._isolation_level = isolation_level
         self._stop = stop or threading.Event()
+        self._scanned = scanned or Scanned()
+        self._fields = dict(fields or {})
+        self._within = within
+        self._schema = pa.schema([*SCHEMA, *(pa.field(name, pa.string()) for name in self._fields)])
         self._ends = {partition: edges.log_end_offset for partition, edges in backend.offsets(topic).items()}
         self.rows_read = 0
         """Rows that scans have decoded, before their filters."""
 
     @property
     def schema(self) -> Any:
-        return SCHEMA
+        return self._schema
 
     def scanner(self, columns: Sequence[str] | None = None, filter: Any = None, **_: Any) -> ds.Scanner:
         """A scan of these columns, all by default, in the rows for which the filter is true."""
-        names = SCHEMA.names if columns is None else list(columns)
-        schema = pa.schema([SCHEMA.field(name) for name in names])
+        names = self._schema.names if columns is None else list(columns)
+        schema = pa.schema([self._schema.field(name) for name in names])
         batches = self._batches(names, schema, filter)
         return ds.Scanner.from_batches(pa.RecordBatchReader.from_batches(schema, batches))
 
     def _batches(self, names: Sequence[str], schema: Any, expression: Any) -> Iterator[Any]:
         asked = "" if expression is None else str(expression)
-        decoded = [name for name in SCHEMA.names if name in names or name in asked]
-        sources = list(dict.fromkeys(_SOURCES.get(name, name) for name in decoded))
+        decoded = [name for name in self._schema.names if name in names or name in asked]
+        fields = {name: field for name, field in self._fields.items() if name in decoded}
+        sources = list(dict.fromkeys(_SOURCES.get(n, n if n in _STORED else "value") for n in decoded))
         kinds = [SCHEMA.field("timestamp" if name == "timestamp_ms" else name) for name in sources]
         read = pa.schema([kind.with_name(name) for kind, name in zip(kinds, sources, strict=True)])
-        for reader in self._readers(expression):
+        readers = self._readers(expression)
+        self._scanned.add(total=sum(reader.end - reader.position for reader in readers))
+        for reader in readers:
             arrow = ArrowReader(reader, sources, read, min_rows=_MIN_ROWS)
+            position = arrow.position
             while (batch := arrow.read()) is not None:
                 if self._stop.is_set():
                     raise Interrupted("the query was stopped")
                 self.rows_read += batch.num_rows
-                arrays = [_array(batch, name) for name in decoded]
-                table = pa.Table.from_arrays(arrays, names=decoded)
+                self._scanned.add(arrow.position - position)
+                position = arrow.position
+                arrays = {name: batch.column(_SOURCES.get(name, name)) for name in decoded if name in _STORED}
+                if "text" in decoded:
+                    arrays["text"] = _text(batch.column("value"))
+                if fields or "left" in decoded:
+                    arrays |= _taken(batch.column("value"), fields)
+                table = pa.table({name: arrays[name] for name in decoded})
                 if expression is not None:
                     table = table.filter(expression)
                 yield from table.select(names).cast(schema).to_batches()
 
-    def _readers(self, expression: Any) -> Iterator[Any]:
-        bounds = None if expression is None else Bounds(SCHEMA, expression)
-        numbers = sorted(self._ends) if bounds is None else bounds.partitions(len(self._ends))
-        for number in numbers:
+    def _readers(self, expression: Any) -> list[PartitionReader]:
+        filters = [] if self._within is None else [self._within]
+        filters += [] if expression is None else [Bounds(self._schema, expression)]
+        count, readers = len(self._ends), []
+        for number in sorted(set(range(count)).intersection(*(each.partitions(count) for each in filters))):
             start = self._backend.offsets(self._topic, number)[number].log_start_offset
             end = self._ends[number]
-            if bounds is not None:
+            for bounds in filters:
                 start, end = bounds.offsets(number, start, end)
                 start = max(start, self._first_at(number, bounds.not_before_ms(number), end))
             if start < end:
-                yield from partition_readers(
+                readers += partition_readers(
                     self._backend, self._topic, number, start, end, isolation_level=self._isolation_level
                 )
+        return readers
 
     def _first_at(self, partition: int, time_ms: int | None, end: int) -> int:
         if time_ms is None:
@@ -115,14 +173,26 @@ class TopicDataset(ds.Dataset):  # type: ignore[misc]
         return end if found is None else found.offset
 
 
-def _array(batch: Any, name: str) -> Any:
-    array = batch.column(_SOURCES.get(name, name))
-    if name != "text":
-        return array
+def _text(values: Any) -> Any:
     try:
-        return array.cast(pa.string())
+        return values.cast(pa.string())
     except pa.ArrowInvalid:
-        return pa.array([_decoded(value) for value in array.to_pylist()], pa.string())
+        return pa.array([_decoded(value) for value in values.to_pylist()], pa.string())
+
+
+def _taken(values: Any, fields: Mapping[str, JsonField]) -> dict[str, Any]:
+    """The columns of fields, and `left`, whose bytes are those of the values."""
+    rows, (valid, ends, data) = len(values), values.buffers()
+    names, reals = [field.name for field in fields.values()], [field.reals for field in fields.values()]
+    columns, left = loops.json_fields(BytesColumn(valid, ends, data), rows, names, reals)
+    texts = [_strings(rows, column.valid, column.ends, column.data) for column in columns]
+    rest = pa.nulls(rows, pa.string()) if left is None else _strings(rows, left, ends, data)
+    return dict(zip(fields, texts, strict=True)) | {"left": rest}
+
+
+def _strings(rows: int, valid: Any, ends: Any, data: Any) -> Any:
+    bits = None if valid is None else pa.py_buffer(valid)
+    return pa.StringArray.from_buffers(rows, pa.py_buffer(ends), pa.py_buffer(data), bits)
 
 
 def _decoded(value: bytes | None) -> str | None:

@@ -34,17 +34,21 @@ class Field(NamedTuple):
     type: str
 
     @property
-    def expression(self) -> str:
-        """SQL that takes it out of `text`."""
-        pointer = "/" + self.name.replace("~", "~0").replace("/", "~1")
-        path = literal(pointer)
-        if self.type == "JSON":
-            return f"TRY(json_extract(text, {path}))"
-        if self.type == "VARCHAR":
-            return f"TRY(json_extract_string(text, {path}))"
+    def source(self) -> str | None:
+        """The dataset's column with its texts; None for a type that only DuckDB takes out of JSON."""
         nested = self.type.endswith("]") or ("(" in self.type and not self.type.startswith("DECIMAL"))
-        function = "json_extract" if nested else "json_extract_string"
-        return f"TRY_CAST(TRY({function}(text, {path})) AS {self.type})"
+        return None if nested or self.type == "JSON" else f"/{self.column}"
+
+    @property
+    def expression(self) -> str:
+        """SQL for it, from the columns of the dataset, which is `scanned` there."""
+        path = literal("/" + self.name.replace("~", "~0").replace("/", "~1"))
+        if self.source is None:
+            found = f"TRY(json_extract(scanned.text, {path}))"
+        else:
+            texts = f"scanned.{identifier(self.source)}"
+            found = f'coalesce({texts}, TRY(json_extract_string(scanned."left", {path})))'
+        return found if self.type in ("JSON", "VARCHAR") else f"TRY_CAST({found} AS {self.type})"
 
 
 def inferred(backend: Backend, topic: str, isolation_level: str) -> list[Field]:

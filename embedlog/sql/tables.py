@@ -1,7 +1,8 @@
 """A connection of DuckDB in which the topics that a query names are views.
 
-    CREATE VIEW "orders" AS SELECT key, value, ..., TRY(json_extract_string(text, '/city')) AS "city" FROM
-        a TopicDataset, of which DuckDB reads the columns that the query needs
+    CREATE VIEW "orders" AS SELECT key, value, ...,
+        coalesce(scanned."/city", TRY(json_extract_string(scanned."left", '/city'))) AS "city"
+        FROM a TopicDataset AS scanned, of which DuckDB reads the columns that the query needs
 
 Only topics whose names occur in the query's text are looked at, so many topics cost nothing.
 """
@@ -9,16 +10,20 @@ Only topics whose names occur in the query's text are looked at, so many topics 
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from ..backends.port import Backend
 from ..clients.reader import checked_isolation
 from ..errors import EmbedlogError, InvalidArgument, InvalidType, shown
 from ..validation import check_topic
+from .scanned import Scanned
 
 if TYPE_CHECKING:
     import duckdb
+
+    from .bounds import Bounds
+    from .fields import Field
 
 _SETTINGS: Final = {"python_enable_replacements": "false"}  # a query sees topics, not a program's variables
 
@@ -31,6 +36,7 @@ def connect(
     isolation_level: str = "read_committed",
     settings: Mapping[str, Any] | None = None,
     stop: threading.Event | None = None,
+    scanned: Scanned | None = None,
 ) -> duckdb.DuckDBPyConnection:
     """A connection in memory that has the topics of a query, each up to its end as it is now.
 
@@ -39,38 +45,70 @@ def connect(
             dict; by default they are inferred from its first and last records.
         settings: of DuckDB, e.g. {"memory_limit": "1GB"}.
         stop: once it is set, no scan reads on, and the query fails.
+        scanned: hears how far the query's scans are.
 
     Raises InvalidArgument, TopicNotFound for a schema's topic; EmbedlogError if duckdb is not installed.
     """
     try:
-        import duckdb
+        import duckdb  # noqa: F401
 
         from . import fields
-        from .dataset import TopicDataset
     except ImportError as error:
         raise EmbedlogError("SQL needs duckdb and pyarrow: pip install 'embedlog[sql]'") from error
     checked_isolation(isolation_level)
-    _check(query, schemas)
+    _check(query)
+    check_schemas(schemas)
     of_topics = {topic: fields.given(schema) for topic, schema in (schemas or {}).items()}
     for topic in of_topics:
         backend.describe_topic(topic)
-    try:
-        connection = duckdb.connect(config={**_SETTINGS, **(settings or {})})
-    except duckdb.Error as error:
-        raise InvalidArgument(f"DuckDB refuses its settings: {error}") from None
+    connection = empty(settings)
     for topic in _named_in(query, backend.topics()):
         found = of_topics.get(topic)
         if found is None:
             found = fields.inferred(backend, topic, isolation_level)
-        columns = [fields.identifier(name) for name in fields.FIXED]
-        columns += [f"{field.expression} AS {fields.identifier(field.column)}" for field in found]
-        scanned = f"embedlog: {topic}"
-        connection.register(scanned, TopicDataset(backend, topic, isolation_level, stop))
-        connection.execute(
-            f"CREATE VIEW {fields.identifier(topic)} AS "
-            f"SELECT {', '.join(columns)} FROM {fields.identifier(scanned)}"
-        )
+        create_view(connection, backend, topic, found, isolation_level, stop, scanned=scanned)
     return connection
+
+
+def empty(settings: Mapping[str, Any] | None = None) -> duckdb.DuckDBPyConnection:
+    """A connection without topics. Raises InvalidArgument for settings that DuckDB does not have."""
+    import duckdb
+
+    try:
+        connection = duckdb.connect(config={**_SETTINGS, **(settings or {})})
+    except duckdb.Error as error:
+        raise InvalidArgument(f"DuckDB refuses its settings: {error}") from None
+    connection.execute("SET enable_progress_bar = false")  # it comes between the rows on standard output
+    return connection
+
+
+def create_view(
+    connection: duckdb.DuckDBPyConnection,
+    backend: Backend,
+    topic: str,
+    found: Sequence[Field],
+    isolation_level: str,
+    stop: threading.Event | None = None,
+    within: Bounds | None = None,
+    scanned: Scanned | None = None,
+) -> None:
+    """Make a topic with its fields a view of its name. stop, within, scanned: as for TopicDataset."""
+    from .dataset import JsonField, TopicDataset
+    from .fields import FIXED, identifier
+
+    columns = [identifier(name) for name in FIXED]
+    columns += [f"{field.expression} AS {identifier(field.column)}" for field in found]
+    sources = {
+        field.source: JsonField(field.name.encode(), field.type == "DOUBLE")
+        for field in found
+        if field.source is not None
+    }
+    dataset = TopicDataset(backend, topic, isolation_level, stop, sources, within, scanned)
+    name = f"embedlog: {topic}"
+    connection.register(name, dataset)
+    connection.execute(
+        f"CREATE VIEW {identifier(topic)} AS SELECT {', '.join(columns)} FROM {identifier(name)} AS scanned"
+    )
 
 
 def ask(
@@ -90,7 +128,7 @@ def ask(
     return relation
 
 
-def _check(query: object, schemas: object) -> None:
+def _check(query: object) -> None:
     """Raises InvalidType, InvalidArgument."""
     if not isinstance(query, str):
         raise InvalidType(f"query must be a str, not {type(query).__name__}")
@@ -98,6 +136,10 @@ def _check(query: object, schemas: object) -> None:
         query.encode()
     except UnicodeEncodeError:
         raise InvalidArgument(f"query cannot be written as UTF-8: {shown(query)}") from None
+
+
+def check_schemas(schemas: object) -> None:
+    """Raises InvalidType, InvalidArgument."""
     if schemas is not None and not isinstance(schemas, Mapping):
         raise InvalidType(f"schemas must be a dict, not {type(schemas).__name__}")
     for topic, schema in (schemas or {}).items():

@@ -1,0 +1,85 @@
+"""Fields of JSON objects as columns of texts, compiled by Cython: the function of `plain_json`, see there.
+
+Invariants: nothing is read past the values' ends. The GIL is released while bytes are read, so no other
+thread may change the buffers.
+
+Source: RFC 8259.
+"""
+
+import cython
+
+from .columns import BytesColumn
+
+if not cython.compiled:
+    raise ImportError("this module works only compiled: plain_json is its twin")
+
+
+def column(data, field, rows):
+    """A field's texts."""
+    valid = bytearray((rows + 7) // 8)
+    ends = bytearray(4 * (rows + 1))
+    texts = bytearray(field.used)
+    bits = cython.cast(cython.pointer(uint8_t), PyByteArray_AS_STRING(valid))
+    to = cython.cast(cython.pointer(int32_t), PyByteArray_AS_STRING(ends))
+    bytes_to = cython.cast(cython.pointer(uint8_t), PyByteArray_AS_STRING(texts))
+    nulls: int64_t
+    with cython.nogil:
+        nulls = json_copy(data, field, rows, bits, to, bytes_to)
+    return BytesColumn(valid if nulls else None, ends, texts)
+
+
+def json_fields(values, rows, names, reals):
+    """See `plain_json`."""
+    count: cython.int = len(names)
+    total: int64_t = rows
+    i: cython.int
+    lefts: int64_t
+    data: Py_buffer
+    ends: Py_buffer
+    valid: Py_buffer
+    bits: cython.pointer(cython.const[uint8_t]) = cython.NULL
+    left = bytearray((rows + 7) // 8)
+    left_bits = cython.cast(cython.pointer(uint8_t), PyByteArray_AS_STRING(left))
+    fields = cython.cast(Fields, calloc(count + 1, cython.sizeof(json_field)))
+    places = cython.cast(cython.pointer(int32_t), malloc(8 * count * total + 1))
+    if fields == cython.NULL or places == cython.NULL:
+        free(fields)
+        free(places)
+        raise MemoryError
+    try:
+        for i in range(count):
+            name: bytes = names[i]
+            fields[i].name = cython.cast(cython.pointer(uint8_t), PyBytes_AS_STRING(name))
+            fields[i].size = PyBytes_GET_SIZE(name)
+            fields[i].reals = reals[i]
+            fields[i].starts = places + 2 * i * total
+            fields[i].sizes = places + (2 * i + 1) * total
+        PyObject_GetBuffer(values.data, cython.address(data), PyBUF_SIMPLE)
+        PyObject_GetBuffer(values.ends, cython.address(ends), PyBUF_SIMPLE)
+        if values.valid is not None:
+            PyObject_GetBuffer(values.valid, cython.address(valid), PyBUF_SIMPLE)
+            bits = cython.cast(cython.pointer(uint8_t), valid.buf)
+        try:
+            with cython.nogil:
+                lefts = json_find_all(
+                    cython.cast(cython.pointer(uint8_t), data.buf),
+                    cython.cast(cython.pointer(int32_t), ends.buf),
+                    bits,
+                    total,
+                    fields,
+                    count,
+                    left_bits,
+                )
+            columns = [
+                column(cython.cast(cython.pointer(uint8_t), data.buf), fields + i, total)
+                for i in range(count)
+            ]
+        finally:
+            PyBuffer_Release(cython.address(data))
+            PyBuffer_Release(cython.address(ends))
+            if bits != cython.NULL:
+                PyBuffer_Release(cython.address(valid))
+    finally:
+        free(fields)
+        free(places)
+    return columns, left if lefts else None

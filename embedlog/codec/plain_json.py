@@ -1,0 +1,43 @@
+"""Fields of JSON objects as columns of texts, without a compiler: `compiled_json` takes most rows, this none.
+
+Both leave rows to a JSON library, and which ones they leave makes no difference to the answer. To take a row
+here would cost more than the library does.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+
+from .columns import BytesColumn
+
+
+def json_fields(
+    values: BytesColumn, rows: int, names: Sequence[bytes], reals: Sequence[bool]
+) -> tuple[list[BytesColumn], bytearray | None]:
+    """Take fields of JSON objects out of a column of values.
+
+    Args:
+        values: any buffers will do.
+        names: of the fields, in UTF-8.
+        reals: for each field, whether a number with a fraction or an exponent may be taken as it is written.
+
+    Returns a column of texts for each field: of strings what is between the quotes, of numbers, true and
+    false what is written, null for what is missing or null. And validity bits of the rows that are left,
+    whose fields are null here; None if no row is left. A value that is null or no UTF-8 is not left.
+    """
+    ends = array("i")
+    ends.frombytes(memoryview(values.ends)[: 4 * (rows + 1)])
+    left = bytearray((rows + 7) // 8)
+    data = memoryview(values.data)
+    valid = None if values.valid is None else memoryview(values.valid)
+    for row in range(rows):
+        if valid is not None and not valid[row >> 3] >> (row & 7) & 1:
+            continue
+        try:
+            str(data[ends[row] : ends[row + 1]], "utf-8")
+        except UnicodeDecodeError:
+            continue
+        left[row >> 3] |= 1 << (row & 7)
+    nothing = BytesColumn(bytearray((rows + 7) // 8), bytearray(4 * (rows + 1)), bytearray())
+    return [nothing for _ in names], left if any(left) else None
