@@ -14,11 +14,13 @@ import threading
 from collections.abc import Callable, Iterator
 from http.client import HTTPSConnection
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urljoin, urlsplit
 
 import httpx2
 import pytest
 import uvicorn
+from axe_playwright_python.sync_playwright import Axe
 from certificates import Authority
 from servers import Started
 
@@ -40,6 +42,9 @@ from embedlog.security.acls import (
 from embedlog.security.scram import credential_of
 from embedlog.security.users import DocumentUsers
 from embedlog.ui import application, login
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 PASSWORD = "correct horse battery staple"
 SESSION = "__Host-embedlog"
@@ -677,3 +682,41 @@ def test_from_the_command_to_a_change(path: Path, start: Callable[..., Started])
         assert page.find("(no login as admin)") == ["no login as admin"]
         assert page.find("(admin has logged in from 127.0.0.1)")
     assert not any(password[1] in line for line in page.lines)
+
+
+@pytest.mark.slow
+def test_in_a_browser(path: Path, authority: Authority, browser: Browser) -> None:
+    """Without scripts, by the keyboard; then with scripts, as records come. axe-core finds nothing."""
+    filled(path)
+    served = Served(path, authority, *AUTHORIZED, writable=False)
+    base = f"https://localhost:{served.port}"
+    try:
+        plain = browser.new_context(base_url=base, ignore_https_errors=True, java_script_enabled=False)
+        page = plain.new_page()
+        page.goto("/topics/orders/records")
+        for field, typed in (("user", "alice"), ("password", PASSWORD)):
+            page.locator(f"[name={field}]:focus").wait_for()  # it is where the keys go
+            page.keyboard.insert_text(typed)
+            page.keyboard.press("Tab")
+        page.keyboard.press("Enter")
+        page.wait_for_url("**/topics/orders/records")
+        page.get_by_role("button", name="Log out").click()
+        page.wait_for_url("**/login")
+        plain.close()
+
+        # axe-core is a script, which the page's Content-Security-Policy would not let in
+        context = browser.new_context(base_url=base, ignore_https_errors=True, bypass_csp=True)
+        page = context.new_page()
+        page.goto("/topics/orders/records")
+        assert Axe().run(page).violations_count == 0
+        page.get_by_label("User").fill("alice")
+        page.get_by_label("Password").fill(PASSWORD)
+        page.get_by_role("button", name="Log in").click()
+        page.get_by_role("button", name="Follow").click()
+        with embedlog.open(path) as log:
+            log.append("orders", b"just now")
+            page.get_by_text("just now").wait_for()
+        assert Axe().run(page).violations_count == 0
+        context.close()
+    finally:
+        served.close()
