@@ -126,7 +126,7 @@ def broker_with_tls() -> None:
     from embedlog.security.certificates import Certificates
 
     where = sys.argv[2]
-    keystore = Certificates(f"{where}/tls", "bench").of_broker(["127.0.0.1"])
+    keystore = Certificates(f"{where}/tls", "bench").of_server(["127.0.0.1"])
     settings = {"listeners": "SSL://127.0.0.1:0", "ssl_keystore_location": keystore}
     with Broker(f"{where}/log", max_message_bytes=64 * MIB, **settings) as serving:
         print(serving.port, flush=True)

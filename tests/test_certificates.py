@@ -31,7 +31,7 @@ def handshake(server: ssl.SSLContext, client: ssl.SSLContext, host: str) -> ssl.
 
 def contexts(made: Certificates, hosts: list[str]) -> tuple[ssl.SSLContext, ssl.SSLContext]:
     server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=made.authority)
-    server.load_cert_chain(made.of_broker(hosts))
+    server.load_cert_chain(made.of_server(hosts))
     return server, ssl.create_default_context(cafile=made.authority)
 
 
@@ -60,13 +60,13 @@ def test_mutual_tls(made: Certificates) -> None:
     peer = handshake(server, client, "localhost").getpeercert()
     assert peer is not None
     assert peer["subject"] == ((("commonName", "alice"),),)
-    client.load_cert_chain(made.of_broker(["localhost"]))
+    client.load_cert_chain(made.of_server(["localhost"]))
     with pytest.raises(ssl.SSLCertVerificationError, match="purpose"):
         handshake(server, client, "localhost")
 
 
 def test_keys_are_private(made: Certificates) -> None:
-    made.of_broker(["localhost"])
+    made.of_server(["localhost"])
     made.of_client("alice")
     path = Path(made.path)
     assert stat.S_IMODE(path.stat().st_mode) == 0o700
@@ -78,34 +78,34 @@ def test_keys_are_private(made: Certificates) -> None:
 
 
 def test_what_is_good_is_kept(made: Certificates, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = Path(made.of_broker(["localhost", "a.example.com"]))
+    path = Path(made.of_server(["localhost", "a.example.com"]))
     first, authority = path.read_bytes(), Path(made.authority).read_bytes()
     again = Certificates(made.path, "flights")
-    again.of_broker(["localhost"])
+    again.of_server(["localhost"])
     assert path.read_bytes() == first
-    again.of_broker(["b.example.com"])
+    again.of_server(["b.example.com"])
     assert path.read_bytes() != first
     assert Path(made.authority).read_bytes() == authority
     handshake(*contexts(again, ["b.example.com"]), "b.example.com")
     monkeypatch.setattr(certificates, "_DAYS", 10)
     path.unlink()
-    short = Path(again.of_broker(["localhost"])).read_bytes()
-    assert Path(again.of_broker(["localhost"])).read_bytes() != short  # it expires soon
+    short = Path(again.of_server(["localhost"])).read_bytes()
+    assert Path(again.of_server(["localhost"])).read_bytes() != short  # it expires soon
     path.write_bytes(b"garbage")
     handshake(*contexts(again, ["localhost"]), "localhost")
 
 
 def test_one_of_another_authority_is_replaced(made: Certificates, tmp_path: Path) -> None:
     other = Certificates(str(tmp_path / "other"), "others")
-    stranger = Path(other.of_broker(["localhost"])).read_bytes()
+    stranger = Path(other.of_server(["localhost"])).read_bytes()
     (Path(made.path) / "broker.pem").write_bytes(stranger)
-    assert Path(made.of_broker(["localhost"])).read_bytes() != stranger
+    assert Path(made.of_server(["localhost"])).read_bytes() != stranger
 
 
 def test_a_lost_key_of_the_authority(made: Certificates) -> None:
     (Path(made.path) / "ca-key.pem").unlink()
     with pytest.raises(StorageError, match="put it back"):
-        made.of_broker(["localhost"])
+        made.of_server(["localhost"])
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "..", "ca", "ca-key", "broker", "a\0"])

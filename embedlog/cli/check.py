@@ -57,7 +57,14 @@ def run(args: argparse.Namespace, ui: UI) -> int:
 
 
 def _repair(args: argparse.Namespace, ui: UI) -> int:
-    report = repair_partition(args.directory, args.topic, args.partition, dry_run=args.dry_run)
+    with ui.progress() as bars:
+        report = repair_partition(
+            args.directory,
+            args.topic,
+            args.partition,
+            dry_run=args.dry_run,
+            progress=lambda done, total: bars.update("repairing", done, total),
+        )
     if args.json:
         ui.json(
             {

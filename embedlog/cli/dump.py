@@ -31,7 +31,7 @@ from ..units import counted, iso
 from .arguments import JSON_NOTE, add_command, add_here_only, add_json
 from .dump_index import dump_aborted, dump_offsets, dump_snapshot, dump_times
 from .text import bytes_as_json, printable, record_as_json
-from .ui import UI
+from .ui import UI, Progress
 
 _NOT_OVER_WIRE: Final = (
     "it shows the bytes of a file, which brokers do not serve: run it on the file's machine; `embedlog cat "
@@ -88,7 +88,8 @@ def run(args: argparse.Namespace, ui: UI) -> int:
             return _dump_07(data, args, ui)
         if found == UNKNOWN and find_batch(data, 0, min(len(data), _STEP), 0) is None:
             raise InvalidArgument(f"{path} is no file of a log: its bytes are of no format that is known")
-        return _dump_batches(data, args, ui)
+        with ui.progress(shown=not ui.out.isatty()) as bars:
+            return _dump_batches(data, args, ui, bars)
 
 
 @contextlib.contextmanager
@@ -115,7 +116,7 @@ def _mapped(path: str) -> Iterator[Any]:
 # -- record batches ------------------------------------------------------------------------------------
 
 
-def _dump_batches(data: Any, args: argparse.Namespace, ui: UI) -> int:
+def _dump_batches(data: Any, args: argparse.Namespace, ui: UI, bars: Progress) -> int:
     if not args.json:
         ui.line(
             _ROW.format("byte", "offsets", "records", "size", "codec", "newest record", "epoch", "").rstrip()
@@ -129,6 +130,7 @@ def _dump_batches(data: Any, args: argparse.Namespace, ui: UI) -> int:
             damages += _dump_batch(data, header, args, ui)
             next_offset = header.next_offset
         batches += len(found.headers)
+        bars.update("reading", found.end, len(data))
         if found.error is None and found.headers:
             pos = found.end
             continue

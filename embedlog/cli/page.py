@@ -1,8 +1,10 @@
-"""`embedlog ui`: serves the page of a log to this machine's browsers, until it is stopped."""
+"""`embedlog ui`: serves the page of a log to browsers, until it is stopped."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import logging
 import secrets
 import signal
 import threading
@@ -14,6 +16,7 @@ from ..errors import EmbedlogError
 from .arguments import add_command, add_json, add_log, is_over_wire
 from .long_running import Stop, Stopped, log_messages, port
 from .opening import reader, writer
+from .page_security import Security, add_security, address, hosts, security
 from .serializers import add_serializers, serializers
 from .ui import UI
 
@@ -22,14 +25,16 @@ Serve a page that shows a log: its topics, records, groups and queues. Of a dire
 without a lock; of brokers it is a client. Only this machine can open it, and only with the token in the
 address that is printed.
 
+With --secure the page of a directory is for other machines, too, by --host: visitors log in as users of the
+log (embedlog users), over HTTPS, and each may see and change what ACLs allow (embedlog acls).
+
 With --writable the page can reset groups and redrive dead letters; each change is confirmed, and logged on
 standard error. A directory then needs its writer's lock, or a writer that shares it."""
 _LOCK: Final = "Takes no lock, unless --writable is given."
 _PORT: Final = 9480
-_HOST: Final = "127.0.0.1"
 _BACKLOG: Final = 100
+_MOST_CONNECTIONS: Final = 500
 _PATIENCE_MS: Final = 5_000  # for brokers that are down: the page says so
-_NAMES: Final = (_HOST, "localhost")
 
 
 def add_parser(subparsers: Any) -> None:
@@ -43,6 +48,7 @@ def add_parser(subparsers: Any) -> None:
         help=f"the port to listen on; 0: a free one ({_PORT})",
     )
     parser.add_argument("--writable", action="store_true", help="let the page change what it shows")
+    add_security(parser)
     add_serializers(parser)
     parser.add_argument(
         "--table",
@@ -61,14 +67,20 @@ def run(args: argparse.Namespace, ui: UI) -> int:
         import uvicorn
 
         from ..ui import application
+        from ..ui.guard import say_who
     except ImportError as error:
         if error.name != "uvicorn":
             raise
         raise EmbedlogError("the page needs uvicorn: pip install 'embedlog[ui]'") from error
     of_topics = serializers(args.serializer)
-    log_messages("text", "info" if args.writable else "warning")
-    with Stop() as stop:
+    with Stop() as stop, contextlib.ExitStack() as ends:
         try:
+            secured = security(args)
+            if secured is not None:
+                ends.enter_context(secured)
+            log_messages("text", "info" if args.writable or secured else "warning")
+            for handler in logging.getLogger("embedlog").handlers:
+                handler.addFilter(say_who)
             patience: dict[str, Any] = (
                 {"default_api_timeout_ms": _PATIENCE_MS} if is_over_wire(args.directory) else {}
             )
@@ -76,36 +88,42 @@ def run(args: argparse.Namespace, ui: UI) -> int:
                 writer(args, ui, ask_owner=True, **patience) if args.writable else reader(args, **patience)
             )
             with opened as log:
-                listening = bind(_HOST, args.port)
+                listening = bind(args.host, args.port)
                 listen(listening, _BACKLOG)  # before the address is printed
                 number = listening.getsockname()[1]
-                token = secrets.token_urlsafe(18)
-                hosts = [f"{name}:{number}" for name in _NAMES]
+                token = None if secured else secrets.token_urlsafe(18)
                 app = application(
                     log,
                     writable=args.writable,
-                    hosts=hosts,
+                    hosts=hosts(args, number),
                     token=token,
+                    users=secured.users if secured else None,
+                    access=secured.access if secured else None,
                     serializers=of_topics,
                     tables=args.table,
                 )
                 config = uvicorn.Config(
-                    app, log_level="warning", timeout_graceful_shutdown=1, server_header=False, ws="none"
+                    app,
+                    log_level="warning",
+                    timeout_graceful_shutdown=1,
+                    server_header=False,
+                    proxy_headers=False,  # whoever connects could say that he is somebody else
+                    limit_concurrency=_MOST_CONNECTIONS,
+                    ws="none",
                 )
+                config.load()
+                if secured is not None:
+                    config.ssl = secured.context()
                 server = uvicorn.Server(config)
                 serving = threading.Thread(
                     target=server.run, kwargs={"sockets": [listening]}, name="embedlog-ui"
                 )
                 serving.start()
-                address = f"http://{_HOST}:{number}/?token={token}"
-                if args.json:
-                    ui.json({"address": address})
-                else:
-                    ui.line(f"the page is at  {address}")
-                    ui.line("                (this machine only; Ctrl-C stops it)")
-                ui.flush()
+                scheme, shown = "https" if secured else "http", f"?token={token}" if token else ""
+                where = f"{scheme}://{address(args, number)}/{shown}"
+                _began(args, ui, where, secured)
                 if args.open:
-                    webbrowser.open(address)
+                    webbrowser.open(where)
                 stop.is_awaited = True
                 number = stop.wait()
                 app.state.site.streams.stop()
@@ -116,3 +134,18 @@ def run(args: argparse.Namespace, ui: UI) -> int:
         except Stopped:
             pass
     return 0
+
+
+def _began(args: argparse.Namespace, ui: UI, where: str, secured: Security | None) -> None:
+    if args.json:
+        of_users = {} if secured is None else {"client_properties": secured.client_file or None}
+        ui.json({"address": where} | of_users)
+    else:
+        ui.line(f"the page is at  {where}")
+        if secured is None:
+            ui.line("                (this machine only; Ctrl-C stops it)")
+        else:
+            ui.line("                (users of the log can log in; Ctrl-C stops it)")
+            if secured.client_file:
+                ui.line(f"administrator   admin, whose password is in {secured.client_file}")
+    ui.flush()

@@ -33,7 +33,7 @@ from .arguments import (
 )
 from .opening import reader, writer
 from .text import FIELDS, KCAT_TOKENS, formatter, kcat_formatter, printable, record_as_json_line
-from .ui import UI
+from .ui import UI, Progress
 
 if TYPE_CHECKING:
     from ..clients.consumer import Consumer
@@ -145,10 +145,14 @@ def run(args: argparse.Namespace, ui: UI) -> int:
         _check(args, log)
         if args.start is None or args.follow:
             _print(args, _tail(args, log, ui), write)
-        elif args.json or args.kcat_format is not None or args.format != _VALUE or ui.out.isatty():
-            _print(args, _cat(args, log, PartitionReader.read), write)
-        else:  # no records are made for values alone
-            _print(args, _cat(args, log, PartitionReader.read_values), _value_writer(ui))
+        elif ui.out.isatty():
+            _print(args, _cat(args, log, PartitionReader.read, Progress()), write)
+        else:
+            with ui.progress(sizes=False) as bars:
+                if args.json or args.kcat_format is not None or args.format != _VALUE:
+                    _print(args, _cat(args, log, PartitionReader.read, bars), write)
+                else:  # no records are made for values alone
+                    _print(args, _cat(args, log, PartitionReader.read_values, bars), _value_writer(ui))
         ui.flush()
     return 0
 
@@ -240,12 +244,20 @@ def _first(count: int, chunks: Iterator[Sequence[T]]) -> Iterator[Sequence[T]]:
         count -= min(count, len(records))
 
 
-def _cat(args: argparse.Namespace, log: Log, read: Callable[[PartitionReader], list[T]]) -> Iterator[list[T]]:
-    for each in partition_readers(
+def _cat(
+    args: argparse.Namespace, log: Log, read: Callable[[PartitionReader], list[T]], bars: Progress
+) -> Iterator[list[T]]:
+    readers = partition_readers(
         log.backend, args.topic, args.partition, args.start, args.to, isolation_level=args.isolation_level
-    ):
+    )
+    total = sum(max(each.end - each.position, 0) for each in readers)
+    before = 0
+    for each in readers:
+        start = each.position
         while records := read(each):
             yield records
+            bars.update("reading", before + each.position - start, total)
+        before += max(each.end - start, 0)
 
 
 def _tail(args: argparse.Namespace, log: Log, ui: UI) -> Iterator[_Records]:

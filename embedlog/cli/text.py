@@ -191,7 +191,9 @@ def formatter(template: str) -> Callable[[Record], bytes]:
 def kcat_formatter(template: str) -> Callable[[Record], bytes]:
     r"""A function that writes a record by a template of kcat's: KCAT_TOKENS, and \n, \t, \r, \0, \\, \x1f.
 
-    Nothing is added between records. Raises InvalidArgument for another token.
+    Nothing is added between records. As with kcat, a number ends where its digits do (\x1f, \31, octal \037)
+    and its lowest byte counts; a backslash before anything else is left out. Raises InvalidArgument for
+    another token.
     """
     parts: list[bytes | Callable[[Record], bytes]] = []
     end = 0
@@ -199,10 +201,8 @@ def kcat_formatter(template: str) -> Callable[[Record], bytes]:
         parts.append(template[end : found.start()].encode(errors="surrogateescape"))
         end = found.end()
         text = found[0]
-        if text in _ESCAPES:
-            parts.append(_ESCAPES[text].encode())
-        elif text.startswith("\\x"):
-            parts.append(bytes([int(text[2:], 16)]))
+        if text.startswith("\\"):
+            parts.append(_kcat_escape(text))
         elif text == "%%":
             parts.append(b"%")
         elif text[1:] in _KCAT_FIELDS:
@@ -213,11 +213,22 @@ def kcat_formatter(template: str) -> Callable[[Record], bytes]:
     return lambda record: b"".join([part if isinstance(part, bytes) else part(record) for part in parts])
 
 
+def _kcat_escape(text: str) -> bytes:
+    if text in _ESCAPES:
+        return _ESCAPES[text].encode()
+    digits = text[1:]
+    if digits[0] == "x" and len(digits) > 1:
+        return bytes([int(digits[1:], 16) & 0xFF])
+    if digits[0].isdigit():
+        return bytes([int(digits, 8 if digits[0] == "0" else 10) & 0xFF])
+    return digits.encode(errors="surrogateescape")
+
+
 def _length(data: bytes | None) -> int:
     return -1 if data is None else len(data)
 
 
-_KCAT: Final = re.compile(r"%.?|\\x[0-9a-fA-F]{2}|\\[tnr0\\]", re.DOTALL)
+_KCAT: Final = re.compile(r"%.?|\\x[0-9a-fA-F]+|\\0[0-7]*|\\[1-9][0-9]*|\\.", re.DOTALL)
 _KCAT_FIELDS: Final[dict[str, Callable[[Record], bytes]]] = {
     "s": lambda record: record.value or b"",
     "v": lambda record: record.value or b"",

@@ -14,7 +14,7 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from ..backends.remote import RemoteBackend
@@ -30,13 +30,15 @@ from .ui import UI, Column, number_columns
 _SORTS: Final = {"n": "name", "r": "records", "b": "bytes", "l": "lag"}  # by key
 _PAUSE: Final = 9  # times as long as a look
 _FEWEST_ROWS: Final = 3
+_HEAD: Final = 2  # lines above the tables
 _AROUND: Final = 3  # lines of a table that are no rows: an empty one, headings, "and 7 more"
 
 _DESCRIPTION: Final = """\
 Topics with the records and bytes that come in, groups with their lags and rates, queues, brokers.
 
 On a terminal it shows them until q or Ctrl-C; n, r, b and l sort by name, records, bytes and lag. Into a
-pipe each sample is a line for each topic, group, queue and broker. Brokers tell neither bytes nor queues."""
+pipe each sample is a line for each topic, group, queue and broker. Brokers do not tell of queues; they tell
+bytes to whoever may describe the cluster."""
 
 Facts = dict[str, Any]
 
@@ -209,7 +211,8 @@ _COLUMNS: Final = {
 _ORDERS: Final = {"records": "records_per_s", "bytes": "bytes_per_s", "lag": "lag"}
 
 
-def _tables(ui: UI, facts: Facts, order: str, most_rows: int | None = None) -> Iterator[str]:
+def _tables(ui: UI, facts: Facts, order: str, rows: Mapping[str, int] | None = None) -> Iterator[str]:
+    """rows: how many of each kind; None for all."""
     first = True
     for kind, columns in _COLUMNS.items():
         things: list[Facts] = facts[kind]
@@ -221,11 +224,23 @@ def _tables(ui: UI, facts: Facts, order: str, most_rows: int | None = None) -> I
         if not first:
             yield ""
         first = False
-        yield from ui.table_lines(columns, [tuple(_said(each).values()) for each in things[:most_rows]])
-        if most_rows is not None and len(things) > most_rows:
-            yield f"and {len(things) - most_rows:,} more"
+        most = len(things) if rows is None else rows[kind]
+        yield from ui.table_lines(columns, [tuple(_said(each).values()) for each in things[:most]])
+        if len(things) > most:
+            yield f"and {len(things) - most:,} more"
     if first:
         yield "no topics yet"
+
+
+def _rows(facts: Facts, lines: int) -> dict[str, int]:
+    """How many rows of each kind fit: what the shorter tables do not need is for the others."""
+    kinds = sorted((kind for kind in _COLUMNS if facts[kind]), key=lambda kind: len(facts[kind]))
+    left = lines - _AROUND * len(kinds)
+    rows = {}
+    for number, kind in enumerate(kinds):
+        rows[kind] = min(len(facts[kind]), max(_FEWEST_ROWS, left // (len(kinds) - number)))
+        left -= rows[kind]
+    return rows
 
 
 def _said(thing: Facts) -> Facts:
@@ -272,9 +287,7 @@ def _picture(args: argparse.Namespace, ui: UI, facts: Facts | None, order: str) 
 
     if facts is None:
         return Text(f"{args.directory}   the first rates come in {args.interval:g} s   q ends")
-    kinds: Sequence[str] = [kind for kind in _COLUMNS if facts[kind]]
-    height = os.get_terminal_size(ui.out.fileno()).lines
-    rows = max(_FEWEST_ROWS, height // max(len(kinds), 1) - _AROUND - 1)
+    rows = _rows(facts, os.get_terminal_size(ui.out.fileno()).lines - _HEAD)
     topics = counted(len(facts["topics"]), "topic")
     lag = sum(group["lag"] for group in facts["groups"])
     head = f"{args.directory} · {time.strftime('%H:%M:%S')} · {topics} · {lag:,} behind"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from ..codec import encode_batch
@@ -25,7 +26,19 @@ def access_control(broker: BrokerContext) -> AccessControl | None:
     Raises InvalidSetting; CorruptCheckpoint, StorageError, CorruptZnode, ZooKeeperError if the ACLs cannot be
     read.
     """
-    settings = broker.settings
+    topic = broker.settings.authorizer_audit_topic
+    if topic:
+        check_topic_name(topic)
+        if topic in INTERNAL_TOPICS:
+            raise InvalidSetting(f"authorizer_audit_topic: {topic} is an internal topic, name another one")
+    authorizer = authorizer_of(broker.settings, lambda: _store(broker))
+    if authorizer is None:
+        return None
+    return AccessControl(authorizer, AccessLog(_AuditTopic(broker, topic).append if topic else None))
+
+
+def authorizer_of(settings: BrokerSettings, store: Callable[[], AclStore]) -> Authorizer | None:
+    """The authorizer that settings ask for, over a store of bindings. Raises as `access_control`."""
     if not settings.authorizer_class_name:
         _check_unused(settings)
         return None
@@ -33,15 +46,7 @@ def access_control(broker: BrokerContext) -> AccessControl | None:
         super_users = parse_super_users(settings.super_users)
     except InvalidArgument as error:
         raise InvalidSetting(f"super_users: {error}; several are separated by ;") from None
-    topic = settings.authorizer_audit_topic
-    if topic:
-        check_topic_name(topic)
-        if topic in INTERNAL_TOPICS:
-            raise InvalidSetting(f"authorizer_audit_topic: {topic} is an internal topic, name another one")
-    authorizer = Authorizer(
-        _store(broker), super_users, allow_if_none=settings.allow_everyone_if_no_acl_found
-    )
-    return AccessControl(authorizer, AccessLog(_AuditTopic(broker, topic).append if topic else None))
+    return Authorizer(store(), super_users, allow_if_none=settings.allow_everyone_if_no_acl_found)
 
 
 def _check_unused(settings: BrokerSettings) -> None:

@@ -21,7 +21,7 @@ from ..errors import InvalidArgument, StorageError
 from ..files.filesystem import FileSystem
 from ..files.names import CLUSTER_FILE, FORMAT_FILE
 from ..open import open_directory
-from ..security.certificates import Certificates
+from ..security.certificates import BROKER, Certificates
 from ..security.scram import DIGESTS, credential_of
 from ..security.users import DocumentUsers
 from .listeners import named
@@ -49,13 +49,14 @@ class Secured:
 
     Args:
         directory: the log's, created if it does not exist.
-        hosts: names and addresses that clients know the broker by, besides those of this machine.
+        hosts: names and addresses that clients know the server by, besides those of this machine.
+        server: BROKER or PAGE (security/certificates.py), which has a certificate of its own.
 
     Raises InvalidArgument for a cluster's directory and without the extra `security`; StorageError; as
     `embedlog.open`.
     """
 
-    def __init__(self, directory: str, hosts: Iterable[str]) -> None:
+    def __init__(self, directory: str, hosts: Iterable[str], server: str = BROKER) -> None:
         directory = os.path.abspath(directory)
         if os.path.exists(os.path.join(directory, CLUSTER_FILE)):
             raise InvalidArgument(
@@ -67,7 +68,8 @@ class Secured:
         self.path = f"{directory}-security"
         self.client_file = os.path.join(self.path, CLIENT_FILE)
         self._certificates = Certificates(self.path, os.path.basename(directory))
-        self._key = self._certificates.of_broker({*hosts, *_OWN_NAMES, *_names_of_machine()} - _EVERY_ADDRESS)
+        known_by = {*hosts, *_OWN_NAMES, *_names_of_machine()} - _EVERY_ADDRESS
+        self.key = self._certificates.of_server(known_by, server)
         users = DocumentUsers(directory)
         # A log that was made anew beside its old DIR-security lacks the user.
         self.is_new = not os.path.exists(self.client_file) or not users.credentials(ADMINISTRATOR)
@@ -80,7 +82,7 @@ class Secured:
         """Of the broker, which listens on host and port."""
         found: dict[str, Any] = {
             "listeners": f"SASL_SSL://{_bracketed(host)}:{port}",
-            "ssl_keystore_location": self._key,
+            "ssl_keystore_location": self.key,
             "authorizer_class_name": "AclAuthorizer",
             "super_users": f"User:{ADMINISTRATOR}",
         }

@@ -3,6 +3,7 @@
     ca.pem             the authority's certificate: clients trust it
     ca-key.pem         its key; needed only to issue more certificates
     broker.pem         the broker's key, its certificate, and the authority's
+    page.pem           the same of the page (`embedlog ui --secure`)
     NAME.pem           a client's, for mutual TLS, where one was asked for
 
 Keys are ECDSA over P-256, which all of Kafka's clients support; files with a key have mode 0600. What is
@@ -35,7 +36,8 @@ _CLOCKS_DIFFER: Final = datetime.timedelta(hours=1)
 
 _AUTHORITY: Final = "ca.pem"
 _AUTHORITY_KEY: Final = "ca-key.pem"
-_BROKER: Final = "broker.pem"
+BROKER: Final = "broker"
+PAGE: Final = "page"
 
 
 class Certificates:
@@ -68,20 +70,24 @@ class Certificates:
         """The path of the authority's certificate."""
         return os.path.join(self.path, _AUTHORITY)
 
-    def of_broker(self, hosts: Iterable[str]) -> str:
-        """The path of the broker's key and certificates.
+    def of_server(self, hosts: Iterable[str], server: str = BROKER) -> str:
+        """The path of a server's key and certificates.
 
-        hosts: names and addresses that clients may know it by. Raises StorageError, InvalidArgument.
+        Args:
+            hosts: names and addresses that clients may know it by.
+            server: BROKER or PAGE.
+
+        Raises StorageError, InvalidArgument.
         """
         names = sorted(set(hosts))
-        path = os.path.join(self.path, _BROKER)
+        path = os.path.join(self.path, f"{server}.pem")
         if not self._is_good(path, names):
-            self._issue(path, names[0] if names else "broker", names)
+            self._issue(path, names[0] if names else server, names)
         return path
 
     def of_client(self, name: str) -> str:
         """The path of a client's key and certificates, for mutual TLS; its principal is User:CN=<name>."""
-        if not name or set(name) & set("/\0") or name in (".", "..", "ca", "ca-key", "broker"):
+        if not name or set(name) & set("/\0") or name in (".", "..", "ca", "ca-key", BROKER, PAGE):
             raise InvalidArgument(f"a certificate cannot be called {name!r}: choose another name")
         path = os.path.join(self.path, f"{name}.pem")
         if not self._is_good(path, []):

@@ -60,6 +60,8 @@ from .topic import Topic
 _OPEN_FILES: Final = 16
 _CHUNK: Final = 1 << 20
 
+Progress = Callable[[int, int], object]
+
 
 class SetAside(NamedTuple):
     """Bytes removed from a segment: where they were, and the file that keeps them."""
@@ -124,6 +126,7 @@ def repair_partition(
     *,
     dry_run: bool = False,
     fs: FileSystem | None = None,
+    progress: Progress | None = None,
 ) -> RepairReport:
     """Remove the damage of a partition; the log must be closed.
 
@@ -132,6 +135,8 @@ def repair_partition(
         topic, partition: the partition to repair.
         dry_run: only report what would be done (takes the lock even so, so that the report stays true).
         fs: the system calls; for tests.
+        progress: called with (bytes done, bytes in all): they are read once to find the damage, and once more
+            to rebuild the indexes.
 
     Returns what was removed and which offsets are lost; durable on return. A second run does nothing.
 
@@ -151,7 +156,7 @@ def repair_partition(
             raise TopicNotFound(f"no topic {topic!r} in {catalog.path} (topics: {known})")
         check_partition(topic, partition, topics[topic].partitions)
         catalog.writer_lock.note(time.time_ns() // 1_000_000)
-        return _Repair(fs, catalog, topics, TopicPartition(topic, partition), dry_run).run()
+        return _Repair(fs, catalog, topics, TopicPartition(topic, partition), dry_run, progress).run()
     except OSError as error:
         raise StorageError(
             f"{topic} {partition} cannot be repaired: {error}; fix that, then run it again", path=catalog.path
@@ -164,13 +169,20 @@ class _Repair:
     """Repairs one partition under the writer's lock. Used by one thread, once."""
 
     def __init__(
-        self, fs: FileSystem, catalog: Catalog, topics: dict[str, Topic], name: TopicPartition, dry_run: bool
+        self,
+        fs: FileSystem,
+        catalog: Catalog,
+        topics: dict[str, Topic],
+        name: TopicPartition,
+        dry_run: bool,
+        progress: Progress | None,
     ) -> None:
         self._fs = fs
         self._catalog = catalog
         self._topics = topics
         self._name = name
         self._dry_run = dry_run
+        self._progress = progress or _ignore
         self._directory = os.path.join(catalog.path, catalog.layout.partition_directory(*name))
         self._files = Files(fs, Descriptors(fs, _OPEN_FILES), IndexCache(), catalog.layout)
         self._settings = TopicSettings().with_changes(topics[name.topic].settings)
@@ -228,8 +240,11 @@ class _Repair:
                 self._rewrite(plan)
             self._rebuild_history(plans, end, history_lost)
         if not self._dry_run:
+            total = done = sum(segment.size for segment in segments)
             for segment in segments:
                 segment.rebuild_indexes()
+                done += segment.size
+                self._progress(done, 2 * total)
         return RepairReport(
             *self._name,
             self._dry_run,
@@ -253,6 +268,7 @@ class _Repair:
             self._lose(start, end)
             return [], end
         plans = []
+        done, total = 0, sum(segment.size for segment in segments) * (1 if self._dry_run else 2)
         expected = end = segments[0].base_offset
         self._lose(start, expected)
         for number, segment in enumerate(segments):
@@ -264,8 +280,15 @@ class _Repair:
                     if each.next_offset is not None and expected <= each.base_offset < segment.base_offset:
                         self._lose(each.base_offset, each.next_offset)
             expected = end = max(expected, segment.base_offset)
+
+            def read(
+                buffer: bytearray | memoryview, pos: int, segment: Segment = segment, before: int = done
+            ) -> int:
+                self._progress(before + pos, total)
+                return segment.pread_into(buffer, pos)
+
             walk = SegmentScan(
-                segment.pread_into,
+                read,
                 segment.size,
                 expected=expected,
                 epoch_span=self._history.epoch_span,
@@ -294,6 +317,7 @@ class _Repair:
                 plan.damage.append(Damage(walk.superseded_at, segment.size, end, end - 1, reason))
             plans.append(plan)
             expected = walk.expected
+            done += segment.size
         return plans, end
 
     def _missing(self, segments: list[Segment], start: int) -> list[Missing]:
@@ -442,3 +466,7 @@ class _Repair:
         for label in plan.labels:
             last = label.base_offset + label.header.last_offset_delta
             self._relabelled.append(Relabelled(path, label.pos, label.base_offset, last, label.reason))
+
+
+def _ignore(done: int, total: int) -> None:
+    pass

@@ -2,26 +2,33 @@
 
 Site     the log, its directory, the sampler: what every page looks at
 pages/   a module for each page: `routes()`
+
+Where visitors log in, each user has an application of his own, of the same pages, which looks at the log as
+he may see it (seen.py). What guests see is another one: the form.
 """
 
 from __future__ import annotations
 
 import contextlib
+import copy
 import os
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, Self, cast
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Mount
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import BaseRoute, Mount
 from starlette.staticfiles import StaticFiles
 
 from ..errors import EmbedlogError
+from ..security.acls import Operation
+from ..security.principal import Principal
 from ..store.read_only_store import ReadOnlyStore
 from .guard import Guard, Refused
+from .login import Login
 from .pages import activity, groups, overview, queues, record, records, topic, transactions
 from .rendering import page
 from .sampler import Sampler
@@ -29,7 +36,9 @@ from .streaming import Streams
 
 if TYPE_CHECKING:
     from ..clients.serializers import Serializer
+    from ..cluster.access import Access, AccessControl
     from ..log import Log
+    from ..security.users import UserStore
 
 _STATIC = os.path.join(os.path.dirname(__file__), "static")
 
@@ -51,6 +60,16 @@ class Site:
         self.store = ReadOnlyStore(log.path) if os.path.isdir(log.path) else None
         self.sampler = Sampler(log, self.store)
 
+    def seen_with(self, access: Access) -> Self:
+        """What somebody may see of it. It is not closed: this one is."""
+        from .seen import SeenSampler, log_for
+
+        seen = copy.copy(self)
+        if not access.sees(Operation.DESCRIBE):
+            seen.tables = ()
+        seen.log, seen.sampler = log_for(self.log, access), cast(Sampler, SeenSampler(self.sampler, access))
+        return seen
+
     def close(self) -> None:
         self.sampler.stop()
         if self.store is not None:
@@ -63,6 +82,8 @@ def application(
     writable: bool = False,
     hosts: Collection[str] = (),
     token: str | None = None,
+    users: UserStore | None = None,
+    access: AccessControl | None = None,
     serializers: Mapping[str, Serializer[Any]] | None = None,
     tables: Sequence[str] = (),
 ) -> Starlette:
@@ -75,6 +96,9 @@ def application(
             application around it checks them.
         token: what a visitor shows once, as `?token=...`; None if the application around it knows its
             visitors.
+        users: who may log in, with their passwords; None if nobody has to. Needs TLS: browsers keep the
+            cookie to themselves otherwise.
+        access: what each user may see and do; None: all may do everything.
         serializers: what values of a topic, by its name, are shown with: objects with a method `loads`.
         tables: directories of tables that are loaded from this log (`embedlog load`), to be shown.
 
@@ -87,28 +111,41 @@ def application(
         yield
         site.close()
 
-    app = Starlette(
-        routes=[
-            *overview.routes(),
-            *topic.routes(),
-            *groups.routes(),
-            *queues.routes(),
-            *transactions.routes(),
-            *activity.routes(),
-            *record.routes(),
-            *records.routes(),
-            Mount("/static", StaticFiles(directory=_STATIC), name="static"),
-        ],
-        middleware=[Middleware(Guard, hosts=hosts, token=token)],
-        exception_handlers={
-            EmbedlogError: _failed,
-            Refused: _failed,
-            HTTPException: _not_found,
-        },
-        lifespan=lifespan,
-    )
+    routes, handlers, door = _routes(), _HANDLERS, None
+    if users is not None:
+
+        def pages_of(user: str, host: str) -> Starlette:
+            who = None if access is None else access.of(Principal("User", user), host, "ui")
+            return _pages(site if who is None else site.seen_with(who), _routes(), _HANDLERS)
+
+        door = Login(users, pages_of)
+        routes, handlers = [*door.routes(), _static()], _HANDLERS_FOR_GUESTS
+    guard = Middleware(Guard, hosts=hosts, token=token, door=door)
+    return _pages(site, routes, handlers, middleware=[guard], lifespan=lifespan)
+
+
+def _pages(site: Site, routes: list[BaseRoute], handlers: Mapping[Any, Any], **options: Any) -> Starlette:
+    app = Starlette(routes=routes, exception_handlers=handlers, **options)
     app.state.site = site
     return app
+
+
+def _routes() -> list[BaseRoute]:
+    return [
+        *overview.routes(),
+        *topic.routes(),
+        *groups.routes(),
+        *queues.routes(),
+        *transactions.routes(),
+        *activity.routes(),
+        *record.routes(),
+        *records.routes(),
+        _static(),
+    ]
+
+
+def _static() -> BaseRoute:
+    return Mount("/static", StaticFiles(directory=_STATIC), name="static")
 
 
 async def _failed(request: Request, error: Exception) -> Response:
@@ -118,3 +155,11 @@ async def _failed(request: Request, error: Exception) -> Response:
 async def _not_found(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     return page(request, "problem.html", status=error.status_code, title=error.detail, problem="")
+
+
+async def _failed_for_a_guest(request: Request, error: Exception) -> Response:
+    return PlainTextResponse(f"{error}\n", 409)
+
+
+_HANDLERS: Final[Mapping[Any, Any]] = {EmbedlogError: _failed, Refused: _failed, HTTPException: _not_found}
+_HANDLERS_FOR_GUESTS: Final[Mapping[Any, Any]] = {Refused: _failed_for_a_guest}

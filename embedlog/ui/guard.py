@@ -4,6 +4,7 @@
                  machine (DNS rebinding) gets nothing
     Origin       of a request that changes something: the page's own
     token        in the printed address, once; then a cookie that no script reads and no other site sends
+    login        where other machines come in: a user of the log, with a session (login.py)
     CSRF token   in every form: made of the visitor's cookie and a secret of this process
 
 Source: OWASP, "Cross-Site Request Forgery Prevention" (signed double submit); the Fetch standard, "Origin".
@@ -11,13 +12,14 @@ Source: OWASP, "Cross-Site Request Forgery Prevention" (signed double submit); t
 
 from __future__ import annotations
 
+import contextvars
 import hashlib
 import hmac
 import logging
 import secrets
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from http.cookies import CookieError, SimpleCookie
-from typing import Final
+from typing import Final, NamedTuple, Protocol
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -26,8 +28,14 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-logger = logging.getLogger(__name__)
+from .values import visible
 
+SESSION: Final = "__Host-embedlog"
+"""The cookie of a user who has logged in. The prefix has browsers take it from this page alone."""
+GUEST: Final = "__Host-embedlog-guest"
+"""The cookie of one who is about to: another, since a link of another site shows the page neither."""
+
+_visitor: contextvars.ContextVar[str] = contextvars.ContextVar("embedlog_visitor", default="")
 _SAFE_METHODS: Final = frozenset({"GET", "HEAD"})
 _MAX_FORM_BYTES: Final = 64 << 10
 _VISITOR: Final = "embedlog_visitor"
@@ -45,6 +53,22 @@ _HEADERS: Final = {
 }
 
 
+class Visit(NamedTuple):
+    """A user who has logged in: the pages as he may see them (None: what guests see), and whether the session
+    has ended since."""
+
+    pages: ASGIApp | None
+    user: str
+    has_ended: Callable[[], bool]
+
+
+class Door(Protocol):
+    """Where visitors log in: login.py."""
+
+    def enter(self, request: Request, session: str) -> Visit | Response | None:
+        """The visit of a session's cookie; the response that says to log in; None for what guests see."""
+
+
 class Guard:
     """Rejects requests that are not allowed, and adds the security headers to every response.
 
@@ -52,13 +76,17 @@ class Guard:
         hosts: the values of Host that are accepted, with their ports; empty for any (the application that
             mounts the page has checked it).
         token: what a visitor shows once, as `?token=`; None if the application that mounts the page knows its
-            visitors.
+            visitors, or if there is a door.
+        door: lets in users. The pages are each user's then, and `app` is what guests see.
     """
 
-    def __init__(self, app: ASGIApp, *, hosts: Collection[str], token: str | None) -> None:
+    def __init__(
+        self, app: ASGIApp, *, hosts: Collection[str], token: str | None, door: Door | None = None
+    ) -> None:
         self._app = app
         self._hosts = frozenset(host.lower() for host in hosts)
         self._token = token
+        self._door = door
         self._secret = secrets.token_bytes(32)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -74,28 +102,60 @@ class Guard:
                 headers.setdefault("Cache-Control", "no-store")
             await send(message)
 
-        answer: ASGIApp = self._check(Request(scope)) or self._app
-        await answer(scope, receive, send_with_headers)
+        request = Request(scope)
+        answer: ASGIApp | Visit | None = self._check_source(request)
+        if answer is None:
+            answer = self._check_token(request) if self._door is None else self._knock(request, self._door)
+        if not isinstance(answer, Visit):
+            await (answer or self._app)(scope, receive, send_with_headers)
+            return
 
-    def _check(self, request: Request) -> Response | None:
-        """The response to a request that goes no further. Gives others `request.state.csrf`."""
+        async def receive_during_the_session() -> Message:
+            return {"type": "http.disconnect"} if answer.has_ended() else await receive()
+
+        token = _visitor.set(answer.user)
+        try:
+            await (answer.pages or self._app)(scope, receive_during_the_session, send_with_headers)
+        finally:
+            _visitor.reset(token)
+
+    def _check_source(self, request: Request) -> Response | None:
+        """The response to a request that another site has sent, or has led here."""
         host = request.headers.get("host", "").lower()
         if self._hosts and host not in self._hosts:
             return _refusal(f"this page is served as {' or '.join(sorted(self._hosts))}", 421)
         if request.method not in _SAFE_METHODS and not _is_own(request.headers, host):
             return _refusal("a request of another site", 403)
+        return None
+
+    def _check_token(self, request: Request) -> Response | None:
+        """The response to a request that goes no further. Gives others `request.state.csrf`."""
         shown = request.query_params.get("token")
         if self._token is not None and shown is not None:
             if hmac.compare_digest(shown.encode(), self._token.encode()):
                 return self._let_in(request)
             return _refusal("that token is not this page's: use the address that `embedlog ui` printed", 403)
-        visitor = _visitor_of(request.headers)
+        visitor = visitor_of(request.headers, _VISITOR)
         if self._token is not None and not self._is_known(visitor):
             return _refusal("open the address that `embedlog ui` printed: it has a token in it", 401)
-        if not visitor:
-            visitor = "of the application that mounts the page"
-        request.scope.setdefault("state", {})["csrf"] = self._sign("csrf", visitor)
+        self._set_state(request, visitor or "of the application that mounts the page")
         return None
+
+    def _knock(self, request: Request, door: Door) -> Visit | Response | None:
+        """The visit of a user, or what a guest gets. A guest without a cookie gets one with the form."""
+        session = visitor_of(request.headers, SESSION)
+        entered = door.enter(request, session)
+        if isinstance(entered, Visit):
+            self._set_state(request, session, user=entered.user)
+        elif entered is None:
+            known = visitor_of(request.headers, GUEST)
+            guest = "" if known else secrets.token_urlsafe(32)
+            self._set_state(request, known or guest, guest=guest)
+        return entered
+
+    def _set_state(self, request: Request, visitor: str, *, user: str = "", guest: str = "") -> None:
+        state = request.scope.setdefault("state", {})
+        state |= {"csrf": self._sign("csrf", visitor), "user": user, "guest": guest}
 
     def _let_in(self, request: Request) -> Response:
         """Remember the visitor, and take the token out of the address."""
@@ -143,6 +203,13 @@ def check_writable(request: Request) -> None:
         raise HTTPException(403, "This page changes nothing: start it with --writable")
 
 
+def say_who(record: logging.LogRecord) -> bool:
+    """A filter of log lines: puts the user who has asked for something before what was done."""
+    if user := _visitor.get():
+        record.msg, record.args = f"{visible(user)}: {record.getMessage()}", ()
+    return True
+
+
 class Refused(Exception):
     """A form that is refused: why."""
 
@@ -159,9 +226,10 @@ def _is_own(headers: Headers, host: str) -> bool:
     return urlsplit(origin).netloc.lower() == host
 
 
-def _visitor_of(headers: Headers) -> str:
+def visitor_of(headers: Headers, cookie: str) -> str:
+    """The value of a visitor's cookie; empty if there is none."""
     try:
-        found = SimpleCookie(headers.get("cookie", "")).get(_VISITOR)
+        found = SimpleCookie(headers.get("cookie", "")).get(cookie)
     except CookieError:
         return ""
     return found.value[:_MAX_COOKIE_CHARACTERS] if found else ""

@@ -56,7 +56,7 @@ def page(request: Request, template: str, *, status: int = 200, **values: Any) -
     """A page of a template.
 
     The template also knows: `base`, before the path of each link; `csrf`, for each form; `writable`; `path`,
-    the log's; `theme`, if the visitor chose one; `here`, the request's own path.
+    the log's; `theme`, if the visitor chose one; `here`, the request's own path; `user`, who has logged in.
     """
     base = request.scope.get("root_path", "")
     theme = request.cookies.get("embedlog_theme", "")
@@ -67,6 +67,7 @@ def page(request: Request, template: str, *, status: int = 200, **values: Any) -
             here=request.url.path.removeprefix(base),
             site=request.app.state.site,
             theme=theme if theme in _THEMES else "",
+            user=request.state.user,
             **values,
         ),
         status,

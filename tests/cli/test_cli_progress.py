@@ -25,6 +25,8 @@ COMMANDS = [
     ["export", "data", "exported"],
     ["import", "data", "kafka/clicks-0", "--topic", "imported"],
     ["verify", "data"],
+    ["repair", "data", "clicks", "0"],
+    ["dump", "data/clicks_0/00000000000.kafka"],
 ]
 
 
@@ -69,6 +71,16 @@ def test_a_bar_on_a_terminal(given: Path, arguments: list[str]) -> None:
     assert " kB / " in shown
     assert "B/s" in shown
     assert "00:00" in shown  # left
+
+
+@pytest.mark.parametrize("more", [[], ["--format", "{offset}"], ["--from", "-10"]], ids=str)
+def test_reading_has_a_bar_of_records(given: Path, more: list[str]) -> None:
+    shown = on_a_terminal(["cat", "data", "clicks", *more], given)
+    assert BAR in shown
+    total = 10 if more[:1] == ["--from"] else 2_000
+    assert f"{total:,} / {total:,}" in shown
+    code, _, errors = call(["cat", "data", "clicks", *more], given)
+    assert (code, errors) == (0, b"")
 
 
 @pytest.mark.parametrize("arguments", COMMANDS, ids=lambda given: given[0])

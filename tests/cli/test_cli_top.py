@@ -80,10 +80,14 @@ def test_brokers(tmp_path: Path, run: Run) -> None:
     with served(tmp_path, "--port", "0") as told:
         with embedlog.open(f"kafka://{told['listening']}") as remote:
             remote.create_topic("clicks", partitions=2)
+            remote.append_many("clicks", [b"x" * 1_000] * 10)
+            taken = sum(remote.backend.sizes("clicks").values())
         ran = run("top", f"kafka://{told['listening']}", "--once", "--json", "--interval", "0.1")
     (facts,) = ran.objects
     assert facts["brokers"][0]["address"] == told["listening"]
-    assert facts["topics"][0]["bytes"] is None
+    assert facts["topics"][0]["bytes"] == taken > 10_000
+    with embedlog.open(tmp_path / "log", mode="r") as log:
+        assert taken == sum(log.backend.sizes("clicks").values())
 
 
 def test_lines_for_a_pipe(log: Path) -> None:
@@ -119,3 +123,30 @@ def test_the_terminal_is_left_as_it_was(log: Path, end: signal.Signals | bytes) 
             shown += terminal.read(4096)
         assert process.wait() == 0
         assert termios.tcgetattr(kept) == before
+
+
+def test_the_terminal_is_filled(tmp_path: Path) -> None:
+    """The rows that short tables do not need are for the long one."""
+    with embedlog.open(tmp_path / "data") as log:
+        for number in range(40):
+            log.create_topic(f"topic-{number:02}")
+        log.group("billing").reset("topic-00", to=0, partitions=0)
+    ours, its = os.openpty()
+    termios.tcsetwinsize(its, (30, 80))
+    command = [*COMMAND, "top", str(tmp_path / "data"), "--interval", "0.1", "--sort", "name"]
+    with (
+        open(ours, "rb", buffering=0) as terminal,
+        open(its, "rb", buffering=0),
+        subprocess.Popen(command, env={**environment(), "TERM": "xterm"}, stdin=its, stdout=its) as process,
+    ):
+        shown = b""
+        while b"billing" not in shown:
+            shown += terminal.read(4096)
+        process.terminate()
+        while FIRST_SCREEN not in shown:
+            shown += terminal.read(4096)
+        assert process.wait() == 0
+    # 2 lines of the head; 3 around each table; billing; the rest is for topics
+    assert b"topic-20" in shown
+    assert b"topic-21" not in shown
+    assert b"and 19 more" in shown

@@ -35,7 +35,7 @@ def test_console_clients_with_certificates(tools: str, tmp_path: Path, version: 
     )
     with Broker(
         listeners="SSL://127.0.0.1:0",
-        ssl_keystore_location=made.of_broker(["127.0.0.1"]),
+        ssl_keystore_location=made.of_server(["127.0.0.1"]),
         ssl_truststore_location=made.authority,
         ssl_client_auth="required",
         ssl_enabled_protocols=version,

@@ -27,6 +27,7 @@ from .brokers import Brokers
 from .client_config import client_settings
 from .fetching import Fetching
 from .groups import RemoteCoordinator
+from .log_dirs import LogDirs
 from .lookups import Lookups
 from .maintenance import owner_requests
 from .metadata import Metadata
@@ -70,6 +71,7 @@ class RemoteBackend:
         self._brokers = Brokers(path, found, self.settings, on_lost)
         self._metadata = Metadata(self._brokers)
         self.splits = Lookups(self._brokers, self._metadata)
+        self._log_dirs = LogDirs(self._brokers, self._metadata)
         self._fetching = Fetching(self._brokers, self._metadata, self.splits)
         self.coordinator = RemoteCoordinator(self._brokers, self._metadata)
         self.topic_admin = Topics(self._brokers, self._metadata, self.splits)
@@ -176,7 +178,7 @@ class RemoteBackend:
         return self._fetching.wait(positions, timeout_ms, read_committed, interrupt)
 
     def sizes(self, topic: str) -> dict[int, int]:
-        return {}
+        return self._log_dirs.sizes(topic)
 
     def offset_for_time(self, topic: str, partition: int, time_ms: int) -> OffsetAndTimestamp | None:
         return self.splits.offset_for_time(TopicPartition(topic, partition), time_ms)

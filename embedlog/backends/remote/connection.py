@@ -62,6 +62,7 @@ SPOKEN: Final[Mapping[str, tuple[int, int]]] = {
     "DescribeClientQuotas": (0, 1),
     "DescribeConfigs": (1, 4),
     "DescribeGroups": (0, 5),
+    "DescribeLogDirs": (0, 4),
     "DescribeProducers": (0, 0),
     "DescribeShareGroupOffsets": (0, 1),
     "DescribeTransactions": (0, 0),

@@ -70,7 +70,7 @@ def activity(request: Request) -> Response:
     noted: list[NotedMirror] = []
     if site.store is not None:
         try:
-            noted = noted_mirrors(site.store.catalog)
+            noted = _of_topics(noted_mirrors(site.store.catalog), site.log.topics(internal=True))
         except EmbedlogError as error:
             problems.append(str(error))
     sample = site.sampler.latest()
@@ -90,6 +90,16 @@ def activity(request: Request) -> Response:
         tables=[_table(site.log, path) for path in site.tables[:_TOGETHER]],
         most=_TOGETHER,
     )
+
+
+def _of_topics(mirrors: list[NotedMirror], topics: list[str]) -> list[NotedMirror]:
+    """Those that copy into topics that there are, as far as the visitor may see."""
+    seen = set(topics)
+    kept = [
+        each._replace(topics=tuple(topic for topic in each.topics if topic.target_topic in seen))
+        for each in mirrors
+    ]
+    return [each for each, whole in zip(kept, mirrors, strict=True) if each.topics or not whole.topics]
 
 
 def _positions(log: Log, sample: Sample) -> tuple[Mapping[str, list[Position]], int, int]:
