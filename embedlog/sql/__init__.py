@@ -7,6 +7,7 @@
     scanned    how far a query is
     lazy       a topic as a LazyFrame of Polars
     copies     a result as CSV, JSON or Parquet
+    sandbox    queries of strangers, each in a process of its own, which confined.py runs
 
 Needs duckdb and pyarrow (`pip install 'embedlog[sql]'`), imported at the first query.
 """
