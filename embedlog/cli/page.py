@@ -11,7 +11,8 @@ from typing import Any, Final
 
 from ..cluster.server import bind, listen
 from ..errors import EmbedlogError
-from .arguments import add_command, add_json, add_log, is_over_wire
+from ..sql.sandbox import Limits
+from .arguments import add_command, add_json, add_log, is_over_wire, positive
 from .long_running import Stop, Stopped, log_messages, port
 from .opening import reader, writer
 from .serializers import add_serializers, serializers
@@ -29,6 +30,7 @@ _PORT: Final = 9480
 _HOST: Final = "127.0.0.1"
 _BACKLOG: Final = 100
 _PATIENCE_MS: Final = 5_000  # for brokers that are down: the page says so
+_MEGABYTE: Final = 1_000_000
 _NAMES: Final = (_HOST, "localhost")
 
 
@@ -50,6 +52,20 @@ def add_parser(subparsers: Any) -> None:
         default=[],
         metavar="TABLE",
         help="a table that `embedlog load` loads from this log, to show how far it is; repeatable",
+    )
+    parser.add_argument(
+        "--query-timeout",
+        type=positive,
+        default=Limits().timeout_s,
+        metavar="SECONDS",
+        help=f"end a query in SQL that takes longer ({Limits().timeout_s})",
+    )
+    parser.add_argument(
+        "--query-memory",
+        type=positive,
+        default=Limits().memory_bytes // _MEGABYTE,
+        metavar="MB",
+        help=f"what a query in SQL may use, in megabytes ({Limits().memory_bytes // _MEGABYTE:,})",
     )
     parser.add_argument("--open", action="store_true", help="open the page in the browser")
     add_json(parser, "print a JSON object with the address")
@@ -81,6 +97,7 @@ def run(args: argparse.Namespace, ui: UI) -> int:
                 number = listening.getsockname()[1]
                 token = secrets.token_urlsafe(18)
                 hosts = [f"{name}:{number}" for name in _NAMES]
+                limits = Limits(args.query_timeout, args.query_memory * _MEGABYTE)
                 app = application(
                     log,
                     writable=args.writable,
@@ -88,6 +105,7 @@ def run(args: argparse.Namespace, ui: UI) -> int:
                     token=token,
                     serializers=of_topics,
                     tables=args.table,
+                    query_limits=limits,
                 )
                 config = uvicorn.Config(
                     app, log_level="warning", timeout_graceful_shutdown=1, server_header=False, ws="none"
@@ -108,7 +126,7 @@ def run(args: argparse.Namespace, ui: UI) -> int:
                     webbrowser.open(address)
                 stop.is_awaited = True
                 number = stop.wait()
-                app.state.site.streams.stop()
+                app.state.site.stop()
                 server.should_exit = True
                 serving.join()
                 if number == signal.SIGINT and ui.out.isatty():

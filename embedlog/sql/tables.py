@@ -64,7 +64,7 @@ def connect(
     for topic in of_topics:
         backend.describe_topic(topic)
     connection = empty(settings)
-    for topic in _named_in(query, backend.topics() if topics is None else topics):
+    for topic in named_in(query, backend.topics() if topics is None else topics):
         found = of_topics.get(topic)
         if found is None:
             found = fields.inferred(backend, topic, isolation_level)
@@ -153,8 +153,11 @@ def check_schemas(schemas: object) -> None:
             )
 
 
-def _named_in(query: str, topics: Collection[str]) -> list[str]:
-    """The topics whose names occur in a query, in any case; its own spelling decides between two."""
+def named_in(query: str, topics: Collection[str]) -> list[str]:
+    """The topics whose names occur in a query, in any case; its own spelling decides between two.
+
+    Raises InvalidArgument.
+    """
     lowered = query.lower()
     found: dict[str, str] = {}
     for topic in topics:
