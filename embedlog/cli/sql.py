@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, Final
 
 from ..backends.port import Backend
 from ..errors import EmbedlogError, InvalidArgument
-from ..sql import FORMATS, Scanned, connect, copy
+from ..sql import FORMATS, Scanned, connect, copy, is_number
 from .arguments import READS, REFUSED, add_command, add_log, positive
 from .opening import reader
 from .ui import UI, Column, Progress
@@ -26,7 +26,6 @@ INTERRUPTED: Final = 130
 _PATIENCE_S: Final = 2.0
 _LOOK_S: Final = 0.1
 _SHOWN_ROWS: Final = 1_000
-_NUMBERS: Final = ("int", "integer", "double", "float", "decimal")
 _DESCRIPTION: Final = """\
 Ask a question in SQL, by DuckDB. Each topic is a table: key, value, headers, offset, partition, timestamp,
 and the fields of JSON values. A name with other characters than letters, digits and _ needs quotes, and so
@@ -223,7 +222,7 @@ def _standard_output(ui: UI) -> Iterator[str]:
 
 def _table(relation: Any, rows: Sequence[Sequence[object]], ui: UI) -> None:
     columns = [
-        Column(name, right=kind.id.endswith(_NUMBERS), cuts=True)
+        Column(name, right=is_number(kind), cuts=True)
         for name, kind in zip(relation.columns, relation.types, strict=True)
     ]
     ui.table(columns, [[_cell(value) for value in row] for row in rows[:_SHOWN_ROWS]])

@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ..errors import EmbedlogError, InvalidArgument
 from ..units import size
-from .copies import copy
+from .copies import copy, is_number
 from .sandbox import Limits, Request
 from .scanned import Scanned
 
@@ -51,17 +51,6 @@ _FETCHED_CELLS: Final = 2_000
 _PLAN: Final = 100_000  # characters of EXPLAIN's answer
 _LONGEST_PROBLEM: Final = 4_000
 _ASKS: Final = ("SELECT", "EXPLAIN", "MULTI")  # MULTI is PIVOT without its values
-_NUMBERS: Final = (
-    "TINYINT",
-    "SMALLINT",
-    "INTEGER",
-    "BIGINT",
-    "HUGEINT",
-    "DOUBLE",
-    "FLOAT",
-    "DECIMAL",
-    "BIGNUM",
-)
 
 
 def main() -> int:
@@ -153,12 +142,9 @@ def _checked(connection: duckdb.DuckDBPyConnection, query: str) -> str:
 
 
 def _write_rows(relation: duckdb.DuckDBPyRelation, limits: Limits, characters: int) -> None:
-    kinds = [str(each) for each in relation.types]
-    columns = [
-        [name, kind, _role(kind)]
-        for name, kind in zip(relation.columns[: limits.columns], kinds, strict=False)
-    ]
-    _write({"columns": columns, "left_out": len(kinds) - len(columns)})
+    kinds = relation.types[: limits.columns]
+    columns = [[name, str(kind), _role(kind)] for name, kind in zip(relation.columns, kinds, strict=False)]
+    _write({"columns": columns, "left_out": len(relation.columns) - len(columns)})
     cells = [_cell(number, role, characters) for number, (_, _, role) in enumerate(columns, 1)]
     result = relation.limit(limits.rows + 1).project(", ".join(cells))
     at_once = max(_FETCHED_CELLS // len(columns), 1)
@@ -175,10 +161,10 @@ def _write_rows(relation: duckdb.DuckDBPyRelation, limits: Limits, characters: i
     _write({"end": {"rows": count, "more": False}})
 
 
-def _role(kind: str) -> str:
-    if kind == "BLOB":
-        return "bytes"
-    return "number" if kind.removeprefix("U").partition("(")[0] in _NUMBERS else ""
+def _role(kind: Any) -> str:
+    if is_number(kind):
+        return "number"
+    return "bytes" if kind.id == "blob" else ""
 
 
 def _cell(number: int, role: str, characters: int) -> str:

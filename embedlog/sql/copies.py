@@ -1,8 +1,8 @@
-"""Results in the formats that DuckDB writes."""
+"""Results: in the formats that DuckDB writes, and which of their columns are numbers."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     import duckdb
@@ -14,6 +14,12 @@ FORMATS: Final = {
     "parquet": "FORMAT parquet",
 }
 _RESULT: Final = '"embedlog: result"'
+_NUMBERS: Final = ("int", "integer", "double", "float", "decimal")
+
+
+def is_number(kind: Any) -> bool:
+    """Whether a type of DuckDB's, as a relation has it, is one of numbers."""
+    return bool(kind.id.endswith(_NUMBERS))
 
 
 def copy(
