@@ -173,6 +173,16 @@ def open_directory(
     return Log(WriterBackend(store, shared=shared, in_cluster=in_cluster))
 
 
+def client_settings_of(log: Log) -> dict[str, Any]:
+    """The settings with which an address was opened, to open it again; none of a directory."""
+    from .backends.remote.settings import SCHEME, RemoteSettings
+
+    settings = getattr(log.backend, "settings", None)
+    if not isinstance(settings, RemoteSettings) or not log.path.startswith(SCHEME):
+        return {}
+    return settings.changed()
+
+
 def _open_shared(
     path: str,
     layout: str | None,

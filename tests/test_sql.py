@@ -291,6 +291,15 @@ def test_command_appends_to_a_file(log: embedlog.Log, tmp_path: Path) -> None:
     assert (tmp_path / "out").read_text() == "before\nseven\n7\n"
 
 
+def test_command_writes_a_plan_and_a_pivot(log: embedlog.Log, tmp_path: Path) -> None:
+    """They are results that DuckDB holds, and no view can have."""
+    log.create_topic("t")
+    log.append_many("t", [b'{"a": 1}', b'{"a": 2}'])
+    for query, shown in (("EXPLAIN SELECT 1", "Projection"), ("PIVOT (SELECT a FROM t) ON a", "1,2")):
+        assert main(["sql", log.path, query, "--format", "csv", "--output", str(tmp_path / "file")]) == 0
+        assert shown in (tmp_path / "file").read_text()
+
+
 @pytest.mark.parametrize("form", ["arrow", "parquet"])
 def test_command_writes_files(log: embedlog.Log, tmp_path: Path, form: str) -> None:
     log.create_topic("t")

@@ -13,7 +13,8 @@ from typing import Any, Final
 
 from ..cluster.server import bind, listen
 from ..errors import EmbedlogError
-from .arguments import add_command, add_json, add_log, is_over_wire
+from ..sql.sandbox import Limits
+from .arguments import add_command, add_json, add_log, is_over_wire, positive
 from .long_running import Stop, Stopped, log_messages, port
 from .opening import reader, writer
 from .page_security import Security, add_security, address, hosts, security
@@ -35,6 +36,7 @@ _PORT: Final = 9480
 _BACKLOG: Final = 100
 _MOST_CONNECTIONS: Final = 500
 _PATIENCE_MS: Final = 5_000  # for brokers that are down: the page says so
+_MEGABYTE: Final = 1_000_000
 
 
 def add_parser(subparsers: Any) -> None:
@@ -56,6 +58,20 @@ def add_parser(subparsers: Any) -> None:
         default=[],
         metavar="TABLE",
         help="a table that `embedlog load` loads from this log, to show how far it is; repeatable",
+    )
+    parser.add_argument(
+        "--query-timeout",
+        type=positive,
+        default=Limits().timeout_s,
+        metavar="SECONDS",
+        help=f"end a query in SQL that takes longer ({Limits().timeout_s})",
+    )
+    parser.add_argument(
+        "--query-memory",
+        type=positive,
+        default=Limits().memory_bytes // _MEGABYTE,
+        metavar="MB",
+        help=f"what a query in SQL may use, in megabytes ({Limits().memory_bytes // _MEGABYTE:,})",
     )
     parser.add_argument("--open", action="store_true", help="open the page in the browser")
     add_json(parser, "print a JSON object with the address")
@@ -92,6 +108,7 @@ def run(args: argparse.Namespace, ui: UI) -> int:
                 listen(listening, _BACKLOG)  # before the address is printed
                 number = listening.getsockname()[1]
                 token = None if secured else secrets.token_urlsafe(18)
+                limits = Limits(args.query_timeout, args.query_memory * _MEGABYTE)
                 app = application(
                     log,
                     writable=args.writable,
@@ -101,6 +118,7 @@ def run(args: argparse.Namespace, ui: UI) -> int:
                     access=secured.access if secured else None,
                     serializers=of_topics,
                     tables=args.table,
+                    query_limits=limits,
                 )
                 config = uvicorn.Config(
                     app,
@@ -126,7 +144,7 @@ def run(args: argparse.Namespace, ui: UI) -> int:
                     webbrowser.open(where)
                 stop.is_awaited = True
                 number = stop.wait()
-                app.state.site.streams.stop()
+                app.state.site.stop()
                 server.should_exit = True
                 serving.join()
                 if number == signal.SIGINT and ui.out.isatty():

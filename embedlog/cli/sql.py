@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, Final
 
 from ..backends.port import Backend
 from ..errors import EmbedlogError, InvalidArgument
-from ..sql import Scanned, connect
+from ..sql import FORMATS, Scanned, connect, copy, is_number
 from .arguments import READS, REFUSED, add_command, add_log, positive
 from .opening import reader
 from .ui import UI, Column, Progress
@@ -26,14 +26,6 @@ INTERRUPTED: Final = 130
 _PATIENCE_S: Final = 2.0
 _LOOK_S: Final = 0.1
 _SHOWN_ROWS: Final = 1_000
-_RESULT: Final = '"embedlog: result"'
-_COPIED: Final = {
-    "csv": "FORMAT csv, HEADER",
-    "json": "FORMAT json, ARRAY true",
-    "jsonl": "FORMAT json",
-    "parquet": "FORMAT parquet",
-}
-_NUMBERS: Final = ("int", "integer", "double", "float", "decimal")
 _DESCRIPTION: Final = """\
 Ask a question in SQL, by DuckDB. Each topic is a table: key, value, headers, offset, partition, timestamp,
 and the fields of JSON values. A name with other characters than letters, digits and _ needs quotes, and so
@@ -54,7 +46,7 @@ def add_parser(subparsers: Any) -> None:
     parser.last = "query"
     parser.add_argument(
         "--format",
-        choices=("table", *_COPIED, "arrow"),
+        choices=("table", *FORMATS, "arrow"),
         default="table",
         metavar="FORMAT",
         help=f"table (default; the first {_SHOWN_ROWS:,} rows), csv, json, jsonl, parquet, arrow",
@@ -196,12 +188,8 @@ def _computed(relation: Any, connection: Any, args: argparse.Namespace, ui: UI) 
         else:
             _stream(relation, ui.out.buffer)
     else:
-        from ..sql.fields import literal
-
-        relation.create_view(_RESULT.strip('"'))
         with contextlib.nullcontext(args.output) if args.output else _standard_output(ui) as path:
-            target = f"{literal(path)} ({_COPIED[args.format]})"
-            connection.execute(f"COPY (SELECT * FROM {_RESULT}) TO {target}")
+            copy(connection, relation, args.format, path)
     return lambda: None
 
 
@@ -234,7 +222,7 @@ def _standard_output(ui: UI) -> Iterator[str]:
 
 def _table(relation: Any, rows: Sequence[Sequence[object]], ui: UI) -> None:
     columns = [
-        Column(name, right=kind.id.endswith(_NUMBERS), cuts=True)
+        Column(name, right=is_number(kind), cuts=True)
         for name, kind in zip(relation.columns, relation.types, strict=True)
     ]
     ui.table(columns, [[_cell(value) for value in row] for row in rows[:_SHOWN_ROWS]])

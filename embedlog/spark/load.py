@@ -27,11 +27,11 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from ..backends.remote.settings import RemoteSettings
 from ..clients.reader import checked_isolation
 from ..errors import InvalidArgument, InvalidType, LoadFailed, TableError, shown
 from ..fields import Secret
 from ..log import Log
+from ..open import client_settings_of
 from ..open import open as open_log
 from ..validation import check_flag, check_text
 from .load_plan import LoadPlan, check_topic, loaded_up_to, plan_load, topic_of
@@ -159,12 +159,6 @@ def opened(log: str | os.PathLike[str], settings: Mapping[str, Any]) -> Log:
     """Open a path or an address for reading. Raises what `embedlog.open` raises."""
     target = os.fspath(log)
     return open_log(target, mode="rw" if _is_address(target) else "r", **settings)
-
-
-def client_settings_of(log: Log) -> dict[str, Any]:
-    """The settings with which an address was opened; none of a directory."""
-    settings = getattr(log.backend, "settings", None)
-    return settings.changed() if isinstance(settings, RemoteSettings) and _is_address(log.path) else {}
 
 
 def _check(topic: object, schema: str | None, date_column: object, from_time: object) -> None:

@@ -6,11 +6,14 @@
     bounds     which partitions and offsets a filter leaves to be read
     scanned    how far a query is
     lazy       a topic as a LazyFrame of Polars
+    copies     a result as CSV, JSON or Parquet; which columns are numbers
+    sandbox    queries of strangers, each in a process of its own, which confined.py runs
 
 Needs duckdb and pyarrow (`pip install 'embedlog[sql]'`), imported at the first query.
 """
 
+from .copies import FORMATS, copy, is_number
 from .scanned import Scanned
 from .tables import ask, connect, empty
 
-__all__ = ["Scanned", "ask", "connect", "empty"]
+__all__ = ["FORMATS", "Scanned", "ask", "connect", "copy", "empty", "is_number"]

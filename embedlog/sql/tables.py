@@ -10,7 +10,7 @@ Only topics whose names occur in the query's text are looked at, so many topics 
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from ..backends.port import Backend
@@ -37,6 +37,7 @@ def connect(
     settings: Mapping[str, Any] | None = None,
     stop: threading.Event | None = None,
     scanned: Scanned | None = None,
+    topics: Collection[str] | None = None,
 ) -> duckdb.DuckDBPyConnection:
     """A connection in memory that has the topics of a query, each up to its end as it is now.
 
@@ -46,6 +47,7 @@ def connect(
         settings: of DuckDB, e.g. {"memory_limit": "1GB"}.
         stop: once it is set, no scan reads on, and the query fails.
         scanned: hears how far the query's scans are.
+        topics: those that the query may name; by default all that there are.
 
     Raises InvalidArgument, TopicNotFound for a schema's topic; EmbedlogError if duckdb is not installed.
     """
@@ -62,7 +64,7 @@ def connect(
     for topic in of_topics:
         backend.describe_topic(topic)
     connection = empty(settings)
-    for topic in _named_in(query, backend.topics()):
+    for topic in named_in(query, backend.topics() if topics is None else topics):
         found = of_topics.get(topic)
         if found is None:
             found = fields.inferred(backend, topic, isolation_level)
@@ -151,8 +153,11 @@ def check_schemas(schemas: object) -> None:
             )
 
 
-def _named_in(query: str, topics: list[str]) -> list[str]:
-    """The topics whose names occur in a query, in any case; its own spelling decides between two."""
+def named_in(query: str, topics: Collection[str]) -> list[str]:
+    """The topics whose names occur in a query, in any case; its own spelling decides between two.
+
+    Raises InvalidArgument.
+    """
     lowered = query.lower()
     found: dict[str, str] = {}
     for topic in topics:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import os
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Self, cast
@@ -24,12 +25,15 @@ from starlette.routing import BaseRoute, Mount
 from starlette.staticfiles import StaticFiles
 
 from ..errors import EmbedlogError
+from ..open import client_settings_of
+from ..open import open as open_log
 from ..security.acls import Operation
 from ..security.principal import Principal
+from ..sql.sandbox import Limits, Sandbox
 from ..store.read_only_store import ReadOnlyStore
 from .guard import Guard, Refused
 from .login import Login
-from .pages import activity, groups, overview, queues, record, records, topic, transactions
+from .pages import activity, groups, overview, queues, record, records, sql, topic, transactions
 from .rendering import page
 from .sampler import Sampler
 from .streaming import Streams
@@ -50,7 +54,12 @@ class Site:
     """
 
     def __init__(
-        self, log: Log, writable: bool, serializers: Mapping[str, Serializer[Any]], tables: Sequence[str]
+        self,
+        log: Log,
+        writable: bool,
+        serializers: Mapping[str, Serializer[Any]],
+        tables: Sequence[str],
+        query_limits: Limits,
     ) -> None:
         self.log = log
         self.writable = writable
@@ -59,6 +68,13 @@ class Site:
         self.streams = Streams()
         self.store = ReadOnlyStore(log.path) if os.path.isdir(log.path) else None
         self.sampler = Sampler(log, self.store)
+        how = {"mode": "r"} if self.store is not None else client_settings_of(log)
+        self.sandbox = Sandbox(functools.partial(open_log, log.path, **how), query_limits)
+
+    def stop(self) -> None:
+        """End streams and queries, soon: a server that stops waits for its responses. From any thread."""
+        self.streams.stop()
+        self.sandbox.stop()
 
     def seen_with(self, access: Access) -> Self:
         """What somebody may see of it. It is not closed: this one is."""
@@ -71,6 +87,7 @@ class Site:
         return seen
 
     def close(self) -> None:
+        self.stop()
         self.sampler.stop()
         if self.store is not None:
             self.store.close()
@@ -86,6 +103,7 @@ def application(
     access: AccessControl | None = None,
     serializers: Mapping[str, Serializer[Any]] | None = None,
     tables: Sequence[str] = (),
+    query_limits: Limits | None = None,
 ) -> Starlette:
     """The page of a log, to be mounted in an ASGI application, or served by itself.
 
@@ -101,10 +119,11 @@ def application(
         access: what each user may see and do; None: all may do everything.
         serializers: what values of a topic, by its name, are shown with: objects with a method `loads`.
         tables: directories of tables that are loaded from this log (`embedlog load`), to be shown.
+        query_limits: the time and the memory of a query in SQL.
 
     Raises DirectoryError, CorruptCheckpoint.
     """
-    site = Site(log, writable, serializers or {}, tables)
+    site = Site(log, writable, serializers or {}, tables, query_limits or Limits())
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -140,6 +159,7 @@ def _routes() -> list[BaseRoute]:
         *activity.routes(),
         *record.routes(),
         *records.routes(),
+        *sql.routes(),
         _static(),
     ]
 

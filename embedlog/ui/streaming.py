@@ -208,7 +208,7 @@ class Streams:
         self._limiter: anyio.CapacityLimiter | None = None  # made in the event loop
 
     def stop(self) -> None:
-        """End all of them, soon: a server that stops waits for its responses. From any thread."""
+        """End all of them, soon. From any thread."""
         self._is_stopped = True
 
     def respond(

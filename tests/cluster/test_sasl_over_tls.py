@@ -8,8 +8,12 @@ from typing import Any
 
 import confluent_kafka.admin
 import pytest
+from starlette.testclient import TestClient
 from tls import EACH_WITH_TLS, PASSWORD, USER, VERSIONS, Authority, Security, TlsClient, librdkafka, serving
 from wire import TIMEOUT_S
+
+import embedlog
+from embedlog.ui import application
 
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 Scram = confluent_kafka.admin.ScramMechanism
@@ -84,3 +88,21 @@ def test_certificates_are_not_asked_for_beside_passwords(authority: Authority) -
             confluent_kafka.admin.AdminClient(librdkafka(address, security)).list_topics(timeout=1)
         both = security._replace(certificate=authority.client("alice"))
         assert confluent_kafka.admin.AdminClient(librdkafka(address, both)).list_topics(timeout=TIMEOUT_S)
+
+
+@pytest.mark.slow
+def test_a_query_of_the_page(authority: Authority) -> None:
+    """Its process reaches the brokers with the page's settings, secrets among them."""
+    settings = {
+        "security_protocol": "SASL_SSL",
+        "sasl_mechanism": "SCRAM-SHA-256",
+        "sasl_plain_password": PASSWORD,
+        "ssl_cafile": str(authority.file),
+    }
+    with with_users(authority) as address, embedlog.open(f"kafka://{USER}@{address}", **settings) as log:
+        log.create_topic("t")
+        log.append_many("t", [b'{"n": 1}', b'{"n": 2}'])
+        with TestClient(application(log)) as client:
+            csrf = client.get("/").text.partition('data-csrf="')[2].partition('"')[0]
+            response = client.post("/sql/run", data={"csrf": csrf, "query": "SELECT sum(n) FROM t"})
+            assert "<bdi>3</bdi>" in response.text

@@ -45,6 +45,7 @@ OF_BROKERS = (
     "/queue?topic=jobs&group=default",
     "/transactions",
     "/activity",
+    "/sql",
 )
 
 
@@ -158,6 +159,7 @@ PICTURES = {
     "ui-group": "/group?name=billing",
     "ui-transactions": "/transactions",
     "ui-activity": "/activity",
+    "ui-sql": "/sql",
 }
 
 
@@ -206,6 +208,10 @@ def test_pictures(
     into = Path(os.environ.get("EMBEDLOG_PICTURES", tmp_path))
     for name, where in PICTURES.items():
         page.goto(where)
+        if where == "/sql":
+            page.get_by_role("button", name="by page").first.click()
+            page.keyboard.press("Control+Enter")
+            page.get_by_text("20 rows").wait_for()
         page.evaluate("document.querySelector('.where').textContent = './data'")
         page.screenshot(path=into / f"{name}-{theme}.png")
         assert (into / f"{name}-{theme}.png").stat().st_size > 10_000

@@ -3,30 +3,17 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
 from typing import Any
 
-import httpx2 as httpx
 import pytest
-import uvicorn
+from served_page import Served as Page
 
 from embedlog import Log
-from embedlog.cluster.server import bind
-from embedlog.ui import application
 
 
-class Served:
-    """The application on a port of its own, since Starlette's test client does not go away."""
-
-    def __init__(self, log: Log) -> None:
-        self.app = application(log)
-        listening = bind("127.0.0.1", 0)
-        config = uvicorn.Config(self.app, log_level="error", ws="none", timeout_graceful_shutdown=1)
-        self.server = uvicorn.Server(config)
-        self.thread = threading.Thread(target=self.server.run, kwargs={"sockets": [listening]})
-        self.thread.start()
-        self.client = httpx.Client(base_url=f"http://127.0.0.1:{listening.getsockname()[1]}", timeout=60)
+class Served(Page):
+    """The page, and its streams."""
 
     def events(self, where: str, **headers: str) -> Iterator[dict[str, Any]]:
         """The events of a stream; it is left when the iteration is."""
@@ -41,11 +28,6 @@ class Served:
     @property
     def open(self) -> int:
         return int(self.app.state.site.streams.open)
-
-    def close(self) -> None:
-        self.client.close()
-        self.server.should_exit = True
-        self.thread.join()
 
 
 @pytest.fixture
@@ -139,6 +121,6 @@ def test_a_topic_that_goes(log: Log, served: Served) -> None:
 def test_streams_end_before_their_server(served: Served) -> None:
     events = served.events("/topics/t/records/live")
     next(events)
-    served.app.state.site.streams.stop()
+    served.app.state.site.stop()
     assert [event["end"] for event in events if event["html"]] == []  # and there are no more
     ended(served)
