@@ -528,6 +528,39 @@ def test_hidden_groups_are_as_if_they_were_not_there(shared: Served) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT * FROM secret",
+        "SELECT value FROM orders UNION ALL SELECT value FROM SECRET",
+        'SELECT * FROM "embedlog: secret"',
+        "SELECT value FROM described",
+        "SELECT view_name, sql FROM duckdb_views() WHERE NOT internal",
+        "SUMMARIZE secret",
+    ],
+)
+def test_a_query_sees_what_its_visitor_may_read(shared: Served, query: str) -> None:
+    visitor = shared.visitor("alice")
+    fields = {"csrf": csrf_of(visitor.get("/sql")), "query": query}
+    for answer in (
+        visitor.post("/sql/run", data=fields),
+        visitor.post("/sql/download", data={**fields, "format": "csv"}),
+    ):
+        seen = answer.text.replace(html.escape(query), "").replace(json.dumps(query)[1:-1], "")
+        assert "loaded" not in seen
+        assert "unreadable" not in seen
+        assert '"of"' not in seen
+
+
+@pytest.mark.slow
+def test_a_query_of_what_one_may_read(shared: Served) -> None:
+    for user, query in (("alice", "SELECT count(*) FROM orders"), ("root", "SELECT count(*) FROM secret")):
+        visitor = shared.visitor(user)
+        fields = {"csrf": csrf_of(visitor.get("/sql")), "query": query, "format": "csv"}
+        assert visitor.post("/sql/download", data=fields).text.split() == ["count_star()", "51"]
+
+
+@pytest.mark.slow
 def test_changes_need_rights(served: Served, path: Path, caplog: pytest.LogCaptureFixture) -> None:
     visitor = served.visitor("alice")
     csrf = csrf_of(visitor.get("/"))
