@@ -109,7 +109,7 @@ def scan_polars(
     isolation_level: str = "read_committed",
     **settings: Any,
 ) -> polars.LazyFrame:
-    """A topic's table as a LazyFrame of Polars (needs polars and duckdb). See docs/sql.md.
+    """A topic's table as a LazyFrame of Polars (needs polars and duckdb). See docs/reference/sql.md.
 
     embedlog.scan_polars("./data", "clicks").filter(pl.col("offset") >= 1_000).select("city").collect()
 
@@ -118,7 +118,8 @@ def scan_polars(
     it. It needs no lock.
 
     Args:
-        path, settings: as for `open`.
+        path: as for `open`.
+        settings: as for `open`.
         schema: the fields of JSON values, as "a INT, b VARCHAR" or a dict; inferred now by default.
         isolation_level: "read_uncommitted" also shows records of aborted and open transactions.
 

@@ -8,6 +8,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import hypothesis
 import pytest
@@ -16,6 +17,9 @@ from servers import Started
 
 import embedlog
 from embedlog import Log
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 # pytest-xdist tells its workers that they are 80 columns wide, and what they start would believe it.
 os.environ.pop("COLUMNS", None)
@@ -28,6 +32,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 hypothesis.settings.register_profile("unhurried", deadline=None)
 hypothesis.settings.load_profile("unhurried")
 
+
+CHROMIUM = "/usr/bin/chromium"  # Debian's; Playwright brings its own, which nobody needs here
 
 JAVA_FIXTURES = {"spark": "spark", "zookeeper_server": "zookeeper", "zookeeper_servers": "zookeeper"}
 
@@ -134,3 +140,18 @@ def start() -> Iterator[Callable[..., Started]]:
     yield start
     for each in started:
         each.kill()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """Chromium, for the tests of a module: Playwright's event loop ends with it."""
+    if not os.path.exists(CHROMIUM):
+        pytest.skip(f"there is no {CHROMIUM}: apt-get install chromium")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-dev-shm-usage"]
+        )
+        yield browser
+        browser.close()

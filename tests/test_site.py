@@ -7,8 +7,12 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
+from functools import partial
 from html.parser import HTMLParser
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import unquote, urljoin, urlsplit
 
 import pytest
@@ -18,6 +22,9 @@ import embedlog
 import embedlog.aio
 import embedlog.cluster
 import embedlog.spark
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 pytestmark = pytest.mark.slow
 
@@ -115,3 +122,25 @@ def test_each_public_name_has_its_place(pages: dict[str, Page]) -> None:
 def test_the_search_finds(site: Path) -> None:
     index = json.loads((site / "search.json").read_text())
     assert "dead letter" in json.dumps(index)
+
+
+class _Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *args: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize("width", [375, 1440])
+def test_no_page_is_wider_than_its_window(
+    site: Path, pages: dict[str, Page], browser: Browser, width: int
+) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(_Quiet, directory=str(site))) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        with browser.new_context(viewport={"width": width, "height": 900}) as context:
+            page = context.new_page()
+            too_wide = []
+            for address in sorted(pages):
+                page.goto(address.replace(HOME, f"http://127.0.0.1:{server.server_port}/"))
+                if page.evaluate("document.documentElement.scrollWidth > window.innerWidth"):
+                    too_wide.append(address)
+        server.shutdown()
+    assert not too_wide

@@ -1,9 +1,8 @@
-"""A browser, and a page for it to open: `embedlog ui` in a process of its own."""
+"""A page for a browser to open: `embedlog ui` in a process of its own."""
 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -12,23 +11,6 @@ from servers import Started
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
-
-CHROMIUM = "/usr/bin/chromium"  # Debian's; Playwright brings its own, which nobody needs here
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    """Chromium, for the tests of a module: Playwright's event loop ends with it."""
-    if not os.path.exists(CHROMIUM):
-        pytest.skip(f"there is no {CHROMIUM}: apt-get install chromium")
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(
-            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-dev-shm-usage"]
-        )
-        yield browser
-        browser.close()
 
 
 @pytest.fixture
