@@ -298,6 +298,13 @@ def test_a_reader_makes_no_directory(path: Path) -> None:
     assert not path.exists()
 
 
+def test_a_reader_calls_an_empty_directory_empty(tmp_path: Path) -> None:
+    with pytest.raises(DirectoryError, match="is empty: it holds no log yet"):
+        embedlog.open(tmp_path, mode="r")
+    assert tree(tmp_path) == {}
+    embedlog.open(tmp_path).close()
+
+
 @pytest.mark.parametrize("mode", ["rw", "r"])
 def test_a_foreign_directory(tmp_path: Path, mode: str) -> None:
     (tmp_path / "notes.txt").write_bytes(b"mine")

@@ -68,8 +68,9 @@ def _explained(error: EmbedlogError, args: argparse.Namespace) -> str:
     directory = getattr(args, "directory", "")
     if isinstance(error, DirectoryLocked):
         return _locked(error, args, directory)
-    if directory and str(error) == f"{os.path.abspath(directory)} does not exist":
-        return f"{directory} does not exist\nembedlog topics create {directory} NAME   makes it, with a topic"
+    said = str(error).removeprefix(os.path.abspath(directory))
+    if directory and said in (" does not exist", " is empty: it holds no log yet"):
+        return f"{directory}{said}\nembedlog topics create {directory} NAME   makes it, with a topic"
     if isinstance(error, DirectoryError) and "one broker of a cluster" in str(error):
         return (
             f"{str(error).partition(', and ')[0]}\ngive --bootstrap-server HOST:PORT in place of {directory}"

@@ -257,8 +257,8 @@ def _sent_again(
     target = to or _text(headers, _ORIGIN_TOPIC)
     if target is None:
         raise InvalidArgument(
-            f"{topic} {delivery.partition}, offset {delivery.offset:,}, does not say where it comes from: "
-            "name the topic to send it to"
+            f"{topic} {delivery.partition}, offset {delivery.offset:,}, does not say where it comes from, as "
+            "a dead letter does: name the topic to send it to"
         )
     appenders = backend.appenders(target)
     number = int(_text(headers, _ORIGIN_PARTITION) or delivery.partition) % len(appenders)

@@ -82,7 +82,7 @@ class Catalog:
             os.makedirs(self.path, exist_ok=True)
             if self._fs.exists(self.file(FORMAT_FILE)):
                 return
-            if not all(_is_attempt(entry.name) for entry in self._fs.list(self.path)):
+            if not self._holds_nothing():
                 raise self._not_a_log()
             text = {"format": FORMAT_VERSION, "layout": layout or CLASSIC.name, "log_id": new_id()}
             temporary = self.file(f"{FORMAT_FILE}.{os.getpid()}.tmp")
@@ -154,7 +154,13 @@ class Catalog:
             what = f"cannot be read: {error.strerror}"
         return DirectoryError(f"{self.path} {what}", path=self.path)
 
-    def _not_a_log(self) -> NotALog:
+    def _holds_nothing(self) -> bool:
+        return all(_is_attempt(entry.name) for entry in self._fs.list(self.path))
+
+    def _not_a_log(self) -> DirectoryError:
+        with contextlib.suppress(OSError):  # it may not be listed
+            if self._holds_nothing():
+                return DirectoryError(f"{self.path} is empty: it holds no log yet", path=self.path)
         return NotALog(
             f"{self.path} is not an embedlog directory (it has files but no {FORMAT_FILE}); it is left as it "
             "is. Name a new directory; `embedlog import` copies log files of Kafka and of 0.7 into one",

@@ -83,6 +83,18 @@ def test_a_missing_path_is_not_created(run: Run, tmp_path: Path) -> None:
     assert not (tmp_path / "nowhere").exists()
 
 
+def test_an_empty_directory_is_called_empty(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "bare").mkdir()
+    for arguments in (["topics", "list", "bare"], ["append", "bare", "t", "/dev/null"]):
+        ran = run(*arguments)
+        assert ran.code == 2
+        assert ran.err == (
+            "bare is empty: it holds no log yet\nembedlog topics create bare NAME   makes it, with a topic\n"
+        )
+    assert not list((tmp_path / "bare").iterdir())
+    assert run("topics", "create", "bare", "t").code == 0
+
+
 def test_a_file_and_a_foreign_directory_are_refused_unchanged(run: Run, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     (tmp_path / "foreign").mkdir()
