@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from documents import DOCS, blocks
 from housekeeping import housekeep
 
 import embedlog
@@ -30,7 +31,6 @@ from embedlog.runtime import finalizing
 from embedlog.store.store import Store
 
 RECORDS = 400
-EXAMPLE = Path(__file__).parent.parent / "examples" / "exactly_once_sqlite.py"
 
 CONSUMER = """
 import os, signal, sys
@@ -136,39 +136,35 @@ def test_a_death_between_processing_and_commit_repeats_that_batch(directory: Pat
 
 
 def test_offset_and_result_in_one_transaction_are_exactly_once(tmp_path: Path) -> None:
-    database = tmp_path / "counts.sqlite"
+    page = (DOCS / "how-to" / "exactly-once.md").read_text()
+    [program] = [block.text for block in blocks(page) if block.title == "totals.py"]
+    (tmp_path / "totals.py").write_text(program)
+    keys = [b"key %d" % number for number in range(30 * RECORDS)]
+    rounds = 8
     chance = random.Random(4)
-    numbers = iter(range(RECORDS))
-    with embedlog.open(tmp_path / "log") as log:
-        log.create_topic("t", partitions=3)
-        kills, code = 0, -1
-        while kills < 10 or code != 0:
+    with embedlog.open(tmp_path / "shop") as log:
+        log.create_topic("orders", partitions=3)
+        runs, code = 0, -1
+        while runs < 10 or code != 0:
             # The log grows while it is read; the end is read by a process that is not killed.
-            for number in (next(numbers, None) for _ in range(RECORDS // 8)):
-                if number is not None:
-                    log.append("t", b"x", key=f"key {number}".encode(), partition=number % 3)
-            process = subprocess.Popen(
-                [
-                    *(sys.executable, str(EXAMPLE), str(tmp_path / "log"), "t", str(database)),
-                    *("--batch", "3", "--progress"),
-                ],
-                stdout=subprocess.PIPE,
-            )
+            if runs < rounds:
+                log.append_many("orders", [(key, b"x") for key in keys[runs::rounds]])
+            process = subprocess.Popen([sys.executable, "totals.py"], cwd=tmp_path, stdout=subprocess.PIPE)
             assert process.stdout is not None
             with process.stdout:
-                lines_until_kill = chance.randrange(1, 14) if kills < 10 else -1
-                for line in process.stdout:
+                lines_until_kill = chance.randrange(1, 14) if runs < 10 else -1
+                for line in process.stdout:  # of 15 or more
                     lines_until_kill -= 1
                     if lines_until_kill == 0:
                         process.kill()
                     assert line
             code = process.wait()
-            assert code in (0, -signal.SIGKILL)
-            kills += 1
-    found = sqlite3.connect(database)
-    counts = dict(found.execute("SELECT key, records FROM counts"))
+            assert code == (-signal.SIGKILL if runs < 10 else 0)
+            runs += 1
+    found = sqlite3.connect(tmp_path / "totals.sqlite")
+    totals = dict(found.execute("SELECT customer, orders FROM totals"))
     found.close()
-    assert counts == {f"key {number}": 1 for number in range(RECORDS)}
+    assert totals == {key.decode(): 1 for key in keys}
 
 
 # -- random schedules --------------------------------------------------------------------------------

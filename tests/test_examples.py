@@ -23,6 +23,13 @@ from servers import ROOT, Clients, Started, owner_of, wait_until_committed
 import embedlog
 
 EXAMPLES = ROOT / "examples"
+WITH_START_METHOD = """
+import multiprocessing, runpy, sys
+
+_, method, *sys.argv = sys.argv
+multiprocessing.set_start_method(method)
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
 
 
 def kill_workers(server: Started, clients: Clients, path: Path, started: str) -> None:
@@ -135,7 +142,7 @@ def test_pool(path: Path, tmp_path: Path, start: Callable[..., Started], method:
         file.write_text(f"all {'some ' * number}")
     pipe = tmp_path / "pipe.txt"
     os.mkfifo(pipe)  # the last file: the pool waits until something is written
-    command = (EXAMPLES / "pool.py", path, *files, pipe, "--processes", 3, "--start", method)
+    command = ("-c", WITH_START_METHOD, method, EXAMPLES / "pool.py", path, *files, pipe)
     pool = start(*command)
     assert pool.find(r"^ +\d+  (\S+)$", len(files)) == [str(file) for file in files]
     os.kill(owner_of(path), signal.SIGKILL)
