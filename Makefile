@@ -19,8 +19,9 @@ demo: $(VENV)/.demo
 # Most tests wait (for a session to end, for a process to start), so there are twice as many workers as processors.
 # WORKERS=0 runs all tests in one process.
 WORKERS ?= $(shell $(PYTHON) -c 'import os; print(min(2 * (os.cpu_count() or 1), 8))')
-# --dist loadgroup: tests that share Java processes run in one worker.
-PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
+# --dist loadgroup: tests that share Java processes run in one worker. A worker that hangs exits (tests/conftest.py), and
+# with it the run fails: after a restart pytest-xdist may wait forever at the end.
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --max-worker-restart 0
 
 # pyproject.toml explains the markers. `make test` runs everything that a change usually breaks, `make test-all` the
 # rest; no test is in both.

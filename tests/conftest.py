@@ -21,8 +21,9 @@ from embedlog import Log
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-# pytest-xdist tells its workers that they are 80 columns wide, and what they start would believe it.
+# pytest-xdist tells its workers how wide and high they are, and what they start would believe it.
 os.environ.pop("COLUMNS", None)
+os.environ.pop("LINES", None)
 
 # A script that starts the suite in its background has it ignore SIGINT, and so would every program it starts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -39,7 +40,7 @@ JAVA_FIXTURES = {"spark": "spark", "zookeeper_server": "zookeeper", "zookeeper_s
 
 
 # pytest-timeout ends a test by a signal, which a call inside a C library never sees. So long after it,
-# the process shows its stacks and exits: pytest-xdist names the test, and starts another worker.
+# the process shows its stacks and exits: pytest-xdist names the test, and the run fails.
 EXIT_S = 120.0
 STDERR = pytest.StashKey[int]()
 

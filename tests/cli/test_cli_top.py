@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import subprocess
 import termios
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import FileIO
 from pathlib import Path
 
 import pytest
@@ -99,6 +101,17 @@ def test_lines_for_a_pipe(log: Path) -> None:
         assert "records_per_s=0.0" in rest
 
 
+def read_to_end(terminal: FileIO, process: subprocess.Popen[bytes]) -> bytes:
+    """What a process writes until it ends: it waits for a terminal that nobody reads."""
+    shown = b""
+    while process.poll() is None:
+        if select.select([terminal], [], [], 0.05)[0]:
+            shown += terminal.read(4096)
+    while select.select([terminal], [], [], 0)[0]:
+        shown += terminal.read(4096)
+    return shown
+
+
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGINT, b"q"], ids=["SIGTERM", "ctrl-C", "q"])
 def test_the_terminal_is_left_as_it_was(log: Path, end: signal.Signals | bytes) -> None:
     ours, its = os.openpty()
@@ -119,8 +132,8 @@ def test_the_terminal_is_left_as_it_was(log: Path, end: signal.Signals | bytes) 
             terminal.write(end)
         else:
             process.send_signal(end)
-        while FIRST_SCREEN not in shown:
-            shown += terminal.read(4096)
+        shown += read_to_end(terminal, process)
+        assert FIRST_SCREEN in shown
         assert process.wait() == 0
         assert termios.tcgetattr(kept) == before
 
@@ -143,8 +156,8 @@ def test_the_terminal_is_filled(tmp_path: Path) -> None:
         while b"billing" not in shown:
             shown += terminal.read(4096)
         process.terminate()
-        while FIRST_SCREEN not in shown:
-            shown += terminal.read(4096)
+        shown += read_to_end(terminal, process)
+        assert FIRST_SCREEN in shown
         assert process.wait() == 0
     # 2 lines of the head; 3 around each table; billing; the rest is for topics
     assert b"topic-20" in shown

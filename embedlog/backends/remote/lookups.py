@@ -110,8 +110,9 @@ class Lookups:
         self, partitions: Collection[TopicPartition], timestamps: Sequence[int]
     ) -> dict[TopicPartition, list[OffsetAndTimestamp | None]]:
         def attempt(deadline: float) -> dict[TopicPartition, list[OffsetAndTimestamp | None]]:
+            led = self._metadata.led(partitions, deadline)
             found: dict[TopicPartition, list[OffsetAndTimestamp | None]] = {name: [] for name in partitions}
-            for leader, wanted in self._metadata.led(partitions, deadline).items():
+            for leader, wanted in led.items():
                 for answers in self._list_offsets(leader, wanted, timestamps, deadline):
                     for name, part in answers.items():
                         found[name].append(
