@@ -40,6 +40,7 @@ def visit(browser: Browser) -> Iterator[Callable[..., Page]]:
             viewport={"width": width, "height": 900},
             color_scheme=theme,
         )
+        context.set_default_timeout(180_000)  # the machine may have other things to do
         contexts.append(context)
         page = context.new_page()
         page.on("console", lambda message: said.append(message.text) if message.type == "error" else None)

@@ -219,7 +219,8 @@ def crawl(visitor: httpx2.Client) -> dict[str, str]:
         left += [
             each
             for each in dict.fromkeys(links)
-            if each.startswith("/") and not re.search("/static/|/logout|/delete|/reset|/redrive|/abort", each)
+            if each.startswith("/")
+            and not re.search("/static/|/logout|/delete|/reset|/redrive|/abort|/sql/download", each)
         ]
     return found
 
