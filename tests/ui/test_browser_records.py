@@ -124,10 +124,8 @@ def test_search_and_cancel(written: Log, serve: Callable[..., str], visit: Calla
     page.get_by_text("cancelled").wait_for()
     said = page.locator("#status").inner_text()
     page.get_by_role("button", name="Search on").click()
-    page.get_by_text("of 300,120 records").wait_for()
     assert "300,120 of 300,120" not in said
-    page.get_by_text("1 found").wait_for()
-    page.get_by_role("button", name="Search again").wait_for()
+    page.get_by_role("button", name="Search again").wait_for()  # it has looked at the records that were left
     assert rows(page) == 1
 
 
