@@ -216,6 +216,11 @@ def _address(text: str) -> str:
     return text if text.startswith(_SCHEME) else _SCHEME + text
 
 
+def add_own_settings(parser: argparse.ArgumentParser, help: str) -> None:
+    """--set NAME=VALUE, any number of times, as `args.own`."""
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", dest="own", help=help)
+
+
 def add_topic(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("topic", metavar="TOPIC")
 

@@ -125,7 +125,7 @@ def run(args: argparse.Namespace, ui: UI) -> int:
                     log_level="warning",
                     timeout_graceful_shutdown=1,
                     server_header=False,
-                    proxy_headers=False,  # whoever connects could say that he is somebody else
+                    proxy_headers=False,  # else a visitor could claim another address
                     limit_concurrency=_MOST_CONNECTIONS,
                     ws="none",
                 )

@@ -26,7 +26,7 @@ from ..security.acl_store import DocumentAcls
 from ..security.certificates import PAGE
 from ..security.protocol import SecurityProtocol
 from ..security.users import DocumentUsers
-from .arguments import is_over_wire, settings
+from .arguments import add_own_settings, is_over_wire, settings
 from .opening import existing
 
 _SETTINGS: Final = frozenset(
@@ -93,13 +93,9 @@ def add_security(parser: argparse.ArgumentParser) -> None:
         help="HTTPS, and users of the log with their passwords and ACLs: make a certificate and an "
         "administrator in DIR-security, unless they are there (needs the extra 'security')",
     )
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        dest="own",
-        help="instead of --secure, as a broker's: ssl_keystore_location, authorizer_class_name, super_users; "
+    add_own_settings(
+        parser,
+        "instead of --secure, as a broker's: ssl_keystore_location, authorizer_class_name, super_users; "
         "repeatable",
     )
 
@@ -113,7 +109,7 @@ def security(args: argparse.Namespace) -> Security | None:
     if not args.secure and "ssl_keystore_location" not in own:
         if not is_own(args.host):
             raise InvalidArgument(
-                f"{args.host or 'every address'} may be reached from other machines, and nobody logs in: "
+                f"{args.host or 'every address'} may be reached from other machines, and it has no login: "
                 "give --secure, which has visitors log in as users of the log, over HTTPS"
             )
         if own or args.advertised_host:
@@ -142,7 +138,9 @@ def security(args: argparse.Namespace) -> Security | None:
         own = {name: of_page[name] for name in of_page.keys() & _SETTINGS} | own
     users = DocumentUsers(directory)
     if not users.names():
-        raise InvalidArgument(f"nobody could log in: add a user by  embedlog users add {args.directory} NAME")
+        raise InvalidArgument(
+            f"the log has no users, so no visitor could log in: embedlog users add {args.directory} NAME"
+        )
     wanted = BrokerSettings().with_changes(own)
     listener = Listener("page", SecurityProtocol.SASL_SSL, args.host, args.port, args.host, args.port)
     tls = ListenerTls(listener, wanted)

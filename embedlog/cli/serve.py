@@ -23,7 +23,7 @@ from ..files.names import INTERNAL_TOPICS
 from ..security.protocol import SecurityProtocol
 from ..synonyms import BROKER_ARGUMENTS, plain
 from ..units import counted, duration, size
-from .arguments import add_command, add_directory, add_json, count, settings
+from .arguments import add_command, add_directory, add_json, add_own_settings, count, settings
 from .long_running import FORMATS, LAST_PORT, LEVELS, Stop, Stopped, log_messages, port
 from .opening import report
 from .ui import UI
@@ -133,13 +133,9 @@ def add_parser(subparsers: Any) -> None:
         f"({_ZOOKEEPER} unless --zookeeper is given; needs the extra 'cluster-dev')",
     )
     parser.add_argument("--config", metavar="FILE", help="settings in TOML; flags override them")
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        dest="own",
-        help="a setting of the broker, of the log, or a default for topics, by Kafka's name, with dots or "
+    add_own_settings(
+        parser,
+        "a setting of the broker, of the log, or a default for topics, by Kafka's name, with dots or "
         "underscores; repeatable",
     )
     parser.add_argument(

@@ -37,8 +37,8 @@ _DESCRIPTION: Final = """\
 Topics with the records and bytes that come in, groups with their lags and rates, queues, brokers.
 
 On a terminal it shows them until q or Ctrl-C; n, r, b and l sort by name, records, bytes and lag. Into a
-pipe each sample is a line for each topic, group, queue and broker. Brokers do not tell of queues; they tell
-bytes to whoever may describe the cluster."""
+pipe each sample is a line for each topic, group, queue and broker. Brokers do not report queues. They
+report bytes to users who may describe the cluster."""
 
 Facts = dict[str, Any]
 

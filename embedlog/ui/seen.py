@@ -4,7 +4,7 @@ All pages look through here, so none of them asks. A method of the port that has
 nobody's who is not let through by name: a new one is closed until somebody decides.
 
 What a page needs is what the request of a client would need (cluster/api_permissions.py), but that a topic's
-settings are seen by whoever may describe it.
+settings are shown to each user who may describe it.
 """
 
 from __future__ import annotations

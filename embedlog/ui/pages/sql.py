@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 from markupsafe import Markup, escape
 from starlette.concurrency import run_in_threadpool
@@ -22,7 +22,7 @@ from starlette.routing import BaseRoute, Route
 from ...backends.port import Backend
 from ...errors import EmbedlogError, InvalidArgument
 from ...sql.copies import FORMATS
-from ...sql.sandbox import Busy, Query
+from ...sql.sandbox import Busy, Query, Sandbox
 from ...sql.tables import named_in
 from ..guard import form
 from ..rendering import page, part
@@ -192,9 +192,9 @@ def _topics(request: Request) -> tuple[list[str], int]:
 def _start(request: Request, query: str, format: str = "") -> Query:
     """Raises what `Sandbox.start` raises."""
     site = request.app.state.site
-    backend = site.log.backend
+    backend, sandbox = site.log.backend, cast(Sandbox, site.sandbox)
     topics = [name for name in named_in(query, backend.topics()) if _may_read(backend, name)]
-    return site.sandbox.start(query, topics, format)  # type: ignore[no-any-return]
+    return sandbox.start(query, topics, format)
 
 
 def _may_read(backend: Backend, topic: str) -> bool:
