@@ -71,7 +71,8 @@ examples: $(VENV)/.examples
 	$(BIN)/python examples/flights/events.py flights-data
 	$(BIN)/python examples/flights/hourly.py flights-data
 	$(BIN)/python examples/flights/nightly.py flights-data
-	$(BIN)/python examples/flights/report.py flights-data-warehouse/hourly --plot flights-delays.png
+	$(BIN)/python examples/flights/report.py flights-data-warehouse/hourly
+	$(BIN)/python examples/flights/plot.py flights-data-warehouse/hourly flights-delays.png
 
 bench: $(VENV)/.bench
 	$(BIN)/python -m benchmarks.run $(BENCH_ARGS)

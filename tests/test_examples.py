@@ -1,4 +1,4 @@
-"""The programs in examples/ that use several processes: real servers, real HTTP, workers that are killed."""
+"""The programs in examples/ are short; those that use several processes run: servers, HTTP, kills."""
 
 from __future__ import annotations
 
@@ -30,6 +30,11 @@ _, method, *sys.argv = sys.argv
 multiprocessing.set_start_method(method)
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
+
+
+@pytest.mark.parametrize("program", sorted(EXAMPLES.rglob("*.py")), ids=lambda program: program.name)
+def test_a_program_is_short_enough_to_copy(program: Path) -> None:
+    assert len(program.read_text().splitlines()) < 60
 
 
 def kill_workers(server: Started, clients: Clients, path: Path, started: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections import Counter
@@ -16,7 +17,7 @@ pytestmark = [pytest.mark.jvm, pytest.mark.xdist_group("drivers")]
 
 ROOT = Path(__file__).parent.parent.parent
 FLIGHTS = ROOT / "examples" / "flights"
-DAYS = 12
+DAYS = "12"
 DAY_MS = 86_400_000
 HOUR_MS = 3_600_000
 
@@ -25,6 +26,7 @@ def run(where: Path, program: str, *arguments: str) -> str:
     done = subprocess.run(
         [sys.executable, str(FLIGHTS / program), *arguments],
         cwd=where,
+        env={**os.environ, "FLIGHTS_DAYS": DAYS},
         capture_output=True,
         text=True,
     )
@@ -35,7 +37,7 @@ def run(where: Path, program: str, *arguments: str) -> str:
 @pytest.mark.timeout(1200)
 def test_from_events_to_the_plot(tmp_path: Path) -> None:
     for _ in range(2):  # the second time there is nothing left to do
-        said = run(tmp_path, "events.py", "data", "--days", str(DAYS))
+        said = run(tmp_path, "events.py", "data")
     with embedlog.open(tmp_path / "data", mode="r") as log:
         events = [(r.timestamp_ms, json.loads(r.value or b"")) for r in log.read("flights")]
     assert said == f"{len(events):,} events in data\n"
@@ -61,7 +63,8 @@ def test_from_events_to_the_plot(tmp_path: Path) -> None:
 
     assert run(tmp_path, "nightly.py", "data").startswith(f"load 1: {len(hours):,} rows")
     assert run(tmp_path, "nightly.py", "data").startswith("load 1: 0 rows")
-    said = run(tmp_path, "report.py", "data-warehouse/hourly", "--plot", "delays.png")
+    said = run(tmp_path, "report.py", "data-warehouse/hourly")
     share = bad.total() / in_all.total()
     assert said.startswith(f"{in_all.total():,} flights, of which {share:.0%} left 30 minutes late")
+    run(tmp_path, "plot.py", "data-warehouse/hourly", "delays.png")
     assert (tmp_path / "delays.png").read_bytes().startswith(b"\x89PNG")
