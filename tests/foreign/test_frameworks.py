@@ -1,4 +1,4 @@
-"""Quix Streams with exactly-once, killed again and again, FastStream, Faust, Celery and Bytewax, against `embedlog serve`.
+"""Quix Streams with exactly-once, killed again and again, and other frameworks, against `embedlog serve`.
 
 They run in environments of their own, which `make test-foreign` makes: they pin their clients.
 """

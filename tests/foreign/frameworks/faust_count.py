@@ -1,4 +1,4 @@
-"""Counts each key's records with Faust: an agent, a table with its changelog, a second topic. Runs until it is killed.
+"""Counts each key's records with Faust, in a table with a changelog. Runs until it is killed.
 
 python faust_count.py BOOTSTRAP DATA_DIRECTORY
 """
