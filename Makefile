@@ -27,7 +27,8 @@ PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --max-worker-re
 # rest; no test is in both.
 REST := slow or jvm or random
 
-FRAMEWORKS := tests/foreign/frameworks/.venv
+# Environments of frameworks and programs that pin their clients.
+FRAMEWORKS := tests/foreign/frameworks/.venv tests/foreign/quix/.venv
 
 test: $(VENV)/.test
 	$(PYTEST) -m 'not ($(REST))' $(PYTEST_ARGS)
@@ -45,14 +46,14 @@ soak: $(VENV)/.test
 	EMBEDLOG_ROUNDS=$${EMBEDLOG_ROUNDS:-25} $(BIN)/python -m pytest -s -m random $(PYTEST_ARGS)
 
 # Clients that `make test` and `make test-all` leave out: kafkajs and @platformatic/kafka (Node 20.19 or newer, npm),
-# franz-go's own tests (Go 1.26 or newer), Quix Streams and FastStream in an environment of their own, and Kafka's own
-# Java client (Java 17 or newer, Maven). The first run downloads them.
-test-foreign: $(VENV)/.test tests/foreign/node_modules/.package-lock.json $(FRAMEWORKS)/.installed
+# franz-go's own tests (Go 1.26 or newer), Python's frameworks in environments of their own, and Kafka's own Java client
+# (Java 17 or newer, Maven). The first run downloads them.
+test-foreign: $(VENV)/.test tests/foreign/node_modules/.package-lock.json $(addsuffix /.installed,$(FRAMEWORKS))
 	$(BIN)/python -m pytest tests/foreign $(PYTEST_ARGS)
 
-$(FRAMEWORKS)/.installed: tests/foreign/frameworks/requirements.txt
-	@$(PYTHON) -m venv $(FRAMEWORKS)
-	$(FRAMEWORKS)/bin/python -m pip install -qq -r $<
+tests/foreign/%/.venv/.installed: tests/foreign/%/requirements.txt
+	@$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install -qq -r $<
 	@touch $@
 
 tests/foreign/node_modules/.package-lock.json: tests/foreign/package-lock.json

@@ -1,6 +1,6 @@
-"""Quix Streams with exactly-once, killed again and again, and FastStream, against `embedlog serve`.
+"""Quix Streams with exactly-once, killed again and again, and other frameworks, against `embedlog serve`.
 
-They run in an environment of their own, which `make test-foreign` makes: they pin their clients.
+They run in environments of their own, which `make test-foreign` makes: they pin their clients.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ import random
 import subprocess
 import time
 from collections import Counter, defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -19,6 +21,7 @@ from embedlog import Log
 
 HERE = Path(__file__).parent / "frameworks"
 PYTHON = HERE / ".venv" / "bin" / "python"
+QUIX = Path(__file__).parent / "quix"
 HANGS_S = 240
 KILLS, LINES_AT_ONCE, KEYS = 4, 400, 7
 
@@ -38,7 +41,7 @@ def test_quix_streams_counts_exactly_once(bootstrap: str, tmp_path: Path) -> Non
     dice = random.Random()
 
     def start() -> subprocess.Popen[bytes]:
-        command = [PYTHON, HERE / "quix_count.py", bootstrap, tmp_path / "state"]
+        command = [QUIX / ".venv" / "bin" / "python", QUIX / "quix_count.py", bootstrap, tmp_path / "state"]
         with open(tmp_path / "said", "ab") as said:
             return subprocess.Popen(list(map(str, command)), stdout=said, stderr=said)
 
@@ -79,3 +82,81 @@ def test_faststream(bootstrap: str) -> None:
     ran = subprocess.run(command, capture_output=True, text=True, timeout=HANGS_S)
     assert ran.returncode == 0, ran.stderr
     assert str(list(range(1, 51))) in ran.stdout
+
+
+@contextmanager
+def running(said: Path, script: str, *arguments: str | Path) -> Iterator[None]:
+    """A program of HERE, killed at the end."""
+    with open(said, "ab") as output:
+        program = subprocess.Popen([PYTHON, HERE / script, *arguments], stdout=output, stderr=output)
+        try:
+            yield
+            assert program.poll() is None, said.read_text()
+        finally:
+            program.kill()
+            program.wait()
+
+
+def read_all(log: Log, topic: str, count: int) -> list[tuple[bytes, bytes]]:
+    """Waits until the topic has so many records."""
+    while sum(offsets.log_end_offset for offsets in log.offsets(topic).values()) < count:
+        time.sleep(0.1)
+    records = [record for partition in log.offsets(topic) for record in log.read(topic, partition)]
+    return [(record.key or b"", record.value or b"") for record in records]
+
+
+def committed(log: Log, group: str) -> int:
+    lags = log.group(group).describe().partitions.values()
+    return sum(lag.committed.offset for lag in lags if lag.committed)
+
+
+@pytest.mark.timeout(HANGS_S)
+def test_faust(bootstrap: str, tmp_path: Path) -> None:
+    """An agent with a table. A second worker, elsewhere, gets the table from its changelog."""
+    with embedlog.open(f"kafka://{bootstrap}") as log:
+        log.create_topic("faust-lines", partitions=2)
+        log.create_topic("faust-counts", partitions=2)
+        for run in range(2):
+            numbers = range(50 * run, 50 * (run + 1))
+            log.append_many("faust-lines", [(b"key %d" % (n % KEYS), b"%d" % n) for n in numbers])
+            with running(tmp_path / "said", "faust_count.py", bootstrap, tmp_path / f"data-{run}"):
+                read_all(log, "faust-counts", 50 * (run + 1))
+                while committed(log, "faust") < 50 * (run + 1):
+                    time.sleep(0.1)
+        found = [json.loads(value) for _, value in read_all(log, "faust-counts", 100)]
+    assert sorted(each["line"] for each in found) == list(range(100))
+    for key in range(KEYS):
+        of_key = sorted((each["line"], each["count"]) for each in found if each["line"] % KEYS == key)
+        assert [count for _, count in of_key] == list(range(1, len(of_key) + 1))
+
+
+@pytest.mark.timeout(HANGS_S)
+def test_celery(bootstrap: str, tmp_path: Path) -> None:
+    with embedlog.open(f"kafka://{bootstrap}") as log:
+        log.create_topic("celery-tasks")
+    results = tmp_path / "results"
+    results.mkdir()
+    with running(tmp_path / "said", "celery_tasks.py", bootstrap, results, "worker", "0"):
+        command = list(map(str, [PYTHON, HERE / "celery_tasks.py", bootstrap, results, "send", 20]))
+        sent = subprocess.run(command, capture_output=True, text=True, timeout=HANGS_S)
+    assert sent.returncode == 0, sent.stderr
+    assert str([number * number for number in range(20)]) in sent.stdout
+
+
+@pytest.mark.timeout(HANGS_S)
+def test_bytewax(bootstrap: str, tmp_path: Path) -> None:
+    """A dataflow's source and sink. A second run goes on from the first one's snapshots: offsets and sums."""
+    with embedlog.open(f"kafka://{bootstrap}") as log:
+        log.create_topic("bytewax-in", partitions=2)
+        log.create_topic("bytewax-out", partitions=2)
+        expected, sums = [], Counter[bytes]()
+        for run in range(2):
+            records = [(b"key %d" % (n % KEYS), b"%d" % n) for n in range(50 * run, 50 * (run + 1))]
+            log.append_many("bytewax-in", records)
+            for key, number in records:
+                sums[key] += int(number)
+                expected.append((key, b"%d" % sums[key]))
+            command = list(map(str, [PYTHON, HERE / "bytewax_sum.py", bootstrap, tmp_path / "recovery"]))
+            ran = subprocess.run(command, capture_output=True, text=True, timeout=HANGS_S)
+            assert ran.returncode == 0, ran.stderr
+            assert sorted(read_all(log, "bytewax-out", len(expected))) == sorted(expected)
