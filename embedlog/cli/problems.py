@@ -65,7 +65,7 @@ def explain(error: EmbedlogError, args: argparse.Namespace) -> str:
 
 
 def _explained(error: EmbedlogError, args: argparse.Namespace) -> str:
-    directory = getattr(args, "directory", "")
+    directory = getattr(args, "directory", None) or ""  # a command that takes none, or was given none
     if isinstance(error, DirectoryLocked):
         return _locked(error, args, directory)
     said = str(error).removeprefix(os.path.abspath(directory))
