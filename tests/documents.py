@@ -39,6 +39,7 @@ _COMMAND: Final = re.compile(r"^\$ ((?:.*\\\n)*.*)\n?((?:(?!\$ ).*\n?)*)", re.M)
 _PRINTED: Final = re.compile(r"print\(.*\)\s+# (.+)$")
 _PORT: Final = re.compile(r"\b(?:localhost:|127\.0\.0\.1:|0\.0\.0\.0:|-port[ =])(\d{4,5})\b")
 _MEASURED: Final = re.compile(r"\b\d[\d,.]* (?:B|kB|MB|GB|ms|s|min)\b")
+_BOLD: Final = re.compile(r"\x1b\[\d*m")
 _EXTRAS: Final = re.compile(r"embedlog\[([\w,-]+)\]")
 _CONFIGURED: Final = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
@@ -131,26 +132,33 @@ class Shell:
         self._bash.stdin.close()
         self._bash.stdout.close()
 
-    def type(self, block: str) -> None:
-        """Type the commands of a block, and compare what comes out."""
+    def type(self, block: str, *, figures: re.Pattern[str] = _MEASURED, failing: bool = False) -> None:
+        """Type the commands of a block, and compare what comes out, except for figures.
+
+        A command must exit with 0 unless some may be failing.
+        """
         for command, shown in _COMMAND.findall(block):
             if command.startswith("pip install"):
                 _check_extras(command)
             elif command.endswith("&"):
-                self._begin(command.removesuffix("&"), shown)
+                self._begin(command.removesuffix("&"), shown, figures)
             else:
                 code, printed = self._type(command)
-                assert code == 0, f"$ {command}\n{printed}exit {code}"
-                assert not shown.strip() or _matches(shown, printed), f"$ {command}\n{printed}is not\n{shown}"
+                assert code == 0 or failing, f"$ {command}\n{printed}exit {code}"
+                matches = not shown.strip() or _matches(shown, printed, figures)
+                assert matches, f"$ {command}\n{printed}is not\n{shown}"
 
-    def _begin(self, command: str, shown: str) -> None:
+    def _begin(self, command: str, shown: str, figures: re.Pattern[str]) -> None:
         said = self._directory / f".said-{len(self._jobs)}"
         said.touch()
         self._type(f"{command} > {said} 2>&1 < /dev/null &")
         self._jobs.append(self._type("echo $!")[1].strip())
         wanted = shown.rstrip() or "...listening ..."
         end = time.monotonic() + WAIT_S
-        while not _matches(wanted, printed := said.read_text()) and not _matches(f"{wanted}\n...", printed):
+        while not any(
+            _matches(expected, printed := said.read_text(), figures)
+            for expected in (wanted, f"{wanted}\n...")
+        ):
             running, _ = self._type(f"kill -0 {self._jobs[-1]} 2> /dev/null")
             assert running == 0 and time.monotonic() < end, f"$ {command}&\n{printed}is not\n{wanted}"
             time.sleep(0.05)
@@ -173,9 +181,9 @@ class Shell:
         self._bash.stdin.flush()
 
 
-def _matches(shown: str, printed: str) -> bool:
+def _matches(shown: str, printed: str, figures: re.Pattern[str]) -> bool:
     rules = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
-    shown, printed = (_MEASURED.sub("#", text) for text in (shown, printed))
+    shown, printed = (figures.sub("#", text) for text in (shown, _BOLD.sub("", printed)))
     return doctest.OutputChecker().check_output(shown, printed, rules)
 
 

@@ -14,7 +14,7 @@ PAGE = (DOCS / "reference" / "cli.md").read_text()
 PAGES = "\n".join(
     path.read_text() for path in [ROOT / "README.md", *DOCS.rglob("*.md")] if path not in DOCUMENTS
 ).replace("\\\n", " ")
-SHOWN = sorted(set(re.findall(r"^\$ (?:.* \| )?(embedlog .*?)(?:\s+#.*)?$", PAGES, re.M)))
+SHOWN = sorted(set(re.findall(r"^\$ (?:.* \| )?(embedlog .*?)(?:\s+(?:#|> ~).*)?$", PAGES, re.M)))
 
 
 def test_every_command() -> None:

@@ -1,4 +1,4 @@
-"""The commands of the pages on clusters and mirroring, and what the README shows, as they stand."""
+"""What the pages on ZooKeeper and mirroring show, and the commands of the README, as they stand."""
 
 from __future__ import annotations
 
@@ -8,7 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from documents import ROOT, Shell, blocks, on_free_ports, python_blocks
+from documents import DOCS, ROOT, Shell, blocks, on_free_ports, python_blocks
+from registered_brokers import Cluster
+from zookeepers import Znodes
+
+from embedlog import errors
 
 
 @pytest.fixture
@@ -44,3 +48,17 @@ def test_the_commands_of_the_readme(shell: Shell) -> None:
     names["log"].close()
     shell.type(text.replace("tail -f ", "tail -f --max-records 1 "))
     assert len(text.splitlines()) == 6
+
+
+@pytest.mark.jvm
+def test_the_program_with_zookeepers_consumer(zookeeper: Znodes, capsys: pytest.CaptureFixture[str]) -> None:
+    (program,) = python_blocks((DOCS / "reference" / "consumer-connector.md").read_text())
+    program = program.replace("127.0.0.1:2181", zookeeper.connect)
+    program = program.replace('"smallest"', '"smallest", consumer_timeout_ms=1_000')  # it would wait forever
+    with Cluster(zookeeper.connect, 2) as cluster:
+        cluster.create_topic("clicks", [0, 0])
+        for partition in range(2):
+            cluster.append("clicks", partition, [b"here"])
+        with pytest.raises(errors.ConsumerTimeout):
+            exec(program, {})
+    assert capsys.readouterr().out in ("clicks 0 0 None b'here'\n", "clicks 1 0 None b'here'\n")
