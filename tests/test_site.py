@@ -33,15 +33,27 @@ HOME = "http://site/"
 
 
 class Page(HTMLParser):
-    """The anchors of a page, and what it refers to."""
+    """The anchors of a page, what it refers to, and its text outside code."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
         self.anchors: set[str] = set()
         self.targets: list[str] = []
+        self.prose = ""
+        self._inside = ""  # an element that holds no prose
         self.feed(text)
 
+    def handle_data(self, data: str) -> None:
+        if not self._inside:
+            self.prose += data
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag == self._inside:
+            self._inside = ""
+
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if not self._inside and tag in ("code", "script", "style"):
+            self._inside = tag
         for name, value in attrs:
             if value and name in ("id", "name"):
                 self.anchors.add(value)
@@ -100,6 +112,11 @@ def test_links_and_anchors(site: Path, pages: dict[str, Page]) -> None:
             if not (there and anchored):
                 broken.append(f"{address}: {target}")
     assert not broken, "\n".join(broken)
+
+
+def test_no_markup_is_shown_as_text(pages: dict[str, Page]) -> None:
+    for address, page in pages.items():
+        assert not re.findall(r".*(?:\]\(|\*\*|```|\|---).*", page.prose), address
 
 
 def test_nothing_is_loaded_from_elsewhere(pages: dict[str, Page]) -> None:

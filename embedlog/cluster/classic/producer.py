@@ -83,7 +83,7 @@ class Producer(Closing):
             of that security protocol are used.
 
     The documents' own names (`producer.type`, `queue.time`, `partitioner.class`) and those of Kafka 0.8 are
-    accepted too: Producer(**{"producer.type": "async"}); synonyms.py lists them.
+    accepted too: `Producer(**{"producer.type": "async"})`; synonyms.py lists them.
 
     Raises UnknownSetting, InvalidArgument, InvalidType, CompressionUnavailable, ZooKeeperUnavailable.
     """
