@@ -33,7 +33,7 @@ class Secret:
         object.__setattr__(self, "_text", text)
 
     def reveal(self) -> str:
-        """The text, for whoever needs it."""
+        """The text."""
         return self._text
 
     def __setattr__(self, name: str, value: object) -> None:

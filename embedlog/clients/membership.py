@@ -204,7 +204,7 @@ class Membership:
                 return None
 
     def leave(self) -> None:
-        """Leave the group for ever, unless the member is static."""
+        """Leave the group for good, unless the member is static."""
         self._finalizer.detach()
         self._leave()
 

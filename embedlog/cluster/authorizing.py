@@ -50,7 +50,7 @@ def authorizer_of(settings: BrokerSettings, store: Callable[[], AclStore]) -> Au
 
 
 def _check_unused(settings: BrokerSettings) -> None:
-    """Raises InvalidSetting: whoever has set these believes that they do something."""
+    """Raises InvalidSetting for settings that do nothing without an authorizer."""
     for name in ("super_users", "allow_everyone_if_no_acl_found", "authorizer_audit_topic"):
         if getattr(settings, name):
             raise InvalidSetting(f"{name} needs an authorizer: set authorizer_class_name=AclAuthorizer too")

@@ -466,7 +466,7 @@ class Connection:
         self.close(None if error.errno in _DISCONNECTED else reason)
 
     def close(self, reason: str | None, level: int = logging.WARNING) -> None:
-        """Release everything. `reason` is logged in one line; None if the client simply disconnected."""
+        """Release everything. `reason` is logged in one line; None if the client disconnected."""
         if self.closed:
             return
         self.closed = self.half_closed = True

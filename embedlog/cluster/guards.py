@@ -107,7 +107,7 @@ def init_producer_id(
     context: RequestContext,
     request: InitProducerIdRequest,
 ) -> Any:
-    """Without a transactional id: whoever may write to some topic may be idempotent (KIP-679)."""
+    """Without a transactional id: a client that may write to some topic may be idempotent (KIP-679)."""
     if request.transactional_id is None and not (
         access.may_somewhere(Operation.WRITE, _TOPIC)
         or access.may(Operation.IDEMPOTENT_WRITE, ResourceType.CLUSTER, CLUSTER_NAME)
@@ -276,7 +276,7 @@ def create_topics(
     context: RequestContext,
     request: CreateTopicsRequest,
 ) -> Any:
-    """Create on the cluster is for all names; settings are shown to whoever may describe them."""
+    """Create on the cluster is for all names. Settings are shown to clients that may describe them."""
     refused: list[CreatableTopicResult] = []
     if not access.sees(Operation.CREATE):
         kept = []
@@ -311,7 +311,7 @@ def delete_topics(
     context: RequestContext,
     request: DeleteTopicsRequest,
 ) -> Any:
-    """By name, or from v6 on by id: the name of an id is told to whoever may describe the topic."""
+    """By name, or from v6 on by id. Clients that may describe the topic learn the name of an id."""
     refused: list[DeletableTopicResult] = []
 
     def is_kept(name: str | None, topic_id: bytes, *, by_id: bool) -> bool:

@@ -2,9 +2,9 @@
 
 The design documents' network layer: one acceptor deals connections to N processors, which read requests and
 write responses. Here a processor also runs the requests that do not wait: an append to the page cache is
-cheaper than handing it to another thread. Whatever waits for a disk or for other members of a group runs
-elsewhere, and its response comes back through `post`. Only where each connection has a processor to itself
-does that wait for the disk: two threads take longer to tell each other than the disk to write.
+cheaper than handing it to another thread. Requests that wait for a disk or for other members of a group run
+elsewhere, and their responses come back through `post`. A processor that has only one connection waits for
+the disk itself: handing the request to another thread takes longer than the write.
 
 Each turn of the loop serves each connection once, for a share of the time (connection.py): a client that
 sends many requests at once delays the others by one share only.

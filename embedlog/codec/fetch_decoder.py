@@ -8,7 +8,7 @@ A chunk (`Fetched`) is a run of whole batches:
           ^            '--- each begins at the end of the previous one
           '--- must contain the requested offset
 
-The CRC does not cover a batch's base offset, length, leader epoch and magic, so continuity checks these: the
+The CRC does not cover a batch's base offset, length, leader epoch and magic, so continuity checks these. The
 first batch contains the requested offset, each batch begins at the previous one's next offset (a compacted
 partition may skip offsets, never go back), none reaches past the log end, and each has the leader epoch that
 the partition's history gives for its base offset.

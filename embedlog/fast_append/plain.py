@@ -392,9 +392,9 @@ class FastPath:
 
 
 def one_on_fast_path(ordinary: F) -> F:
-    """Decorates `Log.append`: what needs no decision goes straight to the partition's fast path.
+    """Decorates `Log.append`: records that need no decision go straight to the partition's fast path.
 
-    Whatever is not of the exact types that records have in the end, or too large, `ordinary` gets.
+    `ordinary` gets those of other types than records have in the end, and those that are too large.
     """
     return ordinary
 

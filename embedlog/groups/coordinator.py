@@ -221,7 +221,7 @@ class GroupCoordinator:
         return results[0]
 
     def check_member_epoch(self, group: str, member_id: str, member_epoch: int) -> None:
-        """Returns if a member of a group of KIP-848 is in that epoch, and for every classic group.
+        """Returns if a member of a group of KIP-848 is in that epoch, and forevery classic group.
 
         Raises UnknownMember, StaleMemberEpoch, IllegalGeneration, GroupNotFound.
         """
@@ -417,7 +417,7 @@ class GroupCoordinator:
             self._wake_when_due()
 
     def abandon(self) -> None:
-        """In a forked child: replace the inherited lock, which may be held for ever."""
+        """In a forked child: replace the inherited lock, which may be held forever."""
         self._lock = threading.RLock()
         self._closed = True
 
@@ -481,7 +481,7 @@ class GroupCoordinator:
     def _change(self, group: str, work: Callable[[], Iterable[Effect]]) -> None:
         """Change a group under the lock and carry out the effects; complete futures after its release.
 
-        All of it, or Ctrl-C would leave a group half-way, whose other members would wait for ever.
+        All of it, or Ctrl-C would leave a group half-way, whose other members would wait forever.
         """
         with self._lock:
             self._check_open()

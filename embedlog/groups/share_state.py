@@ -360,7 +360,7 @@ class ShareState:
             self._loaded = None
 
     def abandon(self) -> None:
-        """In a forked child: replace the inherited locks, which may be held for ever."""
+        """In a forked child: replace the inherited locks, which may be held forever."""
         self.lock, self._load_lock = threading.RLock(), threading.Lock()
 
     # -- inside ----------------------------------------------------------------------------------------

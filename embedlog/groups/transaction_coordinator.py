@@ -349,7 +349,7 @@ class TransactionCoordinator:
         self._waiters.complete()
 
     def abandon(self) -> None:
-        """In a forked child: replace the inherited lock, which may be held for ever."""
+        """In a forked child: replace the inherited lock, which may be held forever."""
         self._lock = threading.RLock()
         self._closed = True
 

@@ -52,7 +52,7 @@ def _run() -> None:
 
 
 def _forget_parent() -> None:
-    """In a forked child: drop the parent's work, and a lock that may be held for ever."""
+    """In a forked child: drop the parent's work, and a lock that may be held forever."""
     global _queue, _lock, _thread
     _queue, _lock, _thread = queue.SimpleQueue(), threading.Lock(), None
 

@@ -1,6 +1,6 @@
 """Keeps forks away from what a child must not inherit half done.
 
-A forked child has only the thread that forked. What another thread was doing stays half done there for ever:
+A forked child has only the thread that forked. What another thread was doing stays half done:
 a module that it was importing stays locked, a descriptor that it had just opened is never closed.
 Nor is one that it was closing: Python forgets a socket's descriptor first, and closes it without the GIL.
 

@@ -1,7 +1,7 @@
 """Sleeping and waking that survive a KeyboardInterrupt at any moment.
 
 threading's Condition and Event are written in Python: a KeyboardInterrupt inside them may leave their lock
-acquired, or release it twice, and block every later thread for ever. These make one call into C where it
+acquired, or release it twice, and block every later thread forever. These make one call into C where it
 counts:
 
     Wakeup         wakes one sleeper, or ends its next sleep

@@ -4,7 +4,7 @@
 
 A literal rule with the name `*` is about every resource of its type. A request may do what a rule allows and
 none denies; of a resource without rules the default decides. Some operations imply others when they are
-allowed, never when they are denied: whoever may read, write, delete or alter something may describe it.
+allowed, never when they are denied: a right to read, write, delete or alter implies one to describe.
 
 Numbers and names are those of Kafka's protocol and of its files. Values do not change; everything here may be
 used by several threads.

@@ -1,8 +1,8 @@
 """How much of its quota a client has used, and for how long it must wait.
 
-A rate is measured over windows of `window_s`: the sum of the values in the last `number` of them, the one
-that has begun included, divided by the time that they cover (never less than all but one of them, so that a
-first burst may use what a client could have used until now). Beyond the limit the wait is as long as the rate
+A rate is measured over windows of `window_s`: the sum of the values in the last `number` windows, with the
+current one, divided by the time that they cover. That time counts as at least `number - 1` windows, so that a
+first burst may use what a client could have used until now. Beyond the limit, the wait is as long as the rate
 needs to fall to it: excess / limit * time covered.
 
 Changes of topics fill a token bucket instead: it holds `number` windows' worth of tokens, is full at first,

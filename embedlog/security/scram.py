@@ -2,7 +2,7 @@
 
     SCRAM-SHA-256   salt=<base64>,stored_key=<base64>,server_key=<base64>,iterations=4096
 
-A credential proves that a client knows the password. Whoever reads it can try passwords, at the cost of
+A credential proves that a client knows the password. A reader of it can try passwords, at the cost of
 `iterations` hashes each, and can pretend to be the server; it cannot be sent in place of the password.
 
 Source: RFC 5802, RFC 7677 (SCRAM), RFC 8018 (PBKDF2); KIP-84; Kafka's `ScramCredentialUtils` for the text.

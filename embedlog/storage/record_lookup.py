@@ -2,7 +2,7 @@
 
     bounds -> segment -> index -> one pread -> one call of the loops: walk to the batch, check it, decode
 
-Whatever is unusual (compressed, a gap, damage, a wrong index) is left to `fetch`, which raises the errors.
+Unusual cases (compressed, a gap, damage, a wrong index) are left to `fetch`, which raises the errors.
 From the third lookup in a neighbourhood on, the verified records around it are kept, and a lookup there reads
 and checks nothing. Only the partitions looked up last keep any (`Files.kept_records`): memory is bounded.
 """

@@ -23,7 +23,7 @@ from .leader_epochs import intact
 
 
 class RecoveryStart(NamedTuple):
-    """Where to start: the index entries before it, its pos and offset, and damage found on the way there."""
+    """Where to start: the index entries before it, its pos and offset, and damage found before it."""
 
     builder: IndexBuilder
     pos: int

@@ -1,8 +1,8 @@
 """System calls that change a log directory, for as long as its name means the directory that was opened.
 
 A process that has a log open knows the files by their paths. If the directory is moved or removed meanwhile,
-another process may make a log of that name, and hold the lock of that one. Whatever the first process then
-creates, renames or removes would be the other's: its checkpoints, its topics, its segments. So each such call
+another process may make a log of that name, and hold the lock of that one. Files that the first process then
+creates, renames or removes would be the other's: checkpoints, topics, segments. So each such call
 looks first whether the file at the lock's path is the one that is locked. An fsync does so too: its partition
 then refuses appends, which else would go on into the directory that was moved, where no reader looks.
 

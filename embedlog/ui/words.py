@@ -66,7 +66,7 @@ def recovery(report: RecoveryReport) -> str:
 
 
 def writer(holder: Mapping[str, Any], closed: bool) -> str:
-    """Who writes a directory, in a sentence. holder: what writer.json has; closed: in order."""
+    """The process that writes a directory, in a sentence. holder: what writer.json has; closed: in order."""
     if closed or not holder:
         return "No process has the log open for writing; it was closed in order."
     pid, since_ms = holder.get("pid"), holder.get("since_ms")
