@@ -105,7 +105,11 @@ def durability() -> None:
     picture.save("log-durability.svg")
 
 
-if __name__ == "__main__":
+def main() -> None:
     topic()
     partition()
     durability()
+
+
+if __name__ == "__main__":
+    main()

@@ -47,7 +47,7 @@ def test_the_commands_of_the_readme(shell: Shell) -> None:
     exec(python_blocks(readme)[0], names)  # makes what the commands look at
     names["log"].close()
     shell.type(text.replace("tail -f ", "tail -f --max-records 1 "))
-    assert len(text.splitlines()) == 6
+    assert len(text.splitlines()) == 5
 
 
 @pytest.mark.jvm
