@@ -163,3 +163,10 @@ def test_without_a_terminal_it_needs_a_query(path: Path) -> None:
     ran = subprocess.run(command, input="SELECT 1", capture_output=True, text=True)
     assert (ran.returncode, ran.stdout) == (2, "")
     assert "no QUERY" in ran.stderr and "standard input" in ran.stderr
+
+
+@pytest.mark.parametrize("query", ["", " ;", "-- a comment"])
+def test_an_empty_query(path: Path, query: str) -> None:
+    command = [sys.executable, "-m", "embedlog", "sql", str(path), "-"]
+    ran = subprocess.run(command, input=query, capture_output=True, text=True)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (2, "", "the query is empty\n")

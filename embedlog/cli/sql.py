@@ -88,6 +88,8 @@ def _ask(backend: Backend, query: str, schemas: Mapping[str, str], args: argpars
         connect(backend, query, schemas=schemas, settings=settings, stop=stop, scanned=scanned) as connection,
         _stopping(args.timeout, stop, connection),
     ):
+        if not connection.extract_statements(query):
+            raise InvalidArgument("the query is empty")
         with _progress(scanned, args, ui):
             relation = connection.sql(query)
             show = (lambda: None) if relation is None else _computed(relation, connection, args, ui)
