@@ -176,10 +176,10 @@ def _awaited(
 class Consumer(AsyncClosing, Generic[V, K]):
     """Reads records of topics; see `Log.consumer` and `embedlog.Consumer`, whose options it has.
 
-    An asynchronous context manager and an asynchronous iterator of `Record`. For one task at a time (else
-    ConcurrentUse), except `close` and `wakeup`. A consumer starts at its first use, which raises the errors
-    of its arguments. Rebalance callbacks may be coroutine functions; they run in the event loop and may
-    await this consumer's methods.
+    An asynchronous context manager and an asynchronous iterator of `Record`. Only one task at a time
+    may use it; a second one gets ConcurrentUse. Other tasks may call `close`, `wakeup`, `estimated_lag` and
+    `held_back`. Its first use starts it and raises the errors of its arguments. Rebalance callbacks run in
+    the event loop. They may be coroutine functions, and may await this consumer's methods.
 
     A task that is cancelled while it waits for records loses none.
     """
@@ -227,7 +227,7 @@ class Consumer(AsyncClosing, Generic[V, K]):
     # -- records ---------------------------------------------------------------------------------
 
     async def poll(self, timeout_ms: float = 0, max_records: int | None = None) -> list[Record[V, K]]:
-        """See `embedlog.Consumer.poll`."""
+        """Return available records, or wait for some; see `embedlog.Consumer.poll`."""
         wait_s = as_seconds("timeout_ms", timeout_ms)
         if max_records is not None:
             check_int("max_records", max_records, low=1)
@@ -290,7 +290,7 @@ class Consumer(AsyncClosing, Generic[V, K]):
         return found
 
     def wakeup(self) -> None:
-        """Make a waiting `poll` return [], from any thread; if none waits, the next one does not wait."""
+        """Make a waiting `poll` return []. If none waits, the next one does not wait. For any thread."""
         if self._core is not None:
             self._core.wakeup()
 
@@ -316,21 +316,21 @@ class Consumer(AsyncClosing, Generic[V, K]):
         transaction: Transaction,
         offsets: Mapping[TopicPartition, int | CommittedOffset] | None,
     ) -> None:
-        """Commit offsets with a transaction; see `Transaction.commit_offsets`."""
+        """Commit offsets as part of a transaction; see `Transaction.commit_offsets`."""
         core = await self._started()
         await self._call(partial(transaction.commit_offsets, core, offsets))
 
     async def estimated_lag(self) -> dict[TopicPartition, int]:
-        """See `embedlog.Consumer.estimated_lag`; also while another task polls."""
+        """The lag, even while another task polls; see `embedlog.Consumer.estimated_lag`."""
         return await self._threads.run((await self._started()).estimated_lag)
 
     async def held_back(self) -> dict[TopicPartition, list[str]]:
-        """See `embedlog.Consumer.held_back`; also while another task polls."""
+        """The partitions that open transactions hold back; see `embedlog.Consumer.held_back`."""
         return await self._threads.run((await self._started()).held_back)
 
     @property
     def core(self) -> SyncConsumer[V, K] | None:
-        """The consumer for threads that this one awaits; None before its first use."""
+        """The `embedlog.Consumer` beneath this one; None before its first use."""
         return self._core
 
     @property
@@ -340,7 +340,7 @@ class Consumer(AsyncClosing, Generic[V, K]):
 
     @property
     def closed(self) -> bool:
-        """Whether `close` has been called."""
+        """Whether the consumer is closed."""
         return self._closed
 
     @property
@@ -349,7 +349,7 @@ class Consumer(AsyncClosing, Generic[V, K]):
         return () if self._core is None else self._core.subscription
 
     async def close(self, commit: bool = True) -> None:
-        """See `embedlog.Consumer.close`. Ends a `poll` or an iteration that waits in another task."""
+        """Close, and end a `poll` or iteration of another task; see `embedlog.Consumer.close`."""
         check_flag("commit", commit)
         self._closing = True
         if self._core is not None:

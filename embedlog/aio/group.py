@@ -7,7 +7,7 @@ from .threads import Threads, in_thread
 
 
 class ConsumerGroup:
-    """A consumer group, seen by an administrator; see `Log.group` and `embedlog.ConsumerGroup`."""
+    """Describes, resets and deletes a consumer group; see `Log.group` and `embedlog.ConsumerGroup`."""
 
     describe = in_thread(SyncConsumerGroup.describe)
     members = in_thread(SyncConsumerGroup.members)
@@ -30,5 +30,5 @@ class ConsumerGroup:
         return self._group.name
 
     def opened(self) -> SyncConsumerGroup:
-        """The group for threads."""
+        """The `embedlog.ConsumerGroup` beneath this one."""
         return self._group

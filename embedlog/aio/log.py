@@ -54,7 +54,8 @@ _CHUNK: Final = 1_000  # records that an iteration reads at a time
 class Log(AsyncClosing):
     """An open log for the tasks of one event loop, from `embedlog.aio.open`.
 
-    The methods are those of `embedlog.Log`, with its arguments, results and errors.
+    It has the methods of `embedlog.Log`, with the same arguments, results and errors, except for `sql`,
+    `to_pandas`, `to_polars` and `run_workers`. Methods that may wait are coroutines.
     """
 
     topics = in_thread(SyncLog.topics)
@@ -100,7 +101,7 @@ class Log(AsyncClosing):
         self._consumer_class: Callable[..., Any] | None = None
 
     def opened(self) -> SyncLog:
-        """The log for threads, of which this is a view. Raises Closed from its methods once it is closed."""
+        """The `embedlog.Log` beneath this one. Its methods raise Closed after `close`."""
         return self._log
 
     def __repr__(self) -> str:
@@ -113,7 +114,7 @@ class Log(AsyncClosing):
 
     @property
     def mode(self) -> str:
-        """ "rw" or "r"."""
+        """The mode that the log was opened with: "rw" or "r"."""
         return self._log.mode
 
     @property
@@ -122,9 +123,9 @@ class Log(AsyncClosing):
         return self._log.recovery if self._recovery is None else self._recovery
 
     async def close(self) -> None:
-        """Send what producers buffer, leave groups, flush, release the lock. Safe to call again.
+        """Send buffered records, leave groups, flush the log and release the lock. Idempotent.
 
-        It runs to its end if the task is cancelled. In a forked child it does nothing.
+        It runs to its end even if the task is cancelled. It does nothing in a forked child.
         """
         if self.threads.is_forked:
             return
@@ -151,12 +152,12 @@ class Log(AsyncClosing):
         return ConsumerGroup(self._log.group(name), self.threads)
 
     def clients(self) -> list[SyncProducer | SyncConsumer[Any, Any]]:
-        """The clients for threads that the open ones of this log await; for embedlog.metrics."""
+        """The producers and consumers of `embedlog` beneath this log's own, for `embedlog.metrics`."""
         clients = [each for each in self._clients if not isinstance(each, Queue)]
         return [client.core for client in clients if client.core is not None]
 
     def traced_classes(self) -> tuple[type[Producer], type[Consumer[Any, Any]]]:
-        """The classes of clients that embedlog.opentelemetry traces."""
+        """The classes of traced producers and consumers, for `embedlog.opentelemetry`."""
         from .tracing import TracedConsumer, TracedProducer
 
         return TracedProducer, TracedConsumer
@@ -170,7 +171,7 @@ class Log(AsyncClosing):
         self, name: str, value_type: type[V] = ..., **options: Unpack[ValueOptions[V, K]]
     ) -> Topic[V, K]: ...
     def topic(self, name: str, value_type: Any = None, **options: Any) -> Topic[Any, Any]:
-        """A view of a topic with values instead of bytes; see `embedlog.Log.topic`."""
+        """A view of a topic that takes and returns values instead of bytes; see `embedlog.Log.topic`."""
         return Topic(self, name, serde_of(value_type, options))
 
     # -- appending -------------------------------------------------------------------------------
@@ -189,8 +190,8 @@ class Log(AsyncClosing):
     ) -> RecordMetadata:
         """Append one record; see `embedlog.Log.append`.
 
-        Durable appends of many tasks share fsyncs, and appends over the wire share requests. A cancelled
-        append is made as a whole or not at all.
+        Durable appends of several tasks share fsyncs, and appends over the wire share requests. A cancelled
+        append is made completely or not at all.
         """
         if not flush and self._store is not None and not self.threads.is_forked:
             headers = pairs = as_headers(headers)
@@ -245,15 +246,15 @@ class Log(AsyncClosing):
     def transaction(
         self, transactional_id: str, *, timeout_ms: int = 60_000, flush: bool = False
     ) -> Transaction:
-        """A transaction, to be used by `async with`; see `embedlog.Log.transaction`."""
+        """A transaction, for use with `async with`; see `embedlog.Log.transaction`."""
         self.threads.check_open()
         made = self._log.transaction(transactional_id, timeout_ms=timeout_ms, flush=flush)
         return Transaction(made, self.threads)
 
     def producer(self, **options: Unpack[ProducerOptions]) -> Producer:
-        """A producer, which sends in the background; closed with the log. For options see embedlog.Producer.
+        """Create a producer, which sends in the background; for its options see `embedlog.Producer`.
 
-        Raises UnknownSetting, InvalidArgument, InvalidType, ReadOnly, Closed.
+        The log closes it. Raises UnknownSetting, InvalidArgument, InvalidType, ReadOnly, Closed.
         """
         checked = producer_options(options)
         self.threads.check_open()
@@ -268,9 +269,10 @@ class Log(AsyncClosing):
     def consumer(
         self, topics: Topics = (), group: str | None = None, **options: Unpack[ConsumerOptions]
     ) -> Consumer:
-        """A consumer of topics, alone or in a group; closed with the log. For options see embedlog.Consumer.
+        """Create a consumer, alone or in a group; for its options see `embedlog.Consumer`.
 
-        Raises UnknownSetting, InvalidType, InvalidGroup; errors of other arguments come at its first use.
+        The log closes it. Raises UnknownSetting, InvalidArgument, InvalidType, InvalidGroup, Closed. Its
+        first use raises the errors of other arguments.
         """
         consumer: Consumer = self._consumer(topics, group, options)
         return consumer
@@ -290,9 +292,9 @@ class Log(AsyncClosing):
         return consumer
 
     def queue(self, topic: str, group: str = "default", **options: Unpack[QueueOptions]) -> Queue:
-        """A work queue over a topic, which is created if it is missing; closed with the log.
+        """Create a work queue over a topic, and the topic if missing; for options see `embedlog.Queue`.
 
-        For options see embedlog.Queue. Raises UnknownSetting; other errors come at its first use.
+        The log closes it. Raises UnknownSetting, InvalidArgument. Its first use raises other errors.
         """
         queue: Queue = self._queue(topic, group, options)
         return queue

@@ -85,6 +85,6 @@ def open(
 ) -> Opening:
     """Open a log for the running event loop: `await` it, or `async with embedlog.aio.open(...) as log`.
 
-    Arguments and errors as of `embedlog.open`, which runs in a thread, as does `progress`.
+    Arguments and errors are those of `embedlog.open`. It runs in a thread, and calls `progress` there.
     """
     return Opening(partial(open_log, path, mode, layout, shared=shared, progress=progress, **settings))

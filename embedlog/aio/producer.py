@@ -63,10 +63,10 @@ class _Core(SyncProducer):
 
 
 class Producer(AsyncClosing):
-    """Sends records in the background, in batches; see `Log.producer` and `embedlog.Producer`, whose options
-    it has. An asynchronous context manager; any number of tasks may use one.
+    """Sends records in the background, in batches; see `Log.producer` and `embedlog.Producer`.
 
-    `callback` is called in the event loop.
+    An asynchronous context manager. Any number of tasks may use one. Its options are those of
+    `embedlog.Producer`; `callback` is called in the event loop.
     """
 
     def __init__(self, backend: Backend, threads: Threads, is_local: bool, options: ProducerOptions) -> None:
@@ -94,10 +94,11 @@ class Producer(AsyncClosing):
         timestamp_ms: int | None = None,
         partition: int | None = None,
     ) -> SendFuture:
-        """Buffer a record, waiting for memory up to max_block_ms. Returns an awaitable of its RecordMetadata.
+        """Buffer a record and return an awaitable of its RecordMetadata.
 
-        Arguments and errors as `embedlog.Producer.send`. The record of a send that is cancelled while it
-        waits is not sent; cancelling a task that awaits the result changes nothing.
+        Waits up to `max_block_ms` for memory. If it is cancelled meanwhile, the record is not sent.
+        Cancelling a task that awaits the result changes nothing. Arguments and errors are those of
+        `embedlog.Producer.send`.
         """
         if not self._is_local:
             await self._request_metadata(topic)
@@ -136,12 +137,12 @@ class Producer(AsyncClosing):
         await self._threads.run(self._core.flush)
 
     async def close(self, timeout: float | None = None) -> None:
-        """See `embedlog.Producer.close`."""
+        """Send all buffered records and close the producer; see `embedlog.Producer.close`."""
         await self._threads.run(self._core.close, timeout)
 
     @property
     def core(self) -> SyncProducer:
-        """The producer for threads that this one awaits."""
+        """The `embedlog.Producer` beneath this one."""
         return self._core
 
     @property
@@ -151,7 +152,7 @@ class Producer(AsyncClosing):
 
     @property
     def buffered_bytes(self) -> int:
-        """The memory of records that are not sent yet; see buffer_bytes."""
+        """The memory of records that are not sent yet; see `buffer_bytes`."""
         return self._core.buffered_bytes
 
     async def _request_metadata(self, topic: str) -> None:

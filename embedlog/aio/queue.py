@@ -39,8 +39,8 @@ _FOREVER: Final = float("inf")
 class Queue(AsyncClosing, Generic[V, K]):
     """A work queue over a topic; see `Log.queue` and `embedlog.Queue`, whose options it has.
 
-    An asynchronous context manager and an asynchronous iterator of `Job`. Any number of tasks may use it. A
-    queue starts at its first use, which raises the errors of its arguments.
+    An asynchronous context manager and an asynchronous iterator of `Job`. Any number of tasks may use it. Its
+    first use starts it and raises the errors of its arguments.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class Queue(AsyncClosing, Generic[V, K]):
         return job
 
     async def take(self, timeout_ms: float = 0) -> AsyncJob[V, K] | None:
-        """A job, as soon as there is one; see `embedlog.Queue.take`."""
+        """Wait up to `timeout_ms` for a job; None if there is none. See `embedlog.Queue.take`."""
         return await self._take(as_seconds("timeout_ms", timeout_ms))
 
     async def _take(self, wait_s: float) -> AsyncJob[V, K] | None:
@@ -146,12 +146,12 @@ class Queue(AsyncClosing, Generic[V, K]):
     # -- life ------------------------------------------------------------------------------------
 
     def stop(self) -> None:
-        """Take no more: iterations end. Jobs in hand can still be settled."""
+        """Take no more jobs, and end iterations. Jobs taken before can still be settled."""
         if self._queue is not None:
             self._queue.stop()
 
     async def close(self) -> None:
-        """Take no more, and give back what is in hand, uncounted; see `embedlog.Queue.close`."""
+        """Take no more jobs, and release unsettled ones, uncounted; see `embedlog.Queue.close`."""
         self._closed = True
         if self._starting is None:
             return

@@ -130,15 +130,15 @@ class Topic(Generic[V, K]):
         return self._log._queue(self.name, group, options, self._serde)
 
     async def describe(self) -> TopicDescription:
-        """See `embedlog.Log.describe_topic`."""
+        """Describe the topic; see `embedlog.Log.describe_topic`."""
         return await self._log.describe_topic(self.name)
 
     async def offsets(self) -> dict[int, PartitionOffsets]:
-        """See `embedlog.Log.offsets`."""
+        """The offsets of each partition; see `embedlog.Log.offsets`."""
         return await self._log.offsets(self.name)
 
     async def offset_for_time(self, partition: int, time_ms: int) -> OffsetAndTimestamp | None:
-        """See `embedlog.Log.offset_for_time`."""
+        """The offset of the first record at or after a time; see `embedlog.Log.offset_for_time`."""
         return await self._log.offset_for_time(self.name, partition, time_ms)
 
 
@@ -200,11 +200,11 @@ class TopicProducer(AsyncClosing, Generic[V, K]):
         )
 
     async def flush(self) -> None:
-        """See `Producer.flush`."""
+        """Send all buffered records; see `Producer.flush`."""
         await self._producer.flush()
 
     async def close(self, timeout: float | None = None) -> None:
-        """See `Producer.close`."""
+        """Send all buffered records and close the producer; see `Producer.close`."""
         await self._producer.close(timeout)
 
     @property

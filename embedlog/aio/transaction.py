@@ -15,10 +15,10 @@ from .threads import Threads, in_thread
 
 
 class Transaction:
-    """Appends and commits of offsets that count together or not at all; see `embedlog.Transaction`.
+    """Appends and offset commits that take effect together or not at all; see `embedlog.Transaction`.
 
-    Any task may append to it while the block runs. A task that is cancelled in the block aborts it. Commit
-    and abort run to their ends, also if the task is cancelled meanwhile.
+    Any task may append to it during the `async with` block. Cancelling the task in the block aborts it.
+    Commit and abort run to their ends even if the task is cancelled.
     """
 
     append = in_thread(SyncTransaction.append)
@@ -32,12 +32,12 @@ class Transaction:
         return repr(self._transaction).replace("embedlog.", "embedlog.aio.", 1)
 
     def opened(self) -> SyncTransaction:
-        """The transaction for threads."""
+        """The `embedlog.Transaction` beneath this one."""
         return self._transaction
 
     @property
     def transactional_id(self) -> str:
-        """The name under which it is known to other processes."""
+        """The transactional id, by which other processes know it."""
         return self._transaction.transactional_id
 
     async def __aenter__(self) -> Self:
@@ -68,7 +68,7 @@ class Transaction:
         consumer: Consumer[Any, Any],
         offsets: Mapping[TopicPartition, int | CommittedOffset] | None = None,
     ) -> None:
-        """See `embedlog.Transaction.commit_offsets`."""
+        """Commit a consumer's offsets as part of it; see `embedlog.Transaction.commit_offsets`."""
         if not isinstance(consumer, Consumer):
             raise InvalidType(f"commit_offsets takes an embedlog.aio.Consumer, not {type(consumer).__name__}")
         await consumer.in_transaction(self._transaction, offsets)
