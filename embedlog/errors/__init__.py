@@ -1,9 +1,9 @@
-"""Every error that embedlog raises, in one tree under EmbedlogError.
+"""Every error that embedlog raises, in one tree under `EmbedlogError`.
 
 An error says what happened, where (path, pos, offset) and what to do next. An error with a built-in
-counterpart (a wrong type, an unknown key) derives from that, too, so `except TypeError` works.
+counterpart derives from that, too: `except TypeError` also catches `InvalidType`.
 
-Those of directories, files and stored bytes are in base.py.
+The errors of directories, files and stored bytes are defined in base.py.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class UnknownSetting(InvalidArgument):
 
 
 class InvalidTopicName(InvalidArgument):
-    """The name is not 1 to 249 characters of a-z A-Z 0-9 . _ - (or it is `.` or `..`)."""
+    """The topic's name is not 1 to 249 characters of `a-z A-Z 0-9 . _ -`, or it is `.` or `..`."""
 
 
 class TopicNotFound(EmbedlogError, LookupError):
@@ -96,11 +96,11 @@ class PartitionNotFound(EmbedlogError, LookupError):
 
 
 class RecordTooLarge(EmbedlogError):
-    """A record or batch exceeds max_message_bytes, or the size of a segment."""
+    """A record or batch is larger than `max_message_bytes`, or than a segment can be."""
 
 
 class UnexpectedOffset(EmbedlogError):
-    """The expected_offset of an append is not the log end offset. Nothing was appended.
+    """The `expected_offset` of an append is not the log end offset. Nothing was appended.
 
     `expected` is the offset given, `actual` the log end offset.
     """
@@ -112,7 +112,7 @@ class UnexpectedOffset(EmbedlogError):
 
 
 class OffsetOutOfRange(EmbedlogError):
-    """The offset lies outside log_start_offset..log_end_offset."""
+    """The offset is below the log start offset or above the log end offset."""
 
     def __init__(
         self, message: str, *, offset: int = -1, log_start_offset: int = -1, log_end_offset: int = -1
@@ -126,8 +126,8 @@ class OffsetOutOfRange(EmbedlogError):
 class LogTruncated(EmbedlogError):
     """The position lies past the records that survived a crash or a change of leader.
 
-    Other records may have these offsets now. `offset` is the requested position, `surviving_offset` the end
-    of the common history: resume there to read everything written since.
+    Other records may have these offsets now. `offset` is the requested position. `surviving_offset` is one
+    past the last common record: resume there to read everything written since.
     """
 
     def __init__(self, message: str, *, offset: int, surviving_offset: int) -> None:
@@ -137,8 +137,8 @@ class LogTruncated(EmbedlogError):
 
 
 class RecordsLost(EmbedlogError):
-    """Records that a query or load needs are no longer in the log: retention deleted them, a crash truncated
-    them, or the topic was deleted. (Spark: failOnDataLoss; loads: allow_data_loss.)"""
+    """A query or load needs records that the log has lost: by retention, a crash, or a topic's deletion. To
+    skip them: `failOnDataLoss=false` in Spark, `allow_data_loss=True` for loads."""
 
 
 # -- the state of the handle -------------------------------------------------------------------------
@@ -160,7 +160,7 @@ class ReadOnly(EmbedlogError):
 
 
 class UnsupportedByBackend(EmbedlogError):
-    """This kind of log does not support the operation: say, brokers have no request for it."""
+    """This kind of log does not support the operation. For example, brokers have no request for it."""
 
 
 class BrokerUnavailable(EmbedlogError, ConnectionError):
@@ -172,18 +172,19 @@ class RequestTimedOut(BrokerUnavailable, TimeoutError):
 
 
 class TlsFailed(BrokerUnavailable):
-    """A broker's certificate or its TLS is not acceptable, or ours is not to it. A retry will not help."""
+    """TLS failed: one side rejects the other's certificate or protocol. A retry will not help."""
 
 
 class AuthenticationFailed(EmbedlogError):
-    """A broker does not accept who we say we are, or does not prove that it knows us. Not retried."""
+    """Authentication failed: the broker rejects the credentials, does not prove that it knows them, or does
+    not offer the mechanism; or no token could be obtained. Not retried."""
 
 
 class AuthorizationFailed(EmbedlogError):
-    """The principal of this client may not do that.
+    """This client's principal may not do that.
 
-    `resource_type` is "topic", "group", "cluster", "transactional id" or "delegation token"; `resource` its
-    name, empty if the broker was asked about several.
+    `resource_type` is "topic", "group", "cluster", "transactional id" or "delegation token". `resource` is
+    its name, or empty if the request named several.
     """
 
     def __init__(self, message: str, *, resource_type: str = "", resource: str = "") -> None:
@@ -205,7 +206,7 @@ class BrokerError(EmbedlogError):
 
 
 class ConsumerTimeout(EmbedlogError, TimeoutError):
-    """A stream got no record within consumer_timeout_ms. It stays usable."""
+    """A stream got no record within `consumer_timeout_ms`. It stays usable: iterate again."""
 
 
 # -- ZooKeeper ---------------------------------------------------------------------------------------
@@ -216,7 +217,7 @@ class ZooKeeperError(EmbedlogError):
 
 
 class ZooKeeperUnavailable(ZooKeeperError, ConnectionError):
-    """No session with ZooKeeper: no server answers, or the session expired."""
+    """There is no session with ZooKeeper: no server answers, or the session expired."""
 
 
 class CorruptZnode(ZooKeeperError):
@@ -232,7 +233,7 @@ class BrokerIdInUse(ZooKeeperError):
 
 
 class JavaNotFound(EmbedlogError):
-    """The operation needs Java, and this machine has none."""
+    """The operation needs Java, and none was found."""
 
 
 # -- idempotent producers ----------------------------------------------------------------------------
@@ -243,7 +244,7 @@ class OutOfOrderSequence(EmbedlogError):
 
 
 class DuplicateSequence(EmbedlogError):
-    """The broker already has these records, but does not tell their offsets. Only before Kafka 1.0."""
+    """The broker already has these records, but does not return their offsets. Only before Kafka 1.0."""
 
 
 class InvalidProducerEpoch(EmbedlogError):
@@ -262,7 +263,7 @@ class TransactionNotFound(TransactionError, LookupError):
 
 
 class InvalidTxnState(TransactionError):
-    """The transaction is not in a state that allows this: it has ended otherwise, or has not begun."""
+    """The transaction's state does not allow this: it has ended, has not begun, or must be aborted."""
 
 
 class ConcurrentTransactions(TransactionError):
@@ -270,15 +271,15 @@ class ConcurrentTransactions(TransactionError):
 
 
 class TransactionAborted(TransactionError):
-    """The transaction was aborted before its commit: its time was over, or an operator has aborted it."""
+    """The transaction was aborted before its commit, for example by its timeout or by an operator."""
 
 
 class ProducerFenced(TransactionError, InvalidProducerEpoch):
-    """This producer can go on no more: another one began with its transactional id."""
+    """Another producer began with this transactional id: this one can no longer be used."""
 
 
 class InvalidProducerIdMapping(ProducerFenced):
-    """The transactional id has another producer id now."""
+    """The producer id is not, or no longer, that of the transactional id."""
 
 
 class TransactionCoordinatorFenced(TransactionError):
@@ -293,7 +294,7 @@ class GroupError(EmbedlogError):
 
 
 class InvalidGroup(GroupError, ValueError):
-    """The group id is empty or not a string."""
+    """The group id is empty or not a string, or a log open for reading cannot store the group's offsets."""
 
 
 class GroupNotFound(GroupError, LookupError):
@@ -313,11 +314,11 @@ class TooManyGroups(GroupError):
 
 
 class UnknownMember(GroupError):
-    """The group has no such member, or no longer: join again."""
+    """The member is not, or no longer, in the group: join again."""
 
 
 class IllegalGeneration(GroupError):
-    """The group is in another generation than the request says: join again."""
+    """The group is in another generation than the request names: join again."""
 
 
 class RebalanceFailed(GroupError):
@@ -333,7 +334,7 @@ class FencedInstance(GroupError):
 
 
 class MemberIdRequired(GroupError):
-    """The first join of a member is answered with its id: join again with `member_id`."""
+    """The group has given a new member its id: join again with `member_id`."""
 
     def __init__(self, message: str, *, member_id: str) -> None:
         super().__init__(message)
@@ -341,7 +342,7 @@ class MemberIdRequired(GroupError):
 
 
 class InconsistentProtocol(GroupError):
-    """The member shares no assignor with all other members of the group."""
+    """None of the member's assignors is supported by all other members of the group."""
 
 
 class CommitFailed(GroupError):
@@ -349,7 +350,7 @@ class CommitFailed(GroupError):
 
 
 class InvalidCommit(GroupError, ValueError):
-    """The offset cannot be committed."""
+    """The offset is negative or too large, or its metadata is too long."""
 
 
 class UnstableOffsetCommit(GroupError):
@@ -357,14 +358,14 @@ class UnstableOffsetCommit(GroupError):
 
 
 class LockLost(GroupError):
-    """The record is not locked by this delivery any more: it may be delivered again, or is done with."""
+    """This delivery no longer locks the record: the record may be delivered again, or is finished."""
 
 
 # -- clients -----------------------------------------------------------------------------------------
 
 
 class BufferExhausted(EmbedlogError):
-    """The producer's buffer stayed full for max_block_ms."""
+    """The producer's buffer stayed full for `max_block_ms`."""
 
 
 class SerializationError(InvalidType):
@@ -372,11 +373,10 @@ class SerializationError(InvalidType):
 
 
 class DeserializationError(EmbedlogError):
-    """A value or key cannot be decoded; `__cause__` is the serializer's error. `Log.topic` tells how to
-    pass over the record.
+    """A value or key cannot be decoded; `__cause__` is the serializer's error.
 
-    `record` is the whole record, undecoded; `part` is "value" or "key", `serializer` the name of its
-    serializer. (Kafka's RecordDeserializationException.)
+    `record` is the whole record, undecoded. `part` is "value" or "key", and `serializer` is the name of its
+    serializer. To skip the record, see `Log.topic`. (Kafka's RecordDeserializationException.)
     """
 
     def __init__(self, reason: str, *, record: Record, part: str, serializer: str) -> None:
@@ -394,7 +394,8 @@ class NotAssigned(EmbedlogError, LookupError):
 
 
 class ConcurrentUse(EmbedlogError, RuntimeError):
-    """Two threads used a consumer at once. Only close() and wakeup() may be called from another thread."""
+    """Two threads or asyncio tasks used a consumer at once. A second one may call only `close`, `wakeup`,
+    `estimated_lag` and `held_back`."""
 
 
 # -- warehouse tables --------------------------------------------------------------------------------
@@ -405,7 +406,7 @@ class TableError(EmbedlogError):
 
 
 class TableLocked(TableError):
-    """Another load of the table is in progress; `pid` is its process if known."""
+    """Another load of the table is in progress; `pid` is its process id, if known."""
 
     def __init__(self, message: str, *, pid: int | None = None) -> None:
         super().__init__(message)

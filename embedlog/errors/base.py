@@ -1,4 +1,4 @@
-"""The root of the errors, and those of directories, files and stored bytes: what the lowest rooms raise."""
+"""The root of the errors, and the errors of directories, files and stored bytes."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ class NotALog(DirectoryError):
 
 
 class UnsupportedFormat(DirectoryError):
-    """The directory has a format of another version of embedlog. It is left unchanged."""
+    """This version of embedlog does not know the format of the directory or table. It is left unchanged."""
 
 
 class DirectoryLocked(DirectoryError):
     """Another process, or another handle in this process, has the directory open for writing.
 
-    `pid`, `program` and `since_ms` describe the holder if known, else they are None. `broker` is "host:port"
-    if the holder serves the directory as a broker.
+    `pid`, `program` and `since_ms` describe the holder; each is None if unknown. `broker` is "host:port" if
+    the holder serves the directory as a broker.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class DirectoryLocked(DirectoryError):
 
 
 class StorageError(EmbedlogError):
-    """A read or write failed; `__cause__` is the OSError."""
+    """A read or write failed; `__cause__` is the `OSError`."""
 
     def __init__(self, message: str, *, path: Path | str | None = None) -> None:
         super().__init__(message)
@@ -70,11 +70,11 @@ class StorageError(EmbedlogError):
 
 
 class DiskFull(StorageError):
-    """The disk is full. Nothing was appended, no offset was used: retry once there is space."""
+    """The disk is full. Nothing was appended, and no offset was used: retry when there is space."""
 
 
 class LogFull(StorageError):
-    """The log has reached max_bytes, and on_full forbids dropping old records. Nothing was appended."""
+    """The log has reached `max_bytes`, and `on_full` forbids dropping old records. Nothing was appended."""
 
 
 class FlushFailed(StorageError):
@@ -82,15 +82,16 @@ class FlushFailed(StorageError):
 
 
 class PartitionFailed(StorageError):
-    """A write or fsync failed earlier: the partition refuses appends until `log.reopen(topic, partition)`."""
+    """A write or fsync failed earlier, or the partition is damaged. It refuses appends until it is reopened
+    (`log.reopen(topic, partition)`) or repaired (`embedlog repair`). The message says which."""
 
 
 class PartialAppend(EmbedlogError):
-    """append_many failed for some partitions, not for all.
+    """`append_many` failed for some partitions but not for all.
 
-    `landed` is the metadata of the appended records; `failed` maps each failed partition to its error, the
-    first of which is `__cause__`; `not_landed` are the indexes of the input records that were not appended:
-    append those again once the cause is fixed.
+    `landed` is the metadata of the appended records. `failed` maps each failed partition to its error; the
+    first is `__cause__`. `not_landed` has the indexes of the input records that were not appended: append
+    those again once the cause is fixed.
     """
 
     def __init__(
@@ -108,7 +109,7 @@ class PartialAppend(EmbedlogError):
 
 
 class Located(EmbedlogError):
-    """The base class of errors about stored bytes: file, byte position, offset, reason."""
+    """The base class of errors about stored bytes, with their file, byte position, offset and reason."""
 
     def __init__(
         self,
