@@ -1,11 +1,11 @@
-"""A Kafka broker for tests, in milliseconds. pytest loads this plugin once embedlog is installed.
+"""Fixtures that start a Kafka broker in milliseconds. pytest loads them if embedlog is installed.
 
     def test_orders(kafka_broker):
         producer = Producer({"bootstrap.servers": kafka_broker.bootstrap_servers})
 
-`kafka_broker` is a broker for one test, with a directory and a port of its own; `kafka_broker_session` is one
-for the whole run. `kafka_broker.log` is its log, to prepare a test or to check the outcome. To change
-settings, override the fixture `kafka_broker_settings`, which returns a dict of `Broker`'s settings.
+`kafka_broker` is a broker for one test, with a directory and a port of its own. `kafka_broker_session` is one
+for the whole run. Use the broker's log, `kafka_broker.log`, to prepare a test or to check the outcome. To
+change settings, override the fixture `kafka_broker_settings`: it returns a dict of `Broker`'s settings.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # a run without a broker imports nothing
 
 @pytest.fixture(scope="session")
 def kafka_broker_settings() -> dict[str, Any]:
-    """The brokers' settings. Override this fixture to change them."""
+    """The settings of both brokers. Override this fixture to change them."""
     return {}
 
 

@@ -82,32 +82,32 @@ _serving: Final = threading.Lock()
 
 
 class Broker(Closing):
-    """One broker. The constructor starts it; a context manager.
+    """A broker, which serves a log to Kafka clients. The constructor starts it. A context manager.
 
     Args:
-        path: the log directory, created if it does not exist; or an open `embedlog.Log` (mode "rw"), which
-            the process can go on using; None for a temporary directory that is deleted on close.
-        host: the address to listen on (127.0.0.1).
-        allow_remote: addresses may be other than loopback addresses. Clients of these must authenticate,
-            unless insecure=True.
-        port: 0 takes a free one; see `port` and `bootstrap_servers`.
+        path: the log directory, created if missing; or an open `embedlog.Log` (mode "rw"), which the process
+            can go on using; or None for a temporary directory that is deleted on close.
+        host: the address to listen on; by default 127.0.0.1.
+        port: the port to listen on; 0, the default, takes a free one (see `port`, `bootstrap_servers`).
+        allow_remote: allow addresses that other machines reach, if clients must authenticate there.
+        insecure: with allow_remote, also allow addresses where clients need not authenticate.
         advertised_host: the host that clients connect to, if it differs.
-        advertised_port: the port that clients connect to, if it differs. The setting `listeners` stands for
-            all four, where there are several addresses.
-        metrics_port: of GET /metrics (Prometheus) and GET /health; 0 takes a free port, None serves neither.
-            Needs prometheus-client (extra `cluster`).
-        metrics_host: its address, if it is not that of the listener for other brokers.
-        zookeeper: "host:port,host:port/chroot" of the ZooKeeper through which brokers are a cluster; the
-            directory joins it, with the topics that it has. None for a broker on its own. Needs kazoo (extra
-            `cluster`). `settings` then has broker_id, another one for each broker.
+        advertised_port: the port that clients connect to, if it differs. For several addresses, give the
+            setting `listeners` instead of these two, `host` and `port`.
+        metrics_port: the port of GET /metrics (Prometheus) and GET /health; 0 takes a free one, None serves
+            neither. Needs prometheus-client (extra `cluster`).
+        metrics_host: the address of `metrics_port`; by default that of the listener for other brokers.
+        zookeeper: "host:port,host:port/chroot" of the ZooKeeper through which brokers form a cluster. The
+            broker joins it with the directory's topics, and needs a `broker_id` of its own. None for a
+            broker on its own. Needs kazoo (extra `cluster`).
         zookeeper_auth: "user:password", if ZooKeeper requires authentication.
-        stop_timeout_s: how long `close` waits for requests that have begun.
-        settings: of the broker (cluster.settings.BrokerSettings), the log and its topics, in Kafka's names.
+        stop_timeout_s: how many seconds `close` waits for requests that have begun.
+        settings: of the broker (`BrokerSettings`), the log and its topics, with Kafka's names.
 
-    Raises BrokerIdInUse, ZooKeeperUnavailable, ZooKeeperError if the broker cannot join its cluster;
-    AddressInUse; DirectoryLocked and other errors of `embedlog.open`; InvalidArgument for an address that is
-    open to others, or not this machine's, and for a log that another Broker serves; InvalidType,
-    UnknownSetting, InvalidSetting.
+    Raises BrokerIdInUse, ZooKeeperUnavailable, ZooKeeperError if the broker cannot join its cluster. Raises
+    AddressInUse, InvalidType, UnknownSetting, InvalidSetting; DirectoryLocked and other errors of
+    `embedlog.open`; ReadOnly for a log of mode "r". Raises InvalidArgument for an address that is not this
+    machine's, or that needs `allow_remote` or `insecure`, and for a log that another Broker serves.
 
     Thread-safe; `close` is idempotent.
     """
@@ -299,17 +299,17 @@ class Broker(Closing):
 
     @property
     def server(self) -> Server:
-        """The network half, for its counters."""
+        """The network server, for its counters."""
         return self._server
 
     @property
     def port(self) -> int:
-        """The port that it listens on; of several that of the listener for other brokers."""
+        """The port that it listens on; with several listeners, that of the one for other brokers."""
         return self._listener.port
 
     @property
     def host(self) -> str:
-        """The address that it listens on, as `port`."""
+        """The address that it listens on; with several listeners, as for `port`."""
         return self._listener.host
 
     @property
@@ -319,17 +319,17 @@ class Broker(Closing):
 
     @property
     def is_local(self) -> bool:
-        """Whether only this machine reaches it."""
+        """Whether only this machine can reach its listeners."""
         return all(is_own(listener.host) for listener in self._server.listeners)
 
     @property
     def metrics_port(self) -> int | None:
-        """The port of metrics and health; None if there is none."""
+        """The port of /metrics and /health; None if they are not served."""
         return None if self._metrics is None else self._metrics.port
 
     @property
     def metrics_host(self) -> str | None:
-        """The address of metrics and health; None if there is none."""
+        """The address of /metrics and /health; None if they are not served."""
         return None if self._metrics is None else self._metrics.host
 
     @property
@@ -338,14 +338,14 @@ class Broker(Closing):
         return str(self.address)
 
     def asks_for_certificates(self, listener: Listener) -> bool:
-        """Whether only clients with a certificate connect there."""
+        """Whether clients of that listener must have a certificate."""
         tls = self._tls.get(listener.name)
         return tls is not None and tls.requires_certificates
 
     def reload_certificates(self) -> None:
-        """Read the files of certificates again that have changed, now rather than at the next connection.
+        """Read certificate files that have changed, now rather than at the next connection.
 
-        Connections go on with what they have. Files that cannot be used are logged.
+        Open connections keep theirs. Files that cannot be used are logged; the ones before stay in use.
         """
         for tls in self._tls.values():
             tls.reload()
@@ -362,14 +362,14 @@ class Broker(Closing):
         )
 
     def check_open(self) -> None:
-        """Raises Closed."""
+        """Raises Closed if the broker is closed."""
         if self._closed:
             raise Closed("the broker is closed")
 
     def close(self) -> None:
-        """Close the port, answer the requests that have begun, close the directory cleanly.
+        """Close the port, answer the requests that have begun, and close the directory cleanly.
 
-        A log that was passed open stays open.
+        A log that was passed to the constructor stays open.
         """
         if self._closed:
             return

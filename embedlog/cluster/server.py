@@ -65,7 +65,7 @@ class CreationQuotas(Protocol):
 
 
 class AddressInUse(EmbedlogError):
-    """Another program listens on that address and port."""
+    """Another program listens on this address and port."""
 
 
 class Server:

@@ -26,7 +26,7 @@ AUTHORIZERS = (
 
 
 class BrokerSettings(Settings, frozen=True):
-    """A broker's limits and behaviour. Times are in milliseconds unless the name says minutes."""
+    """A broker's settings. Times are in milliseconds, unless the name says seconds or minutes."""
 
     rules: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "authorizer_class_name": {"allowed": AUTHORIZERS},
