@@ -1,8 +1,8 @@
-"""The clients of the Kafka design documents, over the wire.
+"""The clients of Kafka's design documents, over the wire.
 
-SimpleConsumer (simple_consumer.py) reads one broker's partitions from offsets that its user keeps.
-ConsumerConnector (consumer_connector.py) shares topics with its group through ZooKeeper and commits.
-Producer (producer.py) finds brokers by ZooKeeper or in a list, and sends to them at once or from a queue.
+`SimpleConsumer` reads partitions of one broker, from offsets that the application keeps.
+`ConsumerConnector` shares topics with its group through ZooKeeper, and commits offsets.
+`Producer` finds brokers through ZooKeeper or in a list, and sends at once or from a queue.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -40,13 +40,13 @@ from .topic_filter import compiled
 
 
 class ConsumerConnector:
-    """A consumer of a group. A context manager that shuts it down. Thread-safe.
+    """A consumer of a group, coordinated by ZooKeeper. A context manager, which shuts it down. Thread-safe.
 
     Args:
         zookeeper_connect: "host:port,host:port/chroot" of the cluster's ZooKeeper.
         group_id: consumers of one group share the partitions.
         zookeeper_auth: "user:password", if ZooKeeper requires authentication.
-        settings: see docs/reference/settings.md, "Of a ConsumerConnector", with underscores or dots.
+        settings: with underscores or dots; see docs/reference/settings.md, "Of a ConsumerConnector".
 
     Raises InvalidArgument, InvalidType, InvalidGroup, UnknownSetting, InvalidSetting, ZooKeeperUnavailable.
     """
@@ -79,11 +79,11 @@ class ConsumerConnector:
 
     @property
     def consumer_id(self) -> str:
-        """This consumer's id in the registry; "" before it has streams. Each session has its own."""
+        """This consumer's id in the registry; "" before it has streams. It changes with each session."""
         return self._member.consumer_id if self._member is not None else ""
 
     def owned(self) -> dict[TopicPartition, int]:
-        """The partitions that this consumer owns, each with its stream's number."""
+        """Return the partitions that this consumer owns, with the number of each one's stream."""
         return self._member.owned() if self._member is not None else {}
 
     def create_message_streams(
@@ -93,14 +93,14 @@ class ConsumerConnector:
         key_decoder: Decoder | None = None,
         value_decoder: Decoder | None = None,
     ) -> dict[str, list[MessageStream]]:
-        """The given number of streams of each topic; a topic may be created later.
+        """Create the given number of streams for each topic. A topic may be created later.
 
-        Registers this consumer and waits for its first rebalance. Call it once, and not together with
-        `create_message_streams_by_filter`. The decoders get keys and values that are not None.
+        Registers this consumer and waits for its first rebalance. A connector creates streams once, by this
+        method or by `create_message_streams_by_filter`. Decoders get only keys and values that are not None.
 
-        Raises InvalidArgument, InvalidType, InvalidTopicName; RebalanceFailed if other members own the
-        partitions for longer than rebalance_max_retries times rebalance_backoff_ms; any error of reading the
-        offsets. After an error the connector is shut down.
+        Raises InvalidArgument, InvalidType, InvalidTopicName; ConcurrentUse at a second call; Closed. Raises
+        RebalanceFailed if other members own the partitions for longer than `rebalance_max_retries` times
+        `rebalance_backoff_ms`, or the error of the rebalance. Either of these shuts the connector down.
         """
         if not isinstance(topic_count_map, Mapping):
             raise InvalidType(
@@ -127,11 +127,11 @@ class ConsumerConnector:
         key_decoder: Decoder | None = None,
         value_decoder: Decoder | None = None,
     ) -> list[MessageStream]:
-        """Streams of all topics, now and later, whose names match a whitelist or do not match a blacklist.
+        """Create streams of all topics, now and later, that match a whitelist, or do not match a blacklist.
 
-        A list is a regular expression in Java's syntax that must match whole names; a comma means "or"
-        (topic_filter.py lists the exceptions). Internal topics are left out unless exclude_internal_topics is
-        False. Otherwise as `create_message_streams`.
+        A list is a regular expression in Java's syntax that must match whole names. A comma means "or"
+        (topic_filter.py lists the exceptions). Internal topics are left out unless `exclude_internal_topics`
+        is False. The rest is as in `create_message_streams`.
         """
         check_int("num_streams", num_streams, low=1, high=MAX_INT32)
         if (whitelist is None) == (blacklist is None):
@@ -160,10 +160,10 @@ class ConsumerConnector:
             raise Closed("the connector is shut down")
 
     def shutdown(self) -> None:
-        """Leave the group: stop reading, commit (with auto_commit_enable), release the partitions.
+        """Leave the group: stop reading, commit (with `auto_commit_enable`) and release the partitions.
 
-        Streams end. Waits at most rebalance_handover_ms for records that other threads still process.
-        Idempotent; may be called from any thread.
+        Ends the streams. Waits at most `rebalance_handover_ms` for records that other threads still process.
+        Idempotent. May be called from any thread.
         """
         if self._guard.forked:
             return

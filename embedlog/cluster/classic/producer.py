@@ -56,34 +56,35 @@ T = TypeVar("T")
 
 
 class Producer(Closing):
-    """Sends to the brokers of a cluster. Thread-safe; a context manager.
+    """Sends messages to the brokers of a cluster. Thread-safe. A context manager.
 
     Args:
-        zk_connect: "host:port,host:port/chroot": the ZooKeeper that registers brokers and topics.
-        broker_list: instead, "host:port,..." or "id:host:port,..."; may be one address of a load balancer.
-        producer_type: "sync": `send` returns when the brokers have the events. "async": when they are queued.
+        zk_connect: "host:port,host:port/chroot" of the ZooKeeper that registers brokers and topics.
+        broker_list: the brokers, instead of zk_connect: "host:port,..." or "id:host:port,...". May be the
+            address of a load balancer.
+        producer_type: "sync": `send` returns when the brokers have the events; "async": when they are queued.
         compression_codec: "none", "gzip", "snappy", "lz4" or "zstd".
-        acks: 1: the leader has appended it; -1: all replicas in sync have; 0: no response.
-        encoder: see producer_data.py; an object, or a class to instantiate.
-        event_handler: the same.
-        callback_handler: the same.
-        partitioner: chooses by the key; with zk_connect only. An object or a class, too.
-        queue_time_ms: "async": a batch is sent after this time.
-        batch_size: "async": a batch is sent with this many events.
-        queue_size: "async": how many events may wait.
-        queue_enqueue_timeout_ms: how long `send` then waits for room (-1: without limit, 0: not at all)
-            before BufferExhausted.
-        num_retries: with zk_connect: how often a request is retried.
+        acks: 1: the leader has appended the events; -1: all in-sync replicas have; 0: there is no response.
+        encoder: an `Encoder`, or a class to instantiate.
+        event_handler: an `EventHandler`, or a class.
+        callback_handler: a `CallbackHandler`, or a class; for "async".
+        partitioner: a `Partitioner`, or a class; with zk_connect only.
+        queue_time_ms: for "async", the time after which a batch is sent.
+        batch_size: for "async", the number of events with which a batch is sent.
+        queue_size: for "async", how many events may wait.
+        queue_enqueue_timeout_ms: how long `send` waits for space in the queue before it raises
+            BufferExhausted; -1: without limit, 0: not at all.
+        num_retries: with zk_connect, how often a request is retried.
         retry_backoff_ms: the pause before each retry.
         request_timeout_ms: for connecting, and for each response.
         zk_session_timeout_ms: of the ZooKeeper session.
-        zookeeper_auth: "user:password" of the session; zookeeper_sasl_mechanism, zookeeper_ssl_...: as of a
-            broker (docs/reference/settings.md).
-        client_config: a file with settings of TLS and SASL for the brokers; with zk_connect their endpoints
-            of that security protocol are used.
+        zookeeper_auth: "user:password" of the session. `zookeeper_sasl_mechanism` and `zookeeper_ssl_...` are
+            the settings of a broker (docs/reference/settings.md).
+        client_config: a file with settings of TLS and SASL for the brokers. With zk_connect, the producer
+            connects to their endpoints of that security protocol.
 
-    The documents' own names (`producer.type`, `queue.time`, `partitioner.class`) and those of Kafka 0.8 are
-    accepted too: `Producer(**{"producer.type": "async"})`; synonyms.py lists them.
+    The names of Kafka's design documents (`queue.time`, `partitioner.class`) and of Kafka 0.8 are accepted
+    too, for example `Producer(**{"producer.type": "async"})`.
 
     Raises UnknownSetting, InvalidArgument, InvalidType, CompressionUnavailable, ZooKeeperUnavailable.
     """
@@ -192,11 +193,11 @@ class Producer(Closing):
             )
 
     def send(self, data: ProducerData | Iterable[ProducerData]) -> None:
-        """Send one ProducerData, or several.
+        """Send one `ProducerData`, or several.
 
-        Synchronous: the brokers have all events on return. Raises the broker's error, BrokerUnavailable or
-        TopicNotFound; some events may have been appended. Asynchronous: the events are in the queue. Raises
-        BufferExhausted. Both raise InvalidType, InvalidTopicName, Closed.
+        A "sync" producer returns when the brokers have all events. Raises the broker's error,
+        BrokerUnavailable, TopicNotFound; some events may have been appended. An "async" producer returns when
+        they are queued. Raises BufferExhausted. Both raise InvalidType, InvalidTopicName, Closed.
         """
         events = _events(data)
         if self._closed:
@@ -209,7 +210,7 @@ class Producer(Closing):
             self._queue.put(event)
 
     def close(self) -> None:
-        """Send the queued events, and close the connections. Idempotent."""
+        """Send the queued events and close the connections. Idempotent."""
         with self._lock:
             if self._closed:
                 return

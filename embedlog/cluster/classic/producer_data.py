@@ -21,7 +21,7 @@ from ...errors import InvalidType, shown
 
 
 class ProducerData(NamedTuple):
-    """Values for a topic: one, or a list of them. `key` chooses the partition; None: a random one."""
+    """One value for a topic, or a list of them. `key` chooses the partition; without a key it is random."""
 
     topic: str
     data: Any
@@ -72,36 +72,37 @@ class EventHandler(Protocol):
 
 
 class CallbackHandler:
-    """Does nothing at any stage; subclass it for logging, tracing, monitoring, or to change the events.
+    """Called at each stage of an "async" producer. Subclass it for logging, or to change the events.
 
-    `before_enqueue` and `after_enqueue` are called in the thread that sends, and `send` raises their
-    exceptions. All others are called in the producer's own thread; an exception fails the batch.
+    `before_enqueue` and `after_enqueue` run in the thread that calls `send`, which raises their exceptions.
+    `close` runs in the thread that closes the producer. The others run in the producer's own thread. Their
+    exceptions fail the batch, except for those of `after_sending`, which are logged.
     """
 
     def before_enqueue(self, event: Event) -> Event:
-        """Returns the event to put into the queue."""
+        """Return the event to put into the queue."""
         return event
 
     def after_enqueue(self, event: Event, added: bool) -> None:
-        """The event is in the queue, or (`added` is false) there was no room."""
+        """Called when the event is queued, or, if `added` is False, when the queue is full."""
 
     def after_dequeuing(self, event: Event | None) -> Sequence[Event]:
-        """Returns the events to add to the batch for a dequeued one (None: queue_time_ms have passed)."""
+        """Return the events to add to the batch for a dequeued one (None: `queue_time_ms` have passed)."""
         return [] if event is None else [event]
 
     def before_sending(self, events: Sequence[Event]) -> Sequence[Event]:
-        """Returns the events to send for a complete batch."""
+        """Return the events to send for a complete batch."""
         return events
 
     def after_sending(self, events: Sequence[Event], error: Exception | None) -> None:
-        """The batch was sent, or (`error` is not None) failed and is dropped."""
+        """Called when the batch was sent, or failed with `error` and was dropped."""
 
     def last_batch_before_close(self) -> Sequence[Event]:
-        """Returns events to send last, when the producer is closed."""
+        """Return events to send last, when the producer is closed."""
         return []
 
     def close(self) -> None:
-        """The producer is closed; this is the last call."""
+        """Called last, when the producer is closed."""
 
 
 class DefaultEncoder:

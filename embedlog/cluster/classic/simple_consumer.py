@@ -76,7 +76,7 @@ _COMMITTED: Final = {"zookeeper": range(1), "kafka": range(1, 2)}
 
 
 class FetchRequest(NamedTuple):
-    """A partition to read from an offset on, about max_bytes (default: the consumer's buffer_size)."""
+    """A partition to read from an offset on, about `max_bytes` (default: the consumer's `buffer_size`)."""
 
     topic: str
     partition: int
@@ -86,10 +86,10 @@ class FetchRequest(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class MessageSet:
-    """The result of a request: the records from its offset on, in order; false if there are none.
+    """The records from a request's offset on, in order. An iterable, which is false without records.
 
-    `next_offset` is the offset to continue at, `high_watermark` the partition's end. Each result of a
-    multifetch has its own `error`: then there are no records, and iterating raises it.
+    `next_offset` is the offset to continue at, and `high_watermark` is the partition's end. If `error` is
+    set, as in a result of `multifetch`, there are no records, and iterating raises it.
     """
 
     request: FetchRequest
@@ -108,15 +108,15 @@ class MessageSet:
 
 
 class SimpleConsumer(Closing):
-    """Reads one broker's partitions. A context manager; thread-safe, one request at a time.
+    """Reads one broker's partitions. A context manager. Thread-safe, with one request at a time.
 
     Args:
-        host: of the broker; connected on first use, and again after an error.
-        port: of the broker.
-        so_timeout_ms: how long the broker may take to respond, beyond max_wait_ms.
-        buffer_size: bytes that a fetch requests at first.
-        client_id: sent to the broker.
-        max_buffer_size: bytes that a fetch of message sets requests at most, before it fails.
+        host: the broker's host. The consumer connects at its first use, and again after an error.
+        port: the broker's port.
+        so_timeout_ms: how long the broker may take to respond, in addition to max_wait_ms.
+        buffer_size: how many bytes a fetch requests at first.
+        client_id: the name that is sent to the broker.
+        max_buffer_size: how many bytes a fetch requests at most, for a message larger than buffer_size.
         client_config: a file with settings of TLS and SASL.
 
     Raises InvalidArgument, InvalidType. Every method may raise BrokerUnavailable, RequestTimedOut, and the
@@ -157,10 +157,10 @@ class SimpleConsumer(Closing):
     # -- reading ---------------------------------------------------------------------------------------
 
     def fetch(self, request: FetchRequest, *, max_wait_ms: int = 0, min_bytes: int = 1) -> MessageSet:
-        """The records from an offset on; none at the end of the log.
+        """Return the records from an offset on; none at the end of the log.
 
-        Waits at most max_wait_ms for min_bytes. Raises OffsetOutOfRange, TopicNotFound; RecordTooLarge for a
-        message that does not fit into max_buffer_size; CorruptRecord.
+        Waits at most `max_wait_ms` for `min_bytes`. Raises OffsetOutOfRange, TopicNotFound, CorruptRecord;
+        RecordTooLarge for a message that does not fit into `max_buffer_size`.
         """
         (found,) = self.multifetch([request], max_wait_ms=max_wait_ms, min_bytes=min_bytes)
         if found.error is not None:
@@ -170,7 +170,7 @@ class SimpleConsumer(Closing):
     def multifetch(
         self, requests: Iterable[FetchRequest], *, max_wait_ms: int = 0, min_bytes: int = 1
     ) -> list[MessageSet]:
-        """As `fetch`, for several partitions at once: a set for each request, in order, with its error."""
+        """Fetch from several partitions at once. Returns a set for each request, in order, with its error."""
         wait_s = as_seconds("max_wait_ms", max_wait_ms)
         check_int("min_bytes", min_bytes, low=0, high=MAX_INT32)
         asked = [self._checked(request) for request in requests]
@@ -191,10 +191,11 @@ class SimpleConsumer(Closing):
         return [found[number] for number in range(len(asked))]
 
     def get_offsets_before(self, topic: str, partition: int, time_ms: int, max_offsets: int) -> list[int]:
-        """At most max_offsets offsets to read from, newest first.
+        """Return at most `max_offsets` offsets to read from, newest first.
 
-        They are the log end and the base offsets of the segments last modified before time_ms. With
-        LATEST_TIME the first is the log end, with EARLIEST_TIME it is the log start.
+        They are the base offsets of the segments last modified at or before `time_ms`, and the log end if the
+        last segment is one of them. With LATEST_TIME they begin at the log end; with EARLIEST_TIME there is
+        only the log start.
         """
         check_topic_name(topic)
         check_int("partition", partition, low=0, high=MAX_INT32)
@@ -215,7 +216,7 @@ class SimpleConsumer(Closing):
     # -- offsets of a group ----------------------------------------------------------------------------
 
     def find_coordinator(self, group: str) -> BrokerAddress:
-        """The group's coordinator, which stores its offsets."""
+        """Return the address of the group's coordinator, which stores its offsets."""
         check_group(group)
         response = self._channel.ask(FindCoordinatorRequest(key=group), FindCoordinatorResponse, _COORDINATOR)
         _check(response.error_code, f"coordinator of {group!r}", response.error_message)
@@ -228,14 +229,14 @@ class SimpleConsumer(Closing):
         *,
         storage: str = "kafka",
     ) -> None:
-        """Commit offsets for a group without members: each is that of the next record to read.
+        """Commit offsets for a group without members. An offset is that of the next record to read.
 
-        `storage` is "kafka": `__consumer_offsets`, at the group's coordinator; or "zookeeper" (version 0 of
-        the request): /consumers/[group]/offsets/..., at any broker of a cluster, without metadata. A broker
-        without ZooKeeper keeps both in `__consumer_offsets`.
+        With storage "kafka", the group's coordinator writes them to `__consumer_offsets`. With "zookeeper"
+        (version 0 of the request), any broker of a cluster writes them to `/consumers/[group]/offsets/...`,
+        without metadata. A broker without ZooKeeper keeps both in `__consumer_offsets`.
 
-        Raises the error of the first partition that failed; others may have been committed. Retriable errors:
-        COORDINATOR_LOAD_IN_PROGRESS, and NOT_COORDINATOR at another broker.
+        Raises the error of the first partition that failed; others may have been committed. Two errors may
+        be retried: COORDINATOR_LOAD_IN_PROGRESS, and, at another broker, NOT_COORDINATOR.
         """
         check_group(group)
         check_choice("storage", storage, tuple(_COMMIT))
@@ -265,7 +266,7 @@ class SimpleConsumer(Closing):
     def fetch_offsets(
         self, group: str, partitions: Iterable[TopicPartition], *, storage: str = "kafka"
     ) -> dict[TopicPartition, CommittedOffset | None]:
-        """A group's committed offset for each of these partitions in that storage, or None."""
+        """Return a group's committed offset in `storage` for each of these partitions, or None."""
         check_group(group)
         check_choice("storage", storage, tuple(_COMMITTED))
         topics: dict[str, OffsetFetchRequestTopic] = {}
@@ -292,7 +293,7 @@ class SimpleConsumer(Closing):
         return found
 
     def close(self) -> None:
-        """Close the connection. A later request opens another."""
+        """Close the connection. A later request opens a new one."""
         self._channel.close()
 
     def _checked(self, request: FetchRequest) -> FetchRequest:

@@ -75,10 +75,10 @@ class _Chunk:
 class MessageStream:
     """An iterator of records with their topic, partition, offset, key and value. For one thread at a time.
 
-    It ends when the connector is shut down. With consumer_timeout_ms it raises ConsumerTimeout if no record
-    arrives in that time, and may be called again. A partition that cannot be fetched (OffsetOutOfRange with
-    auto_offset_reset="error", CorruptRecord, RecordTooLarge) raises its error once and delivers nothing more;
-    the other partitions continue. A decoder's exception is raised too; the next call continues after that
+    It ends when the connector is shut down. Raises ConsumerTimeout if no record arrives within
+    `consumer_timeout_ms`; iteration may continue. If a partition cannot be fetched (OffsetOutOfRange with
+    `auto_offset_reset="error"`, CorruptRecord, RecordTooLarge), its error is raised once. It delivers no more
+    records; other partitions do. A decoder's exception is raised, too; the next call continues after that
     record. Raises ConcurrentUse.
     """
 
@@ -124,7 +124,7 @@ class MessageStream:
     # -- for the connector -----------------------------------------------------------------------------
 
     def has_room(self) -> bool:
-        """Whether fetchers may fetch more."""
+        """Whether fetchers may fetch more records."""
         return len(self._chunks) < self._max_chunks
 
     def put(self, claim: Claim, records: Sequence[Record], error: EmbedlogError | None = None) -> bool:
@@ -137,13 +137,13 @@ class MessageStream:
             return True
 
     def acknowledge(self) -> None:
-        """Count this thread's record as consumed: it calls the connector."""
+        """Count this thread's record as consumed, because the thread calls the connector."""
         with self._changed:
             if self._current_thread == threading.get_ident():
                 self._count_consumed()
 
     def stop(self, claims: Collection[Claim]) -> None:
-        """Stop delivering these; the application may still finish its current record."""
+        """Stop delivering records of these claims. The application may still finish its current record."""
         with self._changed:
             for claim in claims:
                 claim.alive = False
@@ -151,7 +151,7 @@ class MessageStream:
             self._changed.notify_all()
 
     def settle(self, claims: Collection[Claim], until: float) -> bool:
-        """Wait until the application processes no record of these, or until a time of time.monotonic()."""
+        """Wait until the application processes no record of these claims, or until a `time.monotonic()`."""
         with self._changed:
             while self._current is not None and self._current[0] in claims:
                 left = until - time.monotonic()
@@ -161,7 +161,7 @@ class MessageStream:
             return True
 
     def drop(self, claims: Collection[Claim]) -> None:
-        """Forget lost partitions: the application's current record is not counted as consumed."""
+        """Forget lost partitions. The application's current record does not count as consumed."""
         self.stop(claims)
         with self._changed:
             if self._current is not None and self._current[0] in claims:
