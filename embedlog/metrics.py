@@ -139,17 +139,17 @@ class TaskLog(Protocol):
 
 
 class LogCollector:
-    """Collects the metrics of logs for Prometheus: register it with a registry of prometheus_client.
+    """Collects the metrics of logs for Prometheus. Register it with a registry of prometheus_client.
 
     Args:
-        logs: an open log, from `embedlog.open` or `embedlog.aio.open`; or several by name, which each value
-            has as its label `log` then.
-        groups: whether to report consumer groups and work queues, too. A process that only reads reads the
-            topics in which their state is for them in each scrape, and a log over the wire asks its brokers,
-            and has no queues.
+        logs: an open log, from `embedlog.open` or `embedlog.aio.open`; or a dict of several by name. Values
+            then have the name as their label `log`.
+        groups: whether to report consumer groups, work queues and transactions, too. For these, each scrape
+            of a reader (mode="r") reads their topics, and each scrape of a log over the wire asks its
+            brokers, which do not report queues.
 
-    A scrape takes about 40 us a partition. It never raises: a log that is closed, or that cannot be read,
-    reports embedlog_available 0. May be called from any thread. Raises InvalidType.
+    A scrape takes about 40 us for each partition. It never raises: for a log that is closed or cannot be
+    read, `embedlog_available` is 0. Any thread may call it. The constructor raises InvalidType.
     """
 
     def __init__(self, logs: Log | TaskLog | Mapping[str, Log | TaskLog], *, groups: bool = True) -> None:
@@ -162,7 +162,7 @@ class LogCollector:
         self._groups = groups
 
     def collect(self) -> Iterable[Metric]:
-        """Called by the registry for each scrape."""
+        """Return the metrics. The registry calls it for each scrape."""
         into = Families(self._labels)
         for name, given in self._logs.items():
             log = given if isinstance(given, Log) else given.opened()

@@ -53,8 +53,8 @@ class Tracing:
     """Traces producers and consumers. Any number of threads may use it.
 
     Args:
-        tracer_provider: by default the global one.
-        propagator: by default the global one.
+        tracer_provider: makes the spans; by default the global one.
+        propagator: writes contexts into headers and reads them; by default the global one.
     """
 
     def __init__(
@@ -66,26 +66,25 @@ class Tracing:
         self._propagator = propagator
 
     def instrument(self, log: Log | TaskLog) -> None:
-        """Trace the producers and consumers that the log makes from now on. Raises InvalidType.
+        """Trace the producers and consumers that a log makes from now on. Raises InvalidType.
 
-        log: from `embedlog.open` or `embedlog.aio.open`.
-
-        `send` has a span until its future is done; `poll` has one if it returns records. Iterating over a
-        consumer has none: see `process`. Nor have `log.append` and `append_many`: see `headers`.
+        The log is from `embedlog.open` or `embedlog.aio.open`. A span of `send` lasts until its future is
+        done. `poll` has a span if it returns records or raises. Iterating over a consumer has none: use
+        `process`. `log.append` and `append_many` have none: use `headers`.
         """
         producer, consumer = _traced_classes(log)
         log._producer_class = partial(producer, self)
         log._consumer_class = partial(consumer, self)
 
     def uninstrument(self, log: Log | TaskLog) -> None:
-        """Stop tracing clients that the log makes from now on. Raises InvalidType."""
+        """Do not trace the clients that a log makes from now on. Raises InvalidType."""
         _traced_classes(log)
         log._producer_class = log._consumer_class = None
 
     def headers(self, given: HeadersInput | None = ()) -> Headers:
-        """Headers for a record that carry the current context; those `given` come first.
+        """Return the headers `given`, followed by those that carry the current context.
 
-        For `log.append(topic, value, headers=tracing.headers())`. Headers that carry a context already are
+        For `log.append(topic, value, headers=tracing.headers())`. Headers that already carry a context are
         returned unchanged. Raises InvalidType, InvalidArgument.
         """
         pairs = as_headers(given)
@@ -93,12 +92,13 @@ class Tracing:
 
     @contextmanager
     def process(self, record: Record[Any, Any], *, group: str | None = None) -> Iterator[Span]:
-        """Within the context, a span "process TOPIC" is the current one, linked to the record's sending.
+        """Make a span "process TOPIC" current in a `with` block, to process one record there.
 
-        Its parent is the span that is current here, or else the record's. The record's baggage is readable.
-        An exception is recorded and raised. For one record of `for record in consumer`, or of a poll.
+        The span is linked to the record's send. Its parent is the current span or, without one, the span in
+        the record's headers. The block can read the record's baggage. An exception is recorded and raised.
 
         Args:
+            record: from an iteration over a consumer, or from `poll`.
             group: the consumer's group.
         """
         if not isinstance(record, Record):
@@ -128,7 +128,7 @@ class Tracing:
             span.end()
 
     def creation_context(self, headers: Headers) -> SpanContext | None:
-        """The context in which a record was sent; None if its headers have none."""
+        """The span context in which a record was sent; None if its headers have none."""
         if not headers:
             return None
         context = self._textmap().extract(headers, context=Context(), getter=_GETTER)
@@ -136,13 +136,13 @@ class Tracing:
         return found if found.is_valid else None
 
     def injected(self, headers: Headers, context: Context) -> Headers:
-        """The headers, and those that carry the context."""
+        """Return the headers, followed by those that carry the context."""
         carrier = list(headers)
         self._textmap().inject(carrier, context=context, setter=_SETTER)
         return tuple(carrier)
 
     def received(self, records: Sequence[Record[Any, Any]], consumer: Attributes, start_ns: int) -> None:
-        """Record a span of records that were polled, with the attributes of their consumer."""
+        """Record the span of a poll that returned records, with the attributes of the consumer."""
         topics = {record.topic for record in records}
         topic = topics.pop() if len(topics) == 1 else None
         attributes = _attributes("poll", "receive", topic) | consumer
@@ -164,7 +164,7 @@ class Tracing:
         span.end()
 
     def receiving_failed(self, error: Exception, consumer: Attributes, start_ns: int) -> None:
-        """Record a span of a poll that raised."""
+        """Record the span of a poll that raised, with the attributes of the consumer."""
         span = self._polling(None, _attributes("poll", "receive", None) | consumer, start_ns, [])
         _failed(span, error)
         span.end()
@@ -180,11 +180,10 @@ class Tracing:
 
 
 class Sending:
-    """The span of a send. Within the context the record is buffered, with `headers`; then the span ends with
-    the record's future.
+    """The span of a send. Buffer the record in its `with` block, with `headers`.
 
-    Headers that carry a context already are kept, and the span links to that. Raises InvalidType,
-    InvalidArgument.
+    `ends_with` ends the span with the record's future. Headers that already carry a context are kept, and the
+    span links to it. Raises InvalidType, InvalidArgument.
     """
 
     def __init__(
@@ -251,7 +250,7 @@ class TracedProducer(Producer):
     ) -> Future[RecordMetadata]:
         """As `Producer.send`, within a span that ends when the future is done.
 
-        A record whose headers carry a context already keeps that, and its span links to it.
+        If the record's headers already carry a context, they are kept, and the span links to it.
         """
         with Sending(self._tracing, topic, value, key, headers) as sending:
             future = super().send(
@@ -275,7 +274,7 @@ class TracedConsumer(Consumer):
         self._about = of_consumer(self.group, options.get("client_id"))
 
     def poll(self, timeout_ms: float = 0, max_records: int | None = None) -> list[Record]:
-        """As `Consumer.poll`. A poll that returns records has a span, with a link to each one's sending."""
+        """As `Consumer.poll`. If it returns records, it has a span with a link to the send of each."""
         start_ns = time.time_ns()
         try:
             records = super().poll(timeout_ms, max_records)

@@ -58,27 +58,27 @@ _STARTS: Final = ("earliest", "latest")
 
 
 class Mirror(Closing):
-    """Continuously copies topics of one or several logs into another log.
+    """Continuously copies topics of one or several logs into another log. A context manager.
 
     Args:
-        sources: an address, a directory, a Log, or several; "kafka://a,kafka://b" are two, and
-            "east=kafka://a" is one whose topics get the name's prefix ("east.clicks").
+        sources: an address, a directory, a Log, or several of them. "kafka://a,kafka://b" are two sources.
+            "east=kafka://a" is one with a name, which its topics get as a prefix ("east.clicks").
         target: a directory, created if missing; an address; or a Log opened for writing.
         topics: a regular expression, compiled or not, that must match the whole topic name; default: all.
-        exclude: a regular expression that must not match it.
+        exclude: a regular expression; topics whose whole name it matches are not copied.
         start: where to start copying topics that exist at the first start: "earliest" or "latest". Later
             topics are copied from their beginning.
-        group: for brokers as target, the prefix of the consumer groups that store source positions. The rest
-            of the name is a dash and the source's name or id ("mirror").
+        group: for brokers as target, the prefix of the consumer groups that store source positions; by
+            default "mirror". A dash and the source's name follow, or its id if it has no name.
         refresh_ms: how often to discover topics and partitions.
-        source_settings: of the client (RemoteSettings, client_config), for sources that are addresses.
-            Sources that need different ones are given as Logs.
-        target_settings: the same for a target that is an address.
+        source_settings: client settings (RemoteSettings, client_config) for all sources that are addresses.
+            If sources need different ones, open them, and pass the Logs.
+        target_settings: client settings for a target that is an address.
 
-    A directory gets each record exactly once, even after kills; brokers at least once
+    A directory gets each record exactly once, even after kills; brokers get it at least once
     (docs/reference/mirroring.md).
-    Closes the logs it opened. Raises InvalidArgument, InvalidType, InvalidGroup, and what `embedlog.open`
-    raises.
+    The mirror closes the logs that it opened. Raises InvalidArgument, InvalidType, InvalidGroup, and errors
+    of `embedlog.open`.
     """
 
     def __init__(
@@ -136,9 +136,9 @@ class Mirror(Closing):
     ) -> MirrorStatus:
         """Copy until `stop`, or with until_caught_up until all that existed at the start is copied.
 
-        Calls on_status about once a second. Returns the final status. Raises if it cannot continue: damage in
-        a source, a record that the target rejects, a failed partition. Unreachable brokers and full disks are
-        waited for without limit.
+        Calls `on_status` about once a second. Returns the final status. Waits without limit for unreachable
+        brokers and full disks. Raises the error if it cannot continue: damage in a source, a record that the
+        target rejects, a failed partition. A mirror runs once; a second `run` raises Closed.
         """
         check_flag("until_caught_up", until_caught_up)
         if on_status is not None and not callable(on_status):
@@ -185,12 +185,12 @@ class Mirror(Closing):
         return self._status(None)
 
     def stop(self) -> None:
-        """Ask `run` to shut down cleanly. May be called from any thread and from signal handlers."""
+        """Ask `run` to end cleanly. Any thread and signal handlers may call it."""
         self._stopped = True
         self._wakeup.set()
 
     def close(self) -> None:
-        """Stop, wait for `run` to return, and close the logs opened here. Idempotent."""
+        """Stop, wait for `run` to return, and close the logs that the mirror opened. Idempotent."""
         self.stop()
         self._ended.wait()
         self._opened.close()

@@ -1,4 +1,4 @@
-"""What a mirror tells of itself while it runs."""
+"""What a mirror reports while it runs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class MirroredTopic(NamedTuple):
-    """A mirrored topic: records and bytes copied in this run, and its lag in offsets."""
+    """A mirrored topic. `records` and `bytes` were copied in this run; `behind` is its lag in offsets."""
 
     source: str
     topic: str
@@ -18,8 +18,8 @@ class MirroredTopic(NamedTuple):
 
 
 class MirrorStatus(NamedTuple):
-    """A mirror's status. `trouble`: why it waits, or None. `caught_up`: whether everything that was in the
-    sources at the start has been copied."""
+    """A mirror's status, with sums over its topics. `caught_up` says whether everything that was in the
+    sources at the start has been copied. `trouble` says why the mirror waits, or is None."""
 
     topics: tuple[MirroredTopic, ...]
     records: int

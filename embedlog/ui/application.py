@@ -105,23 +105,23 @@ def application(
     tables: Sequence[str] = (),
     query_limits: Limits | None = None,
 ) -> Starlette:
-    """The page of a log, to be mounted in an ASGI application, or served by itself.
+    """Make the page of a log, an ASGI application to mount in another one or to serve by itself.
 
     Args:
-        log: any open log; it stays open. The page never writes to one that is open with mode="r".
-        writable: whether visitors may change anything: reset groups, redrive dead letters.
-        hosts: the values of the Host header that are accepted, each with its port; empty for any, if the
-            application around it checks them.
-        token: what a visitor shows once, as `?token=...`; None if the application around it knows its
-            visitors.
-        users: who may log in, with their passwords; None if nobody has to. Needs TLS: browsers keep the
-            cookie to themselves otherwise.
-        access: what each user may see and do; None: all may do everything.
-        serializers: what values of a topic, by its name, are shown with: objects with a method `loads`.
-        tables: directories of tables that are loaded from this log (`embedlog load`), to be shown.
-        query_limits: the time and the memory of a query in SQL.
+        log: any open log; it stays open. The page never writes to a log that is open with mode="r".
+        writable: whether visitors may make changes: reset groups, redrive dead letters.
+        hosts: the values of the Host header to accept, each with its port; empty to accept any, if the
+            application around the page checks them.
+        token: what a visitor must show once, as `?token=...`; None if the application around the page
+            authenticates visitors. Not used with `users`.
+        users: the users who may log in, with their passwords; None if nobody has to. Needs TLS: without it,
+            browsers reject the session's cookie.
+        access: what each of the `users` may see and do; None allows everything.
+        serializers: for topics by name, the objects whose method `loads` decodes values to be shown.
+        tables: directories of tables to show that are loaded from this log (`embedlog load`).
+        query_limits: limits for the time, memory and results of a query in SQL.
 
-    Raises DirectoryError, CorruptCheckpoint.
+    Raises DirectoryError, CorruptCheckpoint, InvalidSetting.
     """
     site = Site(log, writable, serializers or {}, tables, query_limits or Limits())
 
