@@ -64,8 +64,9 @@ _OURS: Final = re.compile(r"embedlog\.errors\.\w+: (.+)")
 class LoadReport(NamedTuple):
     """The result of a load. `load` is its number, or the previous load's if there was nothing to do.
 
-    records, bad: rows added to the table and to its side table. replaced: rows removed in exchange. files,
-    bytes: files written. dates: their first and last event date. offsets: [start, end) of each partition.
+    `records` and `bad` are the rows added to the table and to its side table; `replaced` is the rows removed.
+    `files` and `bytes` were written; `dates` is their first and last event date. `offsets` has the first
+    offset loaded of each partition, and one past the last. `lost` has offsets that the log had lost.
     """
 
     topic: str
@@ -95,31 +96,32 @@ def load(
     spark: SparkSession | Callable[[], SparkSession] | None = None,
     progress: Progress | None = None,
 ) -> LoadReport:
-    """Load a topic's new records into a table, exactly once; durable on return.
+    """Load a topic's new records into a table, exactly once. The load is durable on return.
 
     Args:
         log: a directory, "kafka://host:9092", or an open log. A log that is open for writing is flushed
-            first, so everything appended before the call is loaded; otherwise only durable records are.
-        to: the table's directory, on a file system that is mounted here and on all executors; created if
-            missing.
-        topic: by default the topic that the table was loaded from.
-        schema: columns as in CREATE TABLE ("carrier STRING, dep_delay INT"). Values are JSON objects and are
-            parsed into these columns. The first load fixes the schema; the table stores it.
+            first, so that everything appended before the call is loaded. For other directories the load ends
+            at the last durable record, and for brokers at the high watermark.
+        to: the table's directory, created if missing. Its file system must be mounted here and on all
+            executors.
+        topic: the topic to load; by default the one that the table was loaded from.
+        schema: columns as in CREATE TABLE ("carrier STRING, dep_delay INT"), into which values, JSON objects,
+            are parsed. The first load fixes the schema, and the table stores it.
         date_column: the DATE or TIMESTAMP column to partition rows by; by default the record's timestamp.
-            Fixed by the first load, too.
+            The first load fixes it, too.
         from_time: replace all rows of each partition from its first record at or after this time.
         allow_data_loss: skip records that the log has lost instead of raising RecordsLost.
-        isolation_level: read_committed leaves out the records of aborted transactions, and stops before the
+        isolation_level: "read_committed" leaves out the records of aborted transactions, and stops before the
             first open transaction.
         spark: a session, or a function that creates one when there is something to load; by default the
-            active session, else a new `embedlog.spark.session`.
-        progress: called with (stage, tasks done, total tasks), by one thread at a time: from another
-            thread, at last from this one.
+            active session, or else a new `embedlog.spark.session`.
+        progress: called with (stage, tasks done, total tasks): from another thread, and last from this one.
+            The calls never overlap.
 
     Raises TableError, TableLocked, RecordsLost, LoadFailed (nothing was loaded), InvalidArgument,
-    TopicNotFound, CorruptCheckpoint, OSError, and whatever opening and reading the log raises. After an
-    OSError in the commit the table is in its state before or after the load. A table takes one load at a
-    time, and any number of readers.
+    TopicNotFound, CorruptCheckpoint, OSError, and errors of opening and reading the log. After an OSError in
+    the commit, the table has its state before or after the load. A table takes one load at a time, and any
+    number of readers.
     """
     started = time.monotonic()
     _check(topic, schema, date_column, from_time)

