@@ -144,9 +144,9 @@ class LogCollector:
     Args:
         logs: an open log, from `embedlog.open` or `embedlog.aio.open`; or a dict of several by name. Values
             then have the name as their label `log`.
-        groups: whether to report consumer groups, work queues and transactions, too. For these, each scrape
-            of a reader (mode="r") reads their topics, and each scrape of a log over the wire asks its
-            brokers, which do not report queues.
+        groups: whether to report consumer groups, work queues and transactions, too. For these, a reader
+            (mode="r") reads their topics in each scrape. A log over the wire asks its brokers, which do not
+            report queues.
 
     A scrape takes about 40 us for each partition. It never raises: for a log that is closed or cannot be
     read, `embedlog_available` is 0. Any thread may call it. The constructor raises InvalidType.

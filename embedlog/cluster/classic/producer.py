@@ -80,6 +80,7 @@ class Producer(Closing):
         zk_session_timeout_ms: of the ZooKeeper session.
         zookeeper_auth: "user:password" of the session. `zookeeper_sasl_mechanism` and `zookeeper_ssl_...` are
             the settings of a broker (docs/reference/settings.md).
+        client_id: the name that is sent to the brokers.
         client_config: a file with settings of TLS and SASL for the brokers. With zk_connect, the producer
             connects to their endpoints of that security protocol.
 
