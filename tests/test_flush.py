@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import signal
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -135,9 +136,12 @@ def test_an_interrupted_waiter_does_not_block_later_ones(tmp_path: Path) -> None
         fs.entered.acquire()
 
         def interrupt() -> None:
-            while not partition_of(log).appender.group_commit._waiting:
-                threading.Event().wait(0.001)
-            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+            group_commit = partition_of(log).appender.group_commit
+            while not group_commit._waiting:
+                time.sleep(0.001)
+            while group_commit._waiting:  # a signal just before the main thread sleeps does not wake it
+                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+                time.sleep(1)
 
         threading.Thread(target=interrupt).start()
         with pytest.raises(KeyboardInterrupt):
