@@ -41,12 +41,12 @@ class Administration(Closing):
 
     @property
     def mode(self) -> str:
-        """ "rw" or "r"."""
+        """How the log was opened: "rw" or "r"."""
         return self.backend.mode
 
     @property
     def recovery(self) -> RecoveryReport:
-        """What opening found after a crash; `clean` if the last writer closed the log."""
+        """What recovery found when the log was opened. It is `clean` if the last writer closed the log."""
         return self.backend.maintenance.recovery
 
     # -- topics ----------------------------------------------------------------------------------------
@@ -59,8 +59,8 @@ class Administration(Closing):
         Args:
             name: 1 to 249 characters of a-z A-Z 0-9 . _ - (as in Kafka).
             partitions: the number of partitions.
-            exist_ok: return the description of an existing topic, unchanged, instead of raising TopicExists.
-            settings: see config.TopicSettings, e.g. retention_ms=86_400_000, compression_type="zstd".
+            exist_ok: do not raise TopicExists: change nothing, and return the existing topic's description.
+            settings: see `TopicSettings`, e.g. `retention_ms=86_400_000`, `compression_type="zstd"`.
 
         Raises TopicExists, InvalidTopicName, InvalidSetting, UnknownSetting, StorageError, ReadOnly.
         """
@@ -70,7 +70,7 @@ class Administration(Closing):
         return admin.create_topic(name, partitions, settings, exist_ok=exist_ok)
 
     def topics(self, *, internal: bool = False) -> list[str]:
-        """The names of the topics, sorted; with `internal` also `__consumer_offsets`."""
+        """The names of the topics, sorted. With `internal`, include topics like `__consumer_offsets`."""
         check_flag("internal", internal)
         names = self.backend.topics()
         if internal:
@@ -90,8 +90,8 @@ class Administration(Closing):
     def alter_topic(self, name: str, **settings: Unpack[TopicChanges]) -> TopicDescription:
         """Change settings of a topic, durably; None resets a setting to its default.
 
-        Of `__consumer_offsets` only the flush settings may change. Raises TopicNotFound, InvalidSetting,
-        UnknownSetting, InvalidTopicName, StorageError, ReadOnly.
+        Of internal topics (`__consumer_offsets`), only the flush settings may change. Raises TopicNotFound,
+        InvalidSetting, UnknownSetting, InvalidTopicName, StorageError, ReadOnly.
         """
         admin = self.backend.topic_admin
         name_policies(settings)
@@ -100,24 +100,24 @@ class Administration(Closing):
     def create_partitions(self, name: str, partitions: int) -> TopicDescription:
         """Raise the number of partitions. From then on keys may map to other partitions.
 
-        Raises TopicNotFound, InvalidArgument (InvalidTopicName for `__consumer_offsets`), StorageError,
-        ReadOnly.
+        Raises TopicNotFound, InvalidArgument, InvalidTopicName (for internal topics), StorageError, ReadOnly.
         """
         return self.backend.topic_admin.create_partitions(name, partitions)
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic, durably. Its files are removed after file_delete_delay_ms.
+        """Delete a topic, durably. Its files are removed after `file_delete_delay_ms`.
 
-        Raises TopicNotFound, InvalidTopicName (`__consumer_offsets`), StorageError, ReadOnly.
+        Raises TopicNotFound, InvalidTopicName (for internal topics), StorageError, ReadOnly.
         """
         self.backend.topic_admin.delete_topic(name)
 
     # -- groups and offsets -------------------------------------------------------------------------------
 
     def groups(self) -> list[str]:
-        """The names of the consumer groups, sorted. A process that only reads looks at the log's files.
+        """The names of the consumer groups, sorted.
 
-        Raises StorageError, CorruptRecord, BrokerUnavailable, Closed.
+        With mode="r" they are read from the log's files. Raises StorageError, CorruptRecord,
+        BrokerUnavailable, Closed.
         """
         return self.backend.group_reader().list_groups()
 
@@ -128,40 +128,40 @@ class Administration(Closing):
         return ConsumerGroup(self.backend, name)
 
     def describe_groups(self) -> list[ConsumerGroupDescription]:
-        """All consumer groups with their members and lag, sorted by name. Raises as `groups`."""
+        """All consumer groups with their members and lag, sorted by name. Raises the errors of `groups`."""
         from .clients.group_admin import describe_groups
 
         return describe_groups(self.backend)
 
     def transactions(self) -> list[TransactionDescription]:
-        """The transactional ids with their last transactions, sorted. A process that only reads looks at the
-        log's files.
+        """The transactional ids with their last transactions, sorted.
 
-        Raises UnsupportedByBackend, StorageError, CorruptRecord, Closed.
+        With mode="r" they are read from the log's files. Raises UnsupportedByBackend, StorageError,
+        CorruptRecord, Closed.
         """
         from .clients.transaction_admin import describe_transactions
 
         return describe_transactions(self.backend)
 
     def abort_transaction(self, transactional_id: str) -> None:
-        """Abort the open transaction of an id; nothing if none is open. For an operator: its producer gets
-        TransactionAborted, or ProducerFenced if it is one of Kafka's.
+        """Abort the open transaction of a transactional id, as an operator. Does nothing if none is open.
 
-        Raises TransactionNotFound; ConcurrentTransactions: a partition refuses its marker; StorageError,
+        The id's producer gets TransactionAborted, or ProducerFenced if it is a Kafka client. Raises
+        TransactionNotFound, ConcurrentTransactions (a partition refuses its marker), StorageError,
         InvalidType, InvalidArgument, ReadOnly, UnsupportedByBackend, Closed.
         """
         check_text("transactional_id", transactional_id)
         self.backend.transactions.abort(transactional_id)
 
     def offsets(self, topic: str) -> dict[int, PartitionOffsets]:
-        """Each partition's edges: log_start_offset, log_end_offset, flushed_offset."""
+        """Each partition's log start offset, log end offset and flushed offset."""
         return self.backend.offsets(topic)
 
     def offsets_before(self, topic: str, partition: int, time_ms: int, max_offsets: int) -> list[int]:
-        """At most max_offsets offsets, newest first: the log end and the segments' base offsets.
+        """At most `max_offsets` offsets to start reading from, newest first.
 
-        Of segments last modified at time_ms or before; -1 stands for all, -2 for the first one. As Kafka's
-        ListOffsets version 0.
+        They are the log end offset, and the base offsets of segments last modified at `time_ms` or before.
+        A `time_ms` of -1 stands for all of them, -2 for the first. As in Kafka's ListOffsets version 0.
         """
         check_int("partition", partition)
         check_int("time_ms", time_ms)
@@ -169,7 +169,7 @@ class Administration(Closing):
         return self.backend.splits.offsets_before(topic, partition, time_ms, max_offsets)
 
     def offset_for_time(self, topic: str, partition: int, time_ms: int) -> OffsetAndTimestamp | None:
-        """The first record whose timestamp is time_ms or later; None if there is none."""
+        """The first record whose timestamp is `time_ms` or later; None if there is none."""
         check_int("partition", partition)
         check_int("time_ms", time_ms)
         return self.backend.offset_for_time(topic, partition, time_ms)
@@ -184,7 +184,7 @@ class Administration(Closing):
         self.backend.maintenance.flush()
 
     def reopen(self, topic: str, partition: int) -> PartitionRecovery | None:
-        """Recover a partition that refuses appends after a failed write or fsync; returns what was done."""
+        """Recover a partition that refuses appends after a failed write or fsync. Returns what it did."""
         maintenance = self.backend.maintenance
         check_int("partition", partition)
         return maintenance.reopen(topic, partition)
@@ -201,16 +201,16 @@ class Administration(Closing):
         return self.backend.maintenance.compact(topic)
 
     def backup(self, destination: str | os.PathLike[str]) -> None:
-        """Copy the log, group offsets included, while it is in use. The copy is consistent per partition.
+        """Copy the log, including group offsets, while it is in use. The copy is consistent per partition.
 
-        Everything appended before the call is in the copy, and durable. Sealed segments are hard-linked if
-        the destination is on the same file system (they never change), active ones copied. The destination
-        must not exist; it becomes a log directory of its own. Raises StorageError, DirectoryError,
-        InvalidArgument, InvalidType.
+        The destination must not exist. It becomes a log directory of its own. Everything appended before the
+        call is in the copy, and durable. Sealed segments never change, so they are hard-linked if the
+        destination is on the same file system. Active segments are copied. Raises StorageError,
+        DirectoryError, InvalidArgument, InvalidType.
         """
         maintenance = self.backend.maintenance
         maintenance.backup(as_path(destination, "destination"))
 
     def health(self) -> Health:
-        """The condition of the log; cheap enough to call every second."""
+        """The condition of the log. Cheap enough to call every second."""
         return self.backend.health()

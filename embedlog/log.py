@@ -52,15 +52,15 @@ if TYPE_CHECKING:
 
 
 class Log(Administration):
-    """An open log, from `embedlog.open`. A context manager; open until `close`, or the exit of the program.
+    """An open log, from `embedlog.open`: a context manager, open until `close` or the end of the program.
 
     With mode="rw" it is the only writer of its directory, or one of several that share it. With mode="r" it
-    reads what others write; methods that append or change anything raise ReadOnly. With "kafka://..." it is a
-    client of brokers; methods that Kafka's protocol knows nothing of raise UnsupportedByBackend, with advice.
+    reads what others write, and methods that append or change anything raise ReadOnly. With "kafka://..." it
+    is a client of brokers. Methods that Kafka's protocol does not support raise UnsupportedByBackend.
     """
 
     def __init__(self, engine: Store | Backend, *, reconnect: Callable[[], Backend] | None = None) -> None:
-        """reconnect: opens the log again in a forked child; None if the child must do so itself."""
+        """`reconnect` opens the log again in a forked child. It is None if the child must do so itself."""
         self._reconnect = reconnect
         self._partitioner = StickyPartitioner()
         self._clients: weakref.WeakSet[Closing] = weakref.WeakSet()
@@ -107,9 +107,10 @@ class Log(Administration):
         self, name: str, value_type: type[V] = ..., **options: Unpack[ValueOptions[V, K]]
     ) -> Topic[V, K]: ...
     def topic(self, name: str, value_type: Any = None, **options: Any) -> Topic[Any, Any]:
-        """A view of a topic with values instead of bytes, e.g. `log.topic("orders", Order)`: embedlog.Topic.
+        """Return a view of a topic with typed values instead of bytes, e.g. `log.topic("orders", Order)`.
 
-        Raises InvalidType, InvalidArgument, UnknownSetting; EmbedlogError if a library is not installed.
+        For options see `embedlog.Topic`. Raises InvalidType, InvalidArgument, UnknownSetting. Raises
+        EmbedlogError if a library is not installed.
         """
         from .clients.topic import Topic, serde_of
 
@@ -137,13 +138,13 @@ class Log(Administration):
             key: bytes-like or None.
             headers: (name, value) pairs or a dict.
             timestamp_ms: milliseconds since the epoch; now by default.
-            partition: by default murmur2 of the key; without a key one at random, for a batch at a time.
+            partition: by default chosen by murmur2 of the key; without a key, at random for each batch.
             flush: return only when the record is durable; concurrent appends share the fsync.
             expected_offset: append only if the record gets this offset.
 
         Raises TopicNotFound, PartitionNotFound, InvalidType, InvalidArgument, RecordTooLarge,
-        UnexpectedOffset, DiskFull, LogFull, PartitionFailed, Closed, ReadOnly; then nothing was appended.
-        After FlushFailed the record may have been appended.
+        UnexpectedOffset, DiskFull, LogFull, PartitionFailed, Closed, ReadOnly. In these cases nothing was
+        appended. Raises FlushFailed if the fsync failed; the record may have been appended.
         """
         return append(
             self.backend,
@@ -168,17 +169,18 @@ class Log(Administration):
         compression: str | int | None = None,
         flush: bool = False,
     ) -> AppendedMany:
-        """Append many records in batches; all or nothing for each partition.
+        """Append many records in batches: all or nothing for each partition.
 
         Args:
-            records: values, (key, value) tuples or Records (their key, value, headers and timestamp_ms), in
-                any mixture.
-            partition: for all records; by default chosen for each, with one for all that have no key.
+            records: values, (key, value) tuples or Records (of which it takes key, value, headers and
+                timestamp_ms), in any mixture.
+            partition: the partition of all records. By default each key chooses its partition, and all
+                records without a key go to one partition.
             compression: "gzip", "snappy", "lz4", "zstd" or "none"; by default the topic's.
             flush: return only when the records are durable.
 
-        Returns a lazy sequence of RecordMetadata in input order. Raises what `append` raises if nothing was
-        appended; PartialAppend, which tells what was, if only some partitions failed.
+        Returns a lazy sequence of RecordMetadata in input order. Raises what `append` raises if no partition
+        succeeded. Raises PartialAppend, which says what was appended, if only some partitions failed.
         """
         return append_many(
             self.backend,
@@ -193,23 +195,23 @@ class Log(Administration):
     def transaction(
         self, transactional_id: str, *, timeout_ms: int = 60_000, flush: bool = False
     ) -> Transaction:
-        """A transaction, to be used by `with`: leaving the block commits, an exception aborts.
+        """Return a transaction for a `with` block: leaving the block commits, an exception aborts.
 
-        with log.transaction("loader-1") as tx:
-            tx.append("out", b"...")
-            tx.commit_offsets(consumer)
+            with log.transaction("loader-1") as tx:
+                tx.append("out", b"...")
+                tx.commit_offsets(consumer)
 
-        Records and offsets of the block count together or not at all, for readers and consumers that are
-        read_committed: also if the process is killed at any moment.
+        Readers and consumers that are `read_committed` get all records and offsets of the block or none of
+        them, even if the process is killed at any moment.
 
         Args:
-            transactional_id: names this writer over restarts. Its first transaction in a log fences what
-                another process, or another handle, still writes under the id, and aborts what is left open.
-            timeout_ms: a transaction that is open for longer is aborted; readers wait for it no longer.
-            flush: the commit survives a power cut, whole. Otherwise each partition keeps what it has flushed.
+            transactional_id: names this writer across restarts. The first transaction of an id in this log
+                fences other processes and handles that use the id, and aborts what they left open.
+            timeout_ms: a transaction that is open for longer is aborted. Readers then no longer wait for it.
+            flush: make the whole commit survive a power cut. Otherwise each partition keeps what was flushed.
 
-        Raises InvalidType, InvalidArgument, ReadOnly, UnsupportedByBackend, Closed; at the block's begin and
-        within it see embedlog.Transaction.
+        Raises InvalidType, InvalidArgument, ReadOnly, UnsupportedByBackend, Closed. For errors when the block
+        begins and within it, see `embedlog.Transaction`.
         """
         from .clients.transaction import new_transaction
 
@@ -222,10 +224,9 @@ class Log(Administration):
     @overload
     def producer(self, **options: Unpack[ProducerOptions]) -> Producer: ...
     def producer(self, **options: Any) -> Producer:
-        """A producer, which sends in the background; closed with the log. For options see embedlog.Producer.
+        """Return a producer, which sends in the background. The log closes it.
 
-        With transactional_id= its sends belong to transactions: see embedlog.TransactionalProducer.
-
+        For options see `embedlog.Producer`, or `embedlog.TransactionalProducer` with `transactional_id=`.
         Raises UnknownSetting, InvalidArgument, InvalidType, ReadOnly, Closed.
         """
         from .clients.options import producer_options, transactional_options
@@ -259,14 +260,14 @@ class Log(Administration):
         """Iterate over the records of one partition, or of all partitions in turn, without a group.
 
         Args:
-            start: "earliest", "latest", an offset (of one partition), or a datetime: the first record at or
-                after it. Naive datetimes are local time.
-            end: where to stop, exclusive, given as `start`; by default the current end.
-            max_bytes: how much to fetch at a time; larger batches still come whole.
+            start: "earliest", "latest", an offset (of one partition), or a datetime, which means the first
+                record at or after it. Naive datetimes are local time.
+            end: where to stop (exclusive), in the same forms. By default the current end; none with `follow`.
+            max_bytes: how many bytes to fetch at a time. A larger batch is fetched whole.
             follow: wait for new records at the end, in all partitions at once.
-            isolation_level: "read_committed" omits records of aborted transactions.
+            isolation_level: "read_committed" omits aborted transactions, and stops before the first open one.
 
-        Raises errors about arguments at once. While iterating raises CorruptRecord (after the records before
+        Raises errors about arguments at once. The iteration raises CorruptRecord (after the records before
         the damage), OffsetOutOfRange, LogTruncated, StorageError, Closed.
         """
         return read_records(
@@ -290,9 +291,9 @@ class Log(Administration):
         max_bytes: int = DEFAULT_FETCH_BYTES,
         isolation_level: str = "read_uncommitted",
     ) -> Iterator[bytes | None]:
-        """The values of the records, without creating Record objects: several times as fast as `read`.
+        """Iterate over the values only, without creating Record objects: several times as fast as `read`.
 
-        Arguments and errors as for `read`, without `follow`.
+        Arguments and errors are those of `read`, without `follow`.
         """
         return read_values(
             self.backend,
@@ -305,9 +306,9 @@ class Log(Administration):
         )
 
     def read_at(self, topic: str, partition: int, offset: int) -> Record | None:
-        """The record at an offset, by an index lookup.
+        """Return the record at an offset, found by an index lookup.
 
-        None if compaction removed it, or if the offset is that of a transaction marker. Raises
+        Returns None if compaction removed it, or if the offset is that of a transaction marker. Raises
         TopicNotFound, PartitionNotFound, InvalidType, OffsetOutOfRange (also at the log end), CorruptRecord,
         StorageError, Closed.
         """
@@ -324,12 +325,12 @@ class Log(Administration):
         max_bytes: int = DEFAULT_FETCH_BYTES,
         isolation_level: str = "read_uncommitted",
     ) -> Iterator[pyarrow.RecordBatch]:
-        """The records as Arrow record batches (needs pyarrow), decoded column by column.
+        """Iterate over the records as Arrow record batches (needs pyarrow), decoded column by column.
 
         Args:
-            columns: which fields of Record, all by default; the others are not decoded.
+            columns: the fields of Record to decode; by default all.
 
-        Other arguments and errors as for `read`, without `follow`.
+        Other arguments and errors are those of `read`, without `follow`.
         """
         from .clients.arrow import read_arrow
 
@@ -352,18 +353,18 @@ class Log(Administration):
         isolation_level: str = "read_committed",
         **parameters: object,
     ) -> duckdb.DuckDBPyRelation:
-        """Ask a question in SQL; topics are tables (needs duckdb). See docs/reference/sql.md.
+        """Query topics in SQL, as tables (needs duckdb). See docs/reference/sql.md.
 
-        log.sql("SELECT city, count(*) FROM orders WHERE partition = $p GROUP BY city", p=3).fetchall()
+            log.sql("SELECT city, count(*) FROM orders WHERE partition = $p GROUP BY city", p=3).fetchall()
 
         Args:
-            schemas: for a topic the fields of its JSON values, as "a INT, b VARCHAR" or a dict; inferred by
-                default.
+            schemas: topic -> the fields of its JSON values, as "a INT, b VARCHAR" or a dict. By default they
+                are inferred.
             isolation_level: "read_uncommitted" also shows records of aborted and open transactions.
-            parameters: what `$name` stands for.
+            parameters: the values of `$name` in the query.
 
-        Returns DuckDB's relation: .fetchall(), .df(), .pl(), .to_arrow_table(). It is computed when it is
-        asked, over the records that there are now; what fails then is a duckdb.Error. Raises InvalidArgument,
+        Returns a DuckDB relation. Its `.fetchall()`, `.df()`, `.pl()` and `.to_arrow_table()` run the query,
+        over the records that the log has now, and raise `duckdb.Error` if it fails. Raises InvalidArgument,
         InvalidType, TopicNotFound, Closed.
         """
         from .sql import ask
@@ -371,11 +372,11 @@ class Log(Administration):
         return ask(self.backend, query, parameters, schemas=schemas, isolation_level=isolation_level)
 
     def to_pandas(self, topic: str) -> pandas.DataFrame:
-        """A topic's table as a DataFrame of pandas. Raises as `sql`."""
+        """Return a topic's table as a pandas DataFrame. Raises the errors of `sql`."""
         return self._table(topic).df()
 
     def to_polars(self, topic: str) -> polars.DataFrame:
-        """A topic's table as a DataFrame of Polars. Raises as `sql`."""
+        """Return a topic's table as a Polars DataFrame. Raises the errors of `sql`."""
         frame: polars.DataFrame = self._table(topic).pl()
         return frame
 
@@ -386,10 +387,10 @@ class Log(Administration):
     def consumer(
         self, topics: Topics = (), group: str | None = None, **options: Unpack[ConsumerOptions]
     ) -> Consumer:
-        """A consumer of topics (names or a compiled pattern), alone or in a group; closed with the log.
+        """Return a consumer of topics (names or a compiled pattern), alone or in a group.
 
-        For options see embedlog.Consumer. Raises UnknownSetting, InvalidArgument, InvalidType,
-        InvalidGroup, TopicNotFound, Closed.
+        The log closes it. For options see `embedlog.Consumer`. Raises UnknownSetting, InvalidArgument,
+        InvalidType, InvalidGroup, TopicNotFound, Closed.
         """
         consumer: Consumer = self._consumer(topics, group, options)
         return consumer
@@ -407,9 +408,9 @@ class Log(Administration):
         return consumer
 
     def queue(self, topic: str, group: str = "default", **options: Unpack[QueueOptions]) -> Queue:
-        """A work queue over a topic, which is created if it is missing; closed with the log.
+        """Return a work queue over a topic, which is created if it is missing. The log closes the queue.
 
-        For options and errors see embedlog.Queue; `log.topic("jobs", Mail).queue()` has values of a type.
+        For options and errors see `embedlog.Queue`. `log.topic("jobs", Mail).queue()` has typed values.
         """
         queue: Queue = self._queue(topic, group, options)
         return queue
@@ -420,17 +421,17 @@ class Log(Administration):
         return open_queue(self, topic, group, options, serde, self._clients)
 
     def run_workers(self, *functions: Callable[..., object], **options: Unpack[RunOptions]) -> Workers:
-        """Call functions that `embedlog.worker` has declared with their jobs. Options: see embedlog.Workers.
+        """Call functions that `embedlog.worker` declared with their jobs. For options see `embedlog.Workers`.
 
-        Returns when the log is closed and no job is in hand any more; Ctrl-C gives those in hand back. With
-        background=True it returns at once. Raises InvalidArgument, and as `queue`.
+        Returns when the log is closed and the jobs in hand are finished. Ctrl-C gives the jobs in hand back.
+        With background=True it returns at once. Raises InvalidArgument, and the errors of `queue`.
         """
         from .clients.workers import run_workers
 
         return run_workers(self, functions, self._clients, options)
 
     def close(self) -> None:
-        """Send what producers buffer, leave groups, flush, release the lock. Safe to call again."""
+        """Send what producers buffer, leave groups, flush, and release the lock. Safe to call again."""
         if os.getpid() != self._pid:
             return
         with contextlib.ExitStack() as last_first:  # all of them, even if one raises

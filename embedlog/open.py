@@ -31,30 +31,32 @@ def open(
     fs: FileSystem | None = None,
     **settings: Any,
 ) -> Log:
-    """Open a log: a directory, which mode "rw" creates if it does not exist, or the log of brokers.
+    """Open a log: a directory, or the log of Kafka brokers.
 
     Args:
-        path: the directory; a relative path is resolved now. Or the address of brokers, of which one must
-            answer: "kafka://user@host:9092,host2:9092". Any brokers that speak Kafka's protocol will do. Then
-            settings are those of backends.remote.settings.RemoteSettings (e.g. request_timeout_ms,
-            security_protocol), or client_config, a file with them; the other arguments do not apply.
-        mode: "rw" to write, alone unless it is shared; "r" to read what others write (no lock, any number).
-        shared: several processes may open the directory so, and each may do everything. One of them owns it,
-            the others reach it through a socket in the directory; when the owner ends, another takes over. A
-            forked child's handle connects again at its next call. The owner's settings count.
-        layout: the file names of a new directory: "classic" (the design documents', the default) or "kafka"
-            (Kafka's). An existing directory keeps its own.
-        progress: called as (partition, bytes done, total bytes) while recovery checks the log after a crash.
-        fs: the system calls; for tests that make them fail.
-        settings: of the whole log (config.LogSettings, e.g. max_bytes), and defaults for its topics
-            (config.TopicSettings, e.g. flush_messages=1), by Kafka's names.
+        path: the directory. Mode "rw" creates it if it does not exist. A relative path is resolved now. Or
+            the addresses of brokers, of which one must answer: "kafka://user@host:9092,host2:9092". Any
+            brokers that speak Kafka's protocol will do. The settings are then those of a client
+            (`backends.remote.settings.RemoteSettings`, e.g. `request_timeout_ms`), or `client_config`, a file
+            with such settings. The other arguments do not apply.
+        mode: "rw" to write, as the only writer unless `shared` is set. "r" to read what others write, without
+            a lock, in any number of processes.
+        shared: let several processes write to the directory. One of them owns it, and the others reach it
+            through a socket in the directory. If the owner ends, another process takes over. The owner's
+            settings apply. A forked child's handle connects again at its next call.
+        layout: the file names of a new directory: "classic" (the default, from Kafka's design documents) or
+            "kafka" (Kafka's own). An existing directory keeps its layout.
+        progress: called as `progress(partition, bytes_done, total_bytes)` while recovery checks the log after
+            a crash.
+        fs: replaces the system calls, for tests that make them fail.
+        settings: settings of the log (`LogSettings`, e.g. `max_bytes`), and defaults for its topics
+            (`TopicSettings`, e.g. `flush_messages=1`), under Kafka's names.
 
-    Raises:
-        DirectoryLocked: another process writes it. NotALog, UnsupportedFormat: it is left unchanged.
-        DirectoryError: also for the directory of a cluster's broker, since other brokers lead some of its
-            partitions. ReadOnly, CorruptCheckpoint, StorageError, InvalidSetting, UnknownSetting,
-            InvalidArgument, InvalidType. Of brokers: BrokerUnavailable, TlsFailed, AuthenticationFailed,
-            UnsupportedByBackend.
+    Raises DirectoryLocked if the directory is open for writing elsewhere. Raises NotALog if it holds other
+    files, UnsupportedFormat if another version of embedlog wrote it; both leave it unchanged. Raises
+    DirectoryError for a cluster broker's directory, because other brokers lead some of its partitions.
+    Raises ReadOnly, CorruptCheckpoint, StorageError, InvalidSetting, UnknownSetting, InvalidArgument,
+    InvalidType; with brokers BrokerUnavailable, TlsFailed, AuthenticationFailed, UnsupportedByBackend.
     """
     from .files.filesystem import FileSystem
     from .files.names import LAYOUTS
@@ -109,22 +111,22 @@ def scan_polars(
     isolation_level: str = "read_committed",
     **settings: Any,
 ) -> polars.LazyFrame:
-    """A topic's table as a LazyFrame of Polars (needs polars and duckdb). See docs/reference/sql.md.
+    """Return a topic's table as a Polars LazyFrame (needs polars and duckdb). See docs/reference/sql.md.
 
-    embedlog.scan_polars("./data", "clicks").filter(pl.col("offset") >= 1_000).select("city").collect()
+        embedlog.scan_polars("./data", "clicks").filter(pl.col("offset") >= 1_000).select("city").collect()
 
-    Each time the frame is collected it opens the log, reads the columns that are asked for, of the offsets
-    that a condition on offset, partition or timestamp leaves, up to the end that the log has then, and closes
-    it. It needs no lock.
+    Each `collect` opens the log without a lock, reads up to the end that it has then, and closes it. It reads
+    only the columns that the query needs. Conditions on offset, partition and timestamp limit the records
+    that it reads.
 
     Args:
         path: as for `open`.
         settings: as for `open`.
-        schema: the fields of JSON values, as "a INT, b VARCHAR" or a dict; inferred now by default.
+        schema: the fields of JSON values, as "a INT, b VARCHAR" or a dict. By default they are inferred now.
         isolation_level: "read_uncommitted" also shows records of aborted and open transactions.
 
-    Raises TopicNotFound, InvalidArgument, InvalidType, and what `open` raises for reading; EmbedlogError if a
-    library is not installed. What fails when the frame is collected is an error of Polars.
+    Raises TopicNotFound, InvalidArgument, InvalidType, and what `open` raises for reading. Raises
+    EmbedlogError if a library is not installed. Errors during `collect` are Polars errors.
     """
     from .sql.lazy import scan
 
