@@ -81,12 +81,12 @@ class Settings(Fields, frozen=True):
 
     @classmethod
     def names(cls) -> tuple[str, ...]:
-        """The settings' names, with underscores."""
+        """The names of the settings, with underscores."""
         return tuple(cls.fields)
 
     @classmethod
     def resolved(cls, typed: str, value: Any) -> tuple[str, Any] | None:
-        """The canonical name of a setting, and its value in the setting's unit; None for an unknown name.
+        """The canonical name of a setting, and its value in the setting's unit. None for an unknown name.
 
         Raises InvalidType if the value cannot be converted.
         """
@@ -101,7 +101,7 @@ class Settings(Fields, frozen=True):
 
     @classmethod
     def parse(cls, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Check and convert settings as users write them; returns them by canonical name.
+        """Check and convert settings as users write them. Returns them by canonical name.
 
         Numbers and booleans may be text, as on a command line. Raises UnknownSetting, InvalidType,
         InvalidSetting (also if a setting is given under two names).
@@ -120,13 +120,13 @@ class Settings(Fields, frozen=True):
 
     @classmethod
     def parse_changes(cls, given: Mapping[str, Any]) -> tuple[dict[str, Any], frozenset[str]]:
-        """As `parse`, plus the names of settings with the value None, which reset to their defaults."""
+        """As `parse`. Also returns the names of settings with the value None, which are to be reset."""
         (changes,) = sorted_settings(given, cls)
         removed = frozenset(name for name, value in changes.items() if value is None)
         return cls.parse({typed: value for typed, value in given.items() if value is not None}), removed
 
     def with_changes(self, given: Mapping[str, Any]) -> Self:
-        """A copy with some settings replaced, after `parse`."""
+        """Return a copy with these changes, which `parse` checks and converts."""
         return self.replaced(**self.parse(given))
 
 
@@ -166,12 +166,12 @@ class TopicSettings(Settings, frozen=True):
 
     @property
     def delete_policies(self) -> list[str]:
-        """The names in delete_policy."""
+        """The names in `delete_policy`."""
         return [name.strip() for name in self.delete_policy.split(",")]
 
     @property
     def keeps_unfinished(self) -> bool:
-        """Whether no policy deletes a record that a share group has not finished: a topic of jobs."""
+        """Whether every policy keeps records that a share group has not finished, as in a topic of jobs."""
         return FINISHED in self.delete_policies
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Value types shared by all rooms: records, metadata, positions, reports. No behaviour, no I/O.
+"""Value types shared by all packages: records, metadata, positions, reports. No behaviour, no I/O.
 
 Most are named tuples: immutable, comparable, thread-safe, and cheap to create by the million.
 Timestamps are milliseconds since the epoch (UTC), as in Kafka; -1 means none.
@@ -49,11 +49,11 @@ def of_one_or_two(generic: type[T]) -> type[T]:
 
 @of_one_or_two
 class Record(NamedTuple, Generic[V, K]):
-    """One entry of a log. append_many takes these, too, and ignores topic, partition and offset.
+    """One entry of a log. `append_many` also takes records; it ignores topic, partition and offset.
 
-    timestamp_type is CREATE_TIME (0, set by the producer) or LOG_APPEND_TIME (1, set by the log). For a type
-    checker, `Record[Order, str]` has an Order as its value and a str as its key (see `Log.topic`), and
-    `Record` is `Record[bytes, bytes]`.
+    `timestamp_type` is CREATE_TIME (0, set by the producer) or LOG_APPEND_TIME (1, set by the log). For type
+    checkers, `Record[Order, str]` has a value of type Order and a key of type str (see `Log.topic`). `Record`
+    is `Record[bytes, bytes]`.
     """
 
     topic: str = ""
@@ -67,7 +67,7 @@ class Record(NamedTuple, Generic[V, K]):
 
 
 class TopicPartition(NamedTuple):
-    """A partition's name."""
+    """A partition's name: its topic and its number."""
 
     topic: str
     partition: int
@@ -77,7 +77,7 @@ class TopicPartition(NamedTuple):
 
 
 class RecordMetadata(NamedTuple):
-    """The place of an appended record. `durable`: it was fsynced before the append returned."""
+    """The place of an appended record. `durable`: whether it was fsynced before the append returned."""
 
     topic: str
     partition: int
@@ -93,7 +93,7 @@ class Last(NamedTuple):
 
 
 class PartitionOffsets(NamedTuple):
-    """A partition's edges: first readable offset, next offset to assign, one past the last durable offset."""
+    """A partition's first readable offset, next offset to assign, and one past its last durable offset."""
 
     log_start_offset: int
     log_end_offset: int
@@ -119,8 +119,8 @@ class OffsetRange(NamedTuple):
 class CommittedOffset(NamedTuple):
     """A consumer's committed position: the offset of the next record to read.
 
-    leader_epoch is that of the last record consumed (-1: unknown). After a crash of the machine it tells
-    whether the position lies in the surviving history. The store sets commit_timestamp_ms.
+    `leader_epoch` is that of the last record consumed (-1: unknown). After a crash of the machine it tells
+    whether the record before the position survived. The offset store sets `commit_timestamp_ms`.
     """
 
     offset: int
@@ -215,7 +215,7 @@ class Fetched(NamedTuple):
 
 
 class TopicDescription(NamedTuple):
-    """A topic: name, id (22 characters, URL-safe base64 of a UUID), partition count, its own settings."""
+    """A topic: name, id (22 characters, URL-safe base64 of a UUID), partition count, and its own settings."""
 
     name: str
     topic_id: str
@@ -259,12 +259,12 @@ class GroupMetadata(NamedTuple):
 class Health(NamedTuple):
     """The condition of a log.
 
-    `status` is "ok"; "degraded" if a partition refuses appends, data is damaged, or background work fails
-    (`failing` says what and why: no space on disk, a delete policy that raises); "full" if max_bytes left no
-    room for an append, and still leaves none.
+    `status` is "degraded" if a partition refuses appends, data is damaged, or background work fails.
+    `failing` says what fails and why, e.g. no disk space. `status` is "full" if `max_bytes` left no room for
+    an append, and still leaves none. Otherwise it is "ok".
 
-    `bytes` counts segments only. `disk_bytes` is all disk space that the log takes, `used_fraction` is its
-    ratio to max_bytes; -1 and 0.0 without max_bytes, and in a process that only reads.
+    `bytes` counts segments only. `disk_bytes` is all disk space that the log takes, and `used_fraction` its
+    ratio to `max_bytes`. They are -1 and 0.0 without `max_bytes`, and in a process that only reads.
     """
 
     status: str
@@ -292,7 +292,7 @@ class PartitionState(IntEnum):
 
 
 class PartitionRecovery(Fields):
-    """What recovery did to one partition. `cut_path` is None if it truncated nothing but zeros."""
+    """What recovery did to one partition. `cut_path` is None if it truncated nothing, or only zeros."""
 
     topic: str
     partition: int
@@ -309,7 +309,7 @@ class PartitionRecovery(Fields):
 
 
 class RecoveryReport(Fields):
-    """What opening found: `clean` after an orderly close, else an entry for each partition."""
+    """What recovery found at open: `clean` after an orderly close, else an entry for each partition."""
 
     clean: bool = True
     duration_ms: float = 0.0
@@ -321,7 +321,7 @@ class RecoveryReport(Fields):
 
     @property
     def damage(self) -> list[str]:
-        """Descriptions of the damage; empty without any."""
+        """Descriptions of the damage; empty if there is none."""
         return [text for partition in self.partitions for text in partition.damage]
 
 

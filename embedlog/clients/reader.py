@@ -27,8 +27,8 @@ from .partition_reader import DEFAULT_FETCH_BYTES, FIRST_FETCH_BYTES, PartitionR
 T = TypeVar("T")
 
 Where: TypeAlias = Literal["earliest", "latest"] | int | datetime | Last
-"""A start or an end of reading: an edge of the log, an offset, the first record at or after a time, or so
-many offsets before the end."""
+"""Where reading starts or ends: at an end of the log, an offset, the first record at or after a time, or a
+number of offsets before the end."""
 
 ISOLATION_LEVELS: Final = ("read_uncommitted", "read_committed")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)

@@ -31,9 +31,9 @@ _new = tuple.__new__
 
 
 class AppendedMany(Sequence[RecordMetadata]):
-    """A lazy sequence of RecordMetadata, in the order of the records given to append_many.
+    """A lazy sequence of RecordMetadata, in the order of the records given to `append_many`.
 
-    Indexing, slicing (gives a list), iterating and comparing with a list work as with a list of them.
+    Index it, slice it (which gives a list), iterate over it, or compare it with a list, as if it were a list.
     """
 
     __slots__ = ("_appended", "_places", "_timestamps", "_topic")
@@ -45,8 +45,8 @@ class AppendedMany(Sequence[RecordMetadata]):
         timestamps: int | array[int] | None,
         places: Places | None = None,
     ) -> None:
-        """appended: by partition. timestamps: one for all, one for each, or None for those of the appends.
-        places: the partitions and ranks of the records; None if there is only one partition."""
+        """`appended` is by partition. `timestamps` are one for all records, one for each, or None for those
+        of the appends. `places` are the records' partitions and ranks; None if there is one partition."""
         self._topic = topic
         self._appended = appended
         self._timestamps = timestamps
@@ -54,7 +54,7 @@ class AppendedMany(Sequence[RecordMetadata]):
 
     @property
     def durable(self) -> bool:
-        """Whether all of them were fsynced before append_many returned."""
+        """Whether all records were fsynced before `append_many` returned."""
         return all(each.durable for each in self._appended.values())
 
     @property

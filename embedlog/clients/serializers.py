@@ -41,16 +41,16 @@ _JSON_TYPES: Final = (dict, list, int, float, bool)
 class Serializer(Protocol[V]):
     """Turns values into bytes and back. `Log.topic` takes any object with these two methods.
 
-    They may raise anything. Threads share a serializer. An attribute `name`, if it has one, names it in
-    messages. None is not passed to it: that is a null value, which has no bytes.
+    The methods may raise any exception. Threads share a serializer. If it has an attribute `name`, messages
+    use that name. None is not passed to it: None is a null value, which has no bytes.
     """
 
     def dumps(self, value: V, /) -> bytes:
-        """The bytes of a value."""
+        """Return the bytes of a value."""
         ...
 
     def loads(self, data: bytes, /) -> V:
-        """The value of bytes that `dumps` returned."""
+        """Return the value of bytes that `dumps` returned."""
         ...
 
 

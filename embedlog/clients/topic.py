@@ -97,28 +97,29 @@ class Topic(Generic[V, K]):
 
     The type of the values chooses the serializer, unless one is given:
 
-        bytes (without a type)                          bytes: as they are
+        bytes, or no type                               bytes (unchanged)
         str                                             utf8
         dict, list, int, float, bool                    json
-        a message class of protobuf                     protobuf
+        a protobuf message class                        protobuf
         a pydantic model or dataclass                   pydantic
         any other: a msgspec.Struct, a dataclass,       msgspec
         a TypedDict, list[Order], ...
 
     Options of `Log.topic`:
-        serializer: one of these names, "avro", or a `Serializer` of your own. Without a type of the values,
-            they may be whatever it gives.
-        schema: for serializer="avro": a dict, or the path of an .avsc file. The records have this schema.
-        reader_schema: another one, that values get when they are read, by Avro's schema resolution (defaults
-            of new fields, aliases, promotions, fields left out). Such a view of the topic only reads.
-        key_type, key_serializer: as for values. Keys are bytes by default; key_type=str makes them str.
-        on_decode_error: "raise" the DeserializationError of a record that does not decode; "skip" the record,
-            and log a warning; or a function, which is called with the error before the record is skipped:
-            say, to append error.record to another topic. If it raises, a consumer's next step is the same
-            record again.
 
-    For a type checker, `Topic[Order, str]` has values of type Order and keys of type str; `Topic[Order]` has
-    keys of bytes. A null value (a tombstone) is None, whatever the type.
+    - `serializer`: one of these names, "msgpack", "avro", or a `Serializer` of your own. Without a value
+      type, it accepts every value that it can encode.
+    - `schema`: for serializer="avro", the schema of the records: a dict, or the path of an .avsc file.
+    - `reader_schema`: another schema to read values in, by Avro's schema resolution (defaults of new fields,
+      aliases, promotions, fields left out). Such a view of the topic only reads.
+    - `key_type`, `key_serializer`: the same for keys. Keys are bytes by default; key_type=str makes them str.
+    - `on_decode_error`: what to do with a record that does not decode. "raise" raises DeserializationError.
+      "skip" logs a warning and skips the record. A function is called with the error, e.g. to append
+      `error.record` to another topic. Then the record is skipped. If the function raises, a consumer gets
+      the same record again.
+
+    For a type checker, `Topic[Order, str]` has values of type Order and keys of type str. `Topic[Order]` has
+    bytes as keys. A null value (a tombstone) is None, whatever the type.
     """
 
     __slots__ = ("_log", "_serde", "name")
@@ -151,7 +152,7 @@ class Topic(Generic[V, K]):
         flush: bool = False,
         expected_offset: int | None = None,
     ) -> RecordMetadata:
-        """Append one value. Arguments, durability and errors as for `Log.append`; and SerializationError."""
+        """Append one value. As `Log.append`, with its errors; also raises SerializationError."""
         return self._log.append(
             self.name,
             self._serde.encode_value(value),
@@ -177,7 +178,7 @@ class Topic(Generic[V, K]):
             records: values, (key, value) tuples or Records, in any mixture. A plain tuple of two is always
                 (key, value).
 
-        Other arguments, durability and errors as for `Log.append_many`; and SerializationError.
+        Other arguments, durability and errors are those of `Log.append_many`. Also raises SerializationError.
         """
         return self._log.append_many(
             self.name,
@@ -188,8 +189,9 @@ class Topic(Generic[V, K]):
         )
 
     def producer(self, **options: Unpack[ProducerOptions]) -> TopicProducer[V, K]:
-        """A producer for this topic; closed with the log. Options and errors as for `Log.producer`, without
-        encoders: InvalidArgument."""
+        """Return a producer for this topic, which the log closes.
+
+        As `Log.producer`, but encoders and transactional ids raise InvalidArgument."""
         check_no_encoders(self, options)
         serde = self._serde
         options["encoder"], options["key_encoder"] = serde.value_encoder, serde.key_encoder
@@ -207,9 +209,9 @@ class Topic(Generic[V, K]):
         follow: bool = False,
         isolation_level: str = "read_uncommitted",
     ) -> Iterator[Record[V, K]]:
-        """Iterate over the records, decoded. Arguments and errors as for `Log.read`.
+        """Iterate over the decoded records. Arguments and errors are those of `Log.read`.
 
-        Also raises DeserializationError, by on_decode_error; the next step continues after that record.
+        With on_decode_error="raise" also raises DeserializationError; iteration continues after that record.
         """
         records = self._log.read(
             self.name,
@@ -223,25 +225,25 @@ class Topic(Generic[V, K]):
         return self._serde.decode_all(records)
 
     def read_at(self, partition: int, offset: int) -> Record[V, K] | None:
-        """The record at an offset, decoded. As `Log.read_at`; also raises DeserializationError, whatever
-        on_decode_error is."""
+        """Return the decoded record at an offset, as `Log.read_at`.
+
+        Also raises DeserializationError, whatever `on_decode_error` is."""
         record = self._log.read_at(self.name, partition, offset)
         return None if record is None else self._serde.decode(record)
 
     def consumer(self, group: str | None = None, **options: Unpack[ConsumerOptions]) -> Consumer[V, K]:
-        """A consumer of this topic, whose records are decoded; closed with the log.
+        """Return a consumer of this topic, which decodes its records. The log closes it.
 
-        Arguments and errors as for `Log.consumer`. Its poll and its iteration also raise
-        DeserializationError, by on_decode_error. That record counts as done when the application comes back
-        for the next one, which is the record after it.
+        Arguments and errors are those of `Log.consumer`. With on_decode_error="raise", `poll` and iteration
+        also raise DeserializationError. The next call continues after that record, which then counts as done.
         """
         return self._log._consumer(self.name, group, options, self._serde)
 
     def queue(self, group: str = "default", **options: Unpack[QueueOptions]) -> Queue[V, K]:
-        """A work queue over this topic, whose jobs are decoded; closed with the log.
+        """Return a work queue over this topic, which decodes its jobs. The log closes it.
 
-        Arguments and errors as for `Log.queue`. A job that does not decode is rejected with its error,
-        whatever on_decode_error is.
+        Arguments and errors are those of `Log.queue`. A job that does not decode is rejected with its error,
+        whatever `on_decode_error` is.
         """
         return self._log._queue(self.name, group, options, self._serde)
 
@@ -264,7 +266,7 @@ class Topic(Generic[V, K]):
 class TopicProducer(Closing, Generic[V, K]):
     """A producer for one topic, which encodes values and keys; see `Topic.producer`.
 
-    Any number of threads may use one; `close` it, or use `with`.
+    Any number of threads may use it. Call `close`, or use `with`.
     """
 
     __slots__ = ("_producer", "_send", "topic")
@@ -286,9 +288,9 @@ class TopicProducer(Closing, Generic[V, K]):
         timestamp_ms: int | None = None,
         partition: int | None = None,
     ) -> Future[RecordMetadata]:
-        """Buffer a record and return the future of its metadata; as `Producer.send`.
+        """Buffer a record and return the future of its metadata, as `Producer.send`.
 
-        Also raises SerializationError; then the record is not buffered.
+        Also raises SerializationError, and does not buffer the record.
         """
         return self._send(value, key=key, headers=headers, timestamp_ms=timestamp_ms, partition=partition)
 
