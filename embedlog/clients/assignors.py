@@ -36,7 +36,7 @@ from ..wire.consumer_protocol import Subscription
 
 
 class Assignor(Protocol):
-    """The group's leader calls it once per generation. A user's assignor needs only this."""
+    """Assigns partitions to a group's members. The group's leader calls it once per generation."""
 
     @property
     def name(self) -> str:
@@ -45,11 +45,11 @@ class Assignor(Protocol):
     def assign(
         self, partitions: Mapping[str, int], subscriptions: Mapping[str, Subscription]
     ) -> dict[str, list[TopicPartition]]:
-        """Assign the partitions.
+        """Assign the partitions. Returns member id -> its partitions, with an entry for every member.
 
-        partitions: topic -> partition count; a subscribed topic that is missing has none.
-        subscriptions: member id -> what it subscribes to.
-        Returns member id -> its partitions, with an entry for every member.
+        Args:
+            partitions: topic -> partition count. A subscribed topic that is missing has no partitions.
+            subscriptions: member id -> what it subscribes to, e.g. its `topics`.
         """
 
 

@@ -63,42 +63,41 @@ _logger = logging.getLogger(__name__)
 
 @of_one_or_two
 class Consumer(Seeking, Generic[V, K]):
-    """Reads records of topics; see `Log.consumer`. A context manager and an iterator of `Record`.
+    """Reads records of topics, as an iterator of `Record` and a context manager; from `Log.consumer`.
 
     Args:
         backend: the log.
-        topics: a name, several names, or a compiled pattern, which must match whole names and includes topics
-            created later (never internal ones). () to `assign` partitions instead.
-        group: consumers of one group share the partitions; consumers of different groups, or of none, each
-            read all. Offsets are committed under this name.
+        topics: a name, several names, or a compiled pattern. A pattern must match whole names, and includes
+            topics created later, but never internal ones. () to `assign` partitions instead.
+        group: consumers of one group share the partitions. Each group, and each consumer without a group,
+            reads all records. Offsets are committed under this name.
         serde: decodes values and keys (see `Topic.consumer`); by default they are bytes.
-        auto_offset_reset: where to start without a committed offset, or if that no longer exists:
+        auto_offset_reset: where to start without a committed offset, or if that offset no longer exists:
             "earliest", "latest", or "error", which raises OffsetOutOfRange or LogTruncated.
         auto_commit: commit what is done every auto_commit_interval_ms, before giving up partitions, at the
-            end of an iteration and at close. Default: True in a group.
-        assignors: strategies to share the partitions, best first: names ("range", "roundrobin", "sticky")
+            end of an iteration and at `close`. By default True in a group.
+        assignors: strategies to assign the partitions, best first: names ("range", "roundrobin", "sticky")
             or `Assignor` objects. The group uses one that all members support.
-        isolation_level: "read_committed": no records of aborted transactions, and none past one that is
-            open; or "read_uncommitted".
+        isolation_level: "read_committed" returns no records of aborted transactions, and none past the first
+            open one. "read_uncommitted" returns all records.
         max_poll_records: the most records that `poll` returns.
-        fetch_max_bytes: how much to fetch from a partition at a time.
-        max_poll_interval_ms: the longest time between polls; later the consumer loses its partitions. Within
-            one process this is also the session timeout, since only a stalled loop can fail alone.
-        client_id: a name for administrators.
-        group_instance_id: makes it a static member, which keeps its partitions over a restart.
-        offset_store: keep the group's offsets there, without joining the group: this consumer reads all
-            partitions. So a reader process (mode="r") keeps its positions.
+        fetch_max_bytes: how many bytes to fetch from a partition at a time.
+        max_poll_interval_ms: the longest time between polls. After that the consumer loses its partitions.
+            Within one process it is also the session timeout, since a member fails only if its loop stalls.
+        client_id: a name that administrators see.
+        group_instance_id: makes it a static member, which keeps its partitions across a restart.
+        offset_store: stores the group's offsets outside the log. The consumer does not join the group, and
+            reads all partitions. A process with mode="r" needs a store to commit.
         stop_at_end: end an iteration when all partitions are read to their ends.
         on_assigned: called by the polling thread with the partitions that the group has assigned.
         on_revoked: called with the partitions before they are given up: commit here.
-        on_lost: called instead when other members may own them already; by default on_revoked.
+        on_lost: called instead if other members may own the partitions already. By default `on_revoked`.
         metadata_refresh_ms: how often to look for new topics and partitions.
 
-    For one thread at a time (else ConcurrentUse), except `close` and `wakeup`. A consumer that is
-    garbage-collected without `close` leaves its group and commits nothing.
-
-    Raises InvalidArgument, InvalidType, InvalidGroup, TopicNotFound; GroupError for a group without
-    offset_store on a log opened for reading.
+    Use it in one thread at a time; otherwise it raises ConcurrentUse. Other threads may call `close`,
+    `wakeup`, `estimated_lag` and `held_back`. A consumer that is garbage-collected without `close` leaves its
+    group and commits nothing. Raises InvalidArgument, InvalidType, InvalidGroup, TopicNotFound. Raises
+    GroupError for a group without `offset_store` on a log opened for reading.
     """
 
     def __init__(
@@ -213,13 +212,13 @@ class Consumer(Seeking, Generic[V, K]):
     # -- records ---------------------------------------------------------------------------------
 
     def poll(self, timeout_ms: float = 0, max_records: int | None = None) -> list[Record[V, K]]:
-        """Return available records, perhaps of several partitions; wait up to timeout_ms (or math.inf).
+        """Return available records, or wait up to `timeout_ms` (or math.inf) for some.
 
-        The records of the previous poll count as done from now on. Returns [] at the timeout, after
-        `wakeup`, and when the consumer is closed.
+        They may be of several partitions. The records of the previous poll count as done from now on.
+        Returns [] at the timeout, after `wakeup`, and if `close` is called meanwhile.
 
-        Raises CorruptRecord, LogTruncated, OffsetOutOfRange (by auto_offset_reset), StorageError, Closed.
-        After an error the next poll reads the other partitions first.
+        Raises CorruptRecord, StorageError, Closed. With auto_offset_reset="error" raises LogTruncated and
+        OffsetOutOfRange. After an error the next poll reads the other partitions first.
         """
         wait_s = validation.as_seconds("timeout_ms", timeout_ms)
         if max_records is not None:
@@ -302,7 +301,7 @@ class Consumer(Seeking, Generic[V, K]):
         return self._stop_at_end and self._assignment.is_settled and self._positions.all_idle
 
     def wakeup(self) -> None:
-        """Make a waiting `poll` return [], from any thread; if none waits, the next one does not wait."""
+        """Make a waiting `poll` return [], from any thread. If none waits, the next one does not wait."""
         self._woken = True
         self._interrupt.set()
 
@@ -312,7 +311,7 @@ class Consumer(Seeking, Generic[V, K]):
         """Commit the positions after all records returned so far, or `offsets` (of the next records to read).
 
         Without arguments, all returned records count as processed: call it after processing (at least once)
-        or before (at most once).
+        or before processing (at most once).
 
         Durability is that of the topic `__consumer_offsets`, or of the offset store. Raises CommitFailed if a
         partition is no longer assigned to this consumer, InvalidCommit for an invalid offset, InvalidArgument
@@ -346,7 +345,7 @@ class Consumer(Seeking, Generic[V, K]):
         return given
 
     def committed(self, tp: TopicPartition) -> CommittedOffset | None:
-        """The group's committed offset of a partition, whichever member reads it; None if there is none."""
+        """The group's committed offset of a partition, even if another member reads it, or None."""
         name = validation.as_topic_partition(tp)
         with self._using():
             return self._commits.load([name]).get(name)
@@ -360,7 +359,7 @@ class Consumer(Seeking, Generic[V, K]):
 
     @property
     def closed(self) -> bool:
-        """Whether `close` has ended."""
+        """Whether `close` has finished."""
         return self._closed
 
     @property
@@ -369,14 +368,14 @@ class Consumer(Seeking, Generic[V, K]):
         return tuple(sorted(self._assignment.watch.partitions))
 
     def assignment(self) -> set[TopicPartition]:
-        """The assigned partitions; in a group, none before the first poll."""
+        """The assigned partitions. In a group there are none before the first poll."""
         with self._using():
             return set(self._positions.partitions)
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read exactly these partitions from now on, without assignment by a group; leaves the group.
+        """Read exactly these partitions from now on, and leave the group.
 
-        Commits still go to the group's offsets, if there is a group. Partitions that were assigned before
+        Commits still store the group's offsets, if there is a group. Partitions that were assigned before
         keep their positions. Raises TopicNotFound, PartitionNotFound.
         """
         wanted = validation.as_topic_partitions(partitions)
@@ -386,10 +385,10 @@ class Consumer(Seeking, Generic[V, K]):
     # -- the end ---------------------------------------------------------------------------------
 
     def close(self, commit: bool = True) -> None:
-        """Commit what is done (with auto-commit, unless commit=False) and leave the group. From any thread.
+        """Commit what is done (with auto-commit, unless commit=False), and leave the group.
 
-        Ends a `poll` or iteration that waits in another thread. The last record of an iteration is not done,
-        since the application has not come back from it. Safe to call again.
+        Any thread may call it, more than once. It ends a `poll` or iteration that waits in another thread.
+        The last record of an iteration is not done until the application asks for the next one.
         """
         validation.check_flag("commit", commit)
         if self._inside.forked:

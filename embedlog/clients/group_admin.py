@@ -39,7 +39,7 @@ _SHOWN = 200  # partitions in a notebook
 
 
 class GroupMember(NamedTuple):
-    """A member of a consumer group; no partitions while the group rebalances."""
+    """A member of a consumer group. It has no partitions while the group rebalances."""
 
     member_id: str
     group_instance_id: str | None
@@ -51,8 +51,8 @@ class GroupMember(NamedTuple):
 class PartitionLag(NamedTuple):
     """A partition as a group sees it.
 
-    committed is None if the group has committed nothing there, offsets if there is no such partition any
-    more, member if none reads it.
+    `committed` is None if the group has committed nothing there, `offsets` is None if the partition no longer
+    exists, and `member` is None if no member reads it.
     """
 
     committed: CommittedOffset | None
@@ -70,9 +70,9 @@ class PartitionLag(NamedTuple):
 class ConsumerGroupDescription(NamedTuple):
     """A consumer group: its members, and each partition of the topics that it reads or has read.
 
-    state is Kafka's name for it: "Stable", "Empty" (no members), "PreparingRebalance" or
-    "CompletingRebalance". generation is 0 if the group never had members, None over the wire, where it is
-    unknown. protocol is the assignor in use.
+    `state` has Kafka's names: "Stable", "Empty" (no members), "PreparingRebalance" or "CompletingRebalance".
+    `generation` is 0 if the group never had members. It is None over the wire, where it is unknown.
+    `protocol` is the assignor in use.
     """
 
     group: str
@@ -113,14 +113,14 @@ class ConsumerGroupDescription(NamedTuple):
 
 
 class OffsetReset(NamedTuple):
-    """What a reset did to a partition: the committed offset before (None: there was none) and after."""
+    """A partition's committed offset before a reset (None: there was none) and after it."""
 
     before: int | None
     after: int
 
 
 class ConsumerGroup:
-    """A consumer group, seen by an administrator; it need not exist. Any number of threads may use it."""
+    """A consumer group, as an administrator sees it. It need not exist. Any number of threads may use it."""
 
     def __init__(self, backend: Backend, name: str) -> None:
         check_group(name)
@@ -133,7 +133,7 @@ class ConsumerGroup:
     # -- looking -----------------------------------------------------------------------------------------
 
     def describe(self) -> ConsumerGroupDescription:
-        """State, members, and the lag in each partition.
+        """The group's state, its members, and the lag in each partition.
 
         Raises GroupNotFound, StorageError, CorruptRecord, BrokerUnavailable, Closed.
         """
@@ -146,20 +146,20 @@ class ConsumerGroup:
             raise GroupNotFound(f"no group {self.name!r} (groups: {known})") from None
 
     def members(self) -> tuple[GroupMember, ...]:
-        """The members alone, which costs less than `describe`. Raises as `describe`."""
+        """The members alone, which costs less than `describe`. Raises the errors of `describe`."""
         return _members(self._backend.group_reader().describe_group(self.name).members)
 
     def offsets(self) -> dict[TopicPartition, CommittedOffset]:
-        """The committed offsets; empty if there is no such group. Raises as `describe`."""
+        """The committed offsets; empty if there is no such group. Raises the errors of `describe`."""
         return self._backend.group_reader().committed_offsets(self.name)
 
     def oldest_unread_ms(self, description: ConsumerGroupDescription | None = None) -> int | None:
         """The timestamp of the oldest record past a committed offset; None if the group has read everything.
 
-        Reads a record of each partition with lag. Partitions that cannot be read are left out.
+        It reads a record of each partition with lag. Partitions that cannot be read are left out.
 
         Args:
-            description: what `describe` returned, to save another.
+            description: what `describe` returned, to save another call of it.
         """
         found = self.describe() if description is None else description
         if not isinstance(found, ConsumerGroupDescription):
@@ -177,20 +177,20 @@ class ConsumerGroup:
         partitions: int | Iterable[int] | None = None,
         dry_run: bool = False,
     ) -> dict[TopicPartition, OffsetReset]:
-        """Set committed offsets, all of them in one commit. A group or topic without offsets gets them.
+        """Set committed offsets, all of them in one commit. The group need not exist, or have offsets yet.
 
-        The commit survives this process on return, and a crash of the machine by the flush policy of
-        `__consumer_offsets`.
+        On return the commit survives the end of this process. It survives a crash of the machine according
+        to the flush settings of `__consumer_offsets`.
 
         Args:
             topics: by default all topics in which the group has offsets.
-            to: "earliest", "latest", an offset (of one partition), or a datetime: the first record at or
-                after it, or the end if there is none. Naive datetimes are local time.
-            partitions: of each topic; by default all.
-            dry_run: change nothing, only return what would be done. Works in a process that only reads.
+            to: "earliest", "latest", an offset (of one partition), or a datetime, which means the first
+                record at or after it, or else the end. Naive datetimes are local time.
+            partitions: the partitions of each topic; by default all.
+            dry_run: change nothing, only return what would be done. Also works with mode="r".
 
-        Raises GroupNotEmpty if the group has members; InvalidArgument, InvalidType, TopicNotFound,
-        PartitionNotFound, OffsetOutOfRange; StorageError, ReadOnly, Closed. Then nothing was changed.
+        Raises GroupNotEmpty if the group has members. Raises InvalidArgument, InvalidType, TopicNotFound,
+        PartitionNotFound, OffsetOutOfRange, StorageError, ReadOnly, Closed. On error nothing is changed.
         """
         check_flag("dry_run", dry_run)
         coordinator = None if dry_run else self._coordinator()
@@ -222,10 +222,10 @@ class ConsumerGroup:
         self._coordinator().delete_group(self.name)
 
     def delete_offsets(self, topics: str | Iterable[str]) -> None:
-        """Delete the group's offsets of topics, which then begin by auto_offset_reset. Others stay.
+        """Delete the group's offsets of topics. Its offsets of other topics stay.
 
-        Raises GroupNotFound, GroupNotEmpty if members read the topics, InvalidType, StorageError, ReadOnly,
-        Closed.
+        Consumers then start in these topics by `auto_offset_reset`. Raises GroupNotEmpty if members read the
+        topics. Raises GroupNotFound, InvalidType, StorageError, ReadOnly, Closed.
         """
         names, coordinator = _topics(topics), self._coordinator()
         committed = coordinator.committed_offsets(self.name)

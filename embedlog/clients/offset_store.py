@@ -39,25 +39,25 @@ class OffsetStore(Protocol):
     """Stores a consumer's offsets outside the log.
 
     The consumer calls both methods from the thread that uses it. Their errors propagate from the consumer's
-    poll() or commit().
+    `poll` or `commit`.
     """
 
     def load(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, CommittedOffset]:
-        """The group's offsets of the given partitions, of those that have one."""
+        """The group's offsets of these partitions. Partitions without an offset are left out."""
 
     def save(self, group: str, offsets: Mapping[TopicPartition, CommittedOffset]) -> None:
-        """Store these offsets; those of other partitions stay unchanged."""
+        """Store these offsets. Those of other partitions stay unchanged."""
 
 
 class FileOffsetStore:
     """Offsets of any number of groups in one JSON file, safe between threads and processes.
 
     Args:
-        path: the file; the first save creates it, in an existing directory. `<path>.lock` beside it is never
-            removed: removing a lock file would admit two owners.
+        path: the file. The first save creates it, in an existing directory. The lock file `<path>.lock`
+            beside it is never removed: otherwise two processes could hold the lock at once.
 
-    Durability: `save` returns after the fsync. Source: the design documents' consumer that "stores its offset
-    in the same place as its output".
+    Durability: `save` returns after the fsync. Source: the consumer of Kafka's design documents that "stores
+    its offset in the same place as its output".
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -68,7 +68,7 @@ class FileOffsetStore:
         return f"<embedlog.FileOffsetStore {str(self._path)!r}>"
 
     def load(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, CommittedOffset]:
-        """The group's offsets of the given partitions, of those that have one.
+        """The group's offsets of these partitions. Partitions without an offset are left out.
 
         Raises CorruptCheckpoint if the file cannot be parsed, StorageError if it cannot be read,
         InvalidGroup, InvalidType.
@@ -79,10 +79,10 @@ class FileOffsetStore:
         return {tp: kept[tp] for tp in wanted if tp in kept}
 
     def save(self, group: str, offsets: Mapping[TopicPartition, CommittedOffset]) -> None:
-        """Store these offsets durably; those of other partitions and groups stay unchanged.
+        """Store these offsets durably. Those of other partitions and groups stay unchanged.
 
         Blocks while another thread or process saves. Raises CorruptCheckpoint, StorageError, InvalidGroup,
-        InvalidType, InvalidArgument or InvalidCommit; then the file is unchanged.
+        InvalidType, InvalidArgument, InvalidCommit, and leaves the file unchanged.
         """
         check_group(group)
         if not isinstance(offsets, Mapping):

@@ -42,16 +42,16 @@ class Seeking(Closing):
             return self._positions.lag()
 
     def estimated_lag(self) -> dict[TopicPartition, int]:
-        """`lag` for monitoring: from any thread, also while another one polls, and without waiting for it.
+        """Estimate `lag`, for monitoring. Any thread may call it, without waiting for one that polls.
 
-        Positions are those of about now; partitions whose first position is not known yet are left out.
+        The positions are approximate. Partitions whose first position is not known yet are left out.
         """
         return self._positions.estimated_lag()
 
     def held_back(self) -> dict[TopicPartition, list[str]]:
-        """The partitions that have records which open transactions hold back, and the transactional ids.
+        """The partitions whose next records wait for open transactions, with their transactional ids.
 
-        Of a partition that was read as far as those transactions allow. From any thread, as `estimated_lag`.
+        A partition is listed when it was read as far as its open transactions allow. Any thread may call it.
         Raises UnsupportedByBackend over the wire, StorageError, Closed.
         """
         waiting = [name for name in self._positions.waiting() if self.estimated_lag().get(name)]
@@ -62,9 +62,9 @@ class Seeking(Closing):
         return held_back_by(self._backend, waiting)
 
     def seek(self, where: TopicPartition | str, partition: int, offset: int | None = None) -> None:
-        """`seek(tp, offset)` or `seek(topic, partition, offset)`: continue from that offset.
+        """Continue from an offset: `seek(tp, offset)` or `seek(topic, partition, offset)`.
 
-        auto_offset_reset applies if the offset turns out to be outside the log.
+        `auto_offset_reset` applies if the offset turns out to be outside the log.
         """
         if isinstance(where, str) is (offset is None):
             raise InvalidType("seek takes (topic, partition, offset) or (TopicPartition, offset)")
@@ -87,8 +87,9 @@ class Seeking(Closing):
                 self._positions.seek_to_end(tp)
 
     def seek_to_committed(self, *partitions: TopicPartition) -> None:
-        """Continue from the committed offsets of these partitions (default: all assigned ones), or by
-        auto_offset_reset: as after a restart. For records whose transaction was aborted."""
+        """Continue from the committed offsets of these partitions (default: all assigned ones).
+
+        Without one `auto_offset_reset` applies, as after a restart. Use it after an aborted transaction."""
         with self._using():
             for tp in self._chosen(partitions):
                 self._positions.forget(tp)
@@ -96,7 +97,7 @@ class Seeking(Closing):
     def seek_to_time(self, when: datetime | int, *partitions: TopicPartition) -> None:
         """Continue from the first record whose timestamp is `when` or later, or from the end.
 
-        when: a datetime (a naive one is local time), or milliseconds since the epoch.
+        `when` is a datetime (a naive one is local time), or milliseconds since the epoch.
         """
         if isinstance(when, bool) or not isinstance(when, (datetime, int)):
             raise InvalidType(
@@ -108,7 +109,7 @@ class Seeking(Closing):
                 self._positions.seek_to_time(tp, moment)
 
     def pause(self, *partitions: TopicPartition) -> None:
-        """Return no records of these partitions until `resume` (default: all assigned ones)."""
+        """Return no records of these partitions (default: all assigned ones) until `resume`."""
         self._set_paused(partitions, True)
 
     def resume(self, *partitions: TopicPartition) -> None:
