@@ -38,8 +38,8 @@ _READERS = [Struct(f"<{words}I").unpack_from for words in range(MAX_REMEMBERED_K
 class Partitioner(Protocol):
     """Chooses the partition of a record.
 
-    Called with the topic, the record's encoded key and value (bytes or None) and the partition count. Returns
-    a number from 0 to num_partitions - 1. Must be thread-safe.
+    It is called with the topic, the record's encoded key and value (bytes or None) and the partition count.
+    It returns a number from 0 to num_partitions - 1. It must be thread-safe.
     """
 
     def __call__(self, topic: str, key: bytes | None, value: bytes | None, num_partitions: int) -> int: ...

@@ -66,21 +66,22 @@ _open_producers: weakref.WeakSet[Producer] = weakref.WeakSet()
 
 
 class Producer(Closing):
-    """Sends records in the background, in batches. Any number of threads may use one; `close` it, or use
-    `with`.
+    """Sends records in the background, in batches.
+
+    Any number of threads may use it. Call `close`, or use `with`.
 
     Args:
         backend: the log.
         linger_ms: how long a batch waits for more records.
-        batch_bytes: the size of a batch, uncompressed. A larger record is alone in its batch.
-        compression: a codec's name; by default each topic's compression_type.
+        batch_bytes: the size of a batch, uncompressed. A larger record has a batch of its own.
+        compression: a codec's name; by default each topic's `compression_type`.
         partitioner: by default murmur2 of the key, sticky without a key.
-        encoder: converts values to bytes; not called for None, which is sent as null.
+        encoder: converts values to bytes. It is not called for None, which is sent as null.
         key_encoder: the same for keys.
-        callback: called by the sender thread for each record, as callback(metadata, None) or
-            callback(None, error). It may send, without waiting for memory; it may not flush.
-        buffer_bytes: the memory for unsent records; when full, a send waits up to max_block_ms.
-        flush: whether records are durable before their futures are done.
+        callback: called by the sender thread for each record, as `callback(metadata, None)` or
+            `callback(None, error)`. Its sends do not wait for memory. It must not call `flush`.
+        buffer_bytes: the memory for unsent records. When it is full, a send waits up to `max_block_ms`.
+        flush: make records durable before their futures are done.
         clock: returns timestamps, in milliseconds since the epoch.
     """
 
@@ -156,13 +157,12 @@ class Producer(Closing):
     ) -> Future[RecordMetadata]:
         """Buffer a record and return the future of its RecordMetadata.
 
-        Arguments as for `Log.append`; value and key are converted by the encoders, if any.
+        Arguments are those of `Log.append`. The encoders, if any, convert value and key. When the future has
+        a result, the record is in the log, and durable if the metadata says so.
 
-        Raises TopicNotFound, PartitionNotFound, InvalidType, InvalidArgument, RecordTooLarge; BufferExhausted
-        after waiting max_block_ms for memory; Closed; ForkedHandle in a forked child. Then the record is not
-        buffered. Later errors are the future's exception.
-
-        When the future has a result the record is in the log, and durable if the metadata says so.
+        Raises TopicNotFound, PartitionNotFound, InvalidType, InvalidArgument, RecordTooLarge, Closed. Raises
+        BufferExhausted after waiting `max_block_ms` for memory, ForkedHandle in a forked child. In these
+        cases the record is not buffered. Later errors are the future's exception.
         """
         if self._forks != _forks:
             raise _forked()
@@ -219,7 +219,7 @@ class Producer(Closing):
     def flush(self) -> None:
         """Send all buffered records and wait until their futures are done.
 
-        Does not raise their errors. Raises InvalidArgument in a callback, where it would wait for itself;
+        Does not raise their errors. Raises InvalidArgument in a callback, where it would wait for itself, and
         ForkedHandle in a forked child.
         """
         if self._forks != _forks:
@@ -235,9 +235,9 @@ class Producer(Closing):
     def close(self, timeout: float | None = None) -> None:
         """Send all buffered records, wait until their futures are done, and end the sender thread.
 
-        After `timeout` seconds (None: no limit) records that are not being sent yet fail with Closed. Safe to
-        call again. Does nothing in a forked child, and does not wait in a callback. Raises InvalidType or
-        InvalidArgument for an invalid timeout.
+        After `timeout` seconds (None: no limit), records that are not being sent yet fail with Closed. Safe
+        to call again. It does nothing in a forked child, and does not wait in a callback. Raises InvalidType
+        or InvalidArgument for an invalid timeout.
         """
         within = None if timeout is None else as_seconds("timeout", timeout, per_second=1)
         if self._forks != _forks:

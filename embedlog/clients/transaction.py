@@ -71,15 +71,14 @@ def new_transaction(
 
 
 class Transaction:
-    """Appends and commits of offsets that count together or not at all: see `Log.transaction`.
+    """Appends and offset commits that take effect together or not at all; from `Log.transaction`.
 
-    To be used once, as a context manager. Leaving the block commits; an exception, Ctrl-C included, aborts
-    and goes on. Any thread may append to it while the block runs.
+    Use it once, as a context manager. Leaving the block commits. An exception, including Ctrl-C, aborts and
+    propagates. Any thread may append to the transaction while the block runs.
 
     If the commit itself fails, the transaction is aborted, and the error is raised. In two cases it may be
-    committed all the same: after Ctrl-C during the commit (a note of the KeyboardInterrupt says what became
-    of it), and if the disk fails (FlushFailed, PartitionFailed: the next transaction of this id tells, or
-    the next open).
+    committed all the same. After Ctrl-C during the commit, a note of the KeyboardInterrupt gives the outcome.
+    After a disk failure (FlushFailed, PartitionFailed), the id's next transaction or the next open finds it.
     """
 
     def __init__(
@@ -97,13 +96,13 @@ class Transaction:
 
     @property
     def transactional_id(self) -> str:
-        """The name under which it is known to other processes."""
+        """The transactional id, by which other processes know this writer."""
         return self._manager.transactional_id
 
     def __enter__(self) -> Self:
-        """Raises ConcurrentTransactions: another one of this id is open here. ProducerFenced: another
-        producer has begun with the id. InvalidArgument: timeout_ms is above transaction_max_timeout_ms.
-        StorageError, Closed."""
+        """Raises ConcurrentTransactions if another one of this id is open here, ProducerFenced if another
+        producer has begun with the id. Raises InvalidArgument if timeout_ms exceeds
+        transaction_max_timeout_ms. Raises StorageError, Closed."""
         with self._manager.lock:
             if self._state != "not begun":
                 raise InvalidTxnState(f"{self!r} is for one use: call log.transaction again")
@@ -148,12 +147,12 @@ class Transaction:
         timestamp_ms: int | None = None,
         partition: int | None = None,
     ) -> RecordMetadata:
-        """Append one record. Readers that are read_committed get it after the commit, others now.
+        """Append one record. Readers that are `read_committed` get it after the commit, others now.
 
-        Arguments, result and errors as for `Log.append`, but that records without a key all go to one
-        partition of their topic. Each is a batch of its own: many are better appended by `append_many`.
-        TransactionAborted, ProducerFenced: the transaction was aborted. InvalidTxnState: it has ended, or has
-        not begun.
+        Arguments, result and errors are those of `Log.append`. Records without a key all go to one partition
+        of their topic. Each call writes a batch of its own, so use `append_many` for many records. Raises
+        TransactionAborted or ProducerFenced if the transaction was aborted. Raises InvalidTxnState if it has
+        ended, or has not begun.
         """
         one_partition = self._partitioner.__call__  # without its on_new_batch
         with self._manager.lock:
@@ -168,8 +167,9 @@ class Transaction:
         partition: int | None = None,
         compression: str | int | None = None,
     ) -> AppendedMany:
-        """Append many records in batches. Arguments, result and errors as for `Log.append_many`, and as
-        `append`."""
+        """Append many records in batches.
+
+        Arguments, result and errors are those of `Log.append_many`. Also raises the errors of `append`."""
         with self._manager.lock:
             self._check_open()
             if compression is None:
@@ -197,12 +197,12 @@ class Transaction:
     ) -> None:
         """Commit a consumer's positions after all records returned so far, or `offsets`, in the transaction.
 
-        They become the group's offsets when it commits. The consumer is one in a group, with
-        auto_commit=False. After an abort let it go back: `consumer.seek_to_committed()`.
+        They become the group's offsets when the transaction commits. The consumer must be in a group, with
+        auto_commit=False. After an abort, call `consumer.seek_to_committed()` to read the records again.
 
-        Raises CommitFailed: the group has given its partitions to others; the transaction can only be
-        aborted. InvalidArgument: the consumer has no group, keeps its offsets in a store of its own, or
-        commits by itself. ConcurrentUse; and as `append`.
+        Raises CommitFailed if the group has reassigned the partitions: then the transaction can only be
+        aborted. Raises InvalidArgument if the consumer has no group, an `offset_store` or auto-commit. Raises
+        ConcurrentUse, and the errors of `append`.
         """
         check_consumer(consumer)
         with self._manager.lock:

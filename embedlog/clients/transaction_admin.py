@@ -24,10 +24,10 @@ _STATES: Final = {
 class TransactionDescription(NamedTuple):
     """A transactional id and its last transaction.
 
-    state is Kafka's name for it: "Ongoing" while a transaction is open; "PrepareCommit" or "PrepareAbort"
-    while it is being ended, that is, while a partition has failed; "CompleteCommit" or "CompleteAbort" after
-    that; "Empty" before the first one of a producer. partitions are those of a transaction that has not
-    ended, those of `__consumer_offsets` included. start_ms is -1 before the first one.
+    `state` has Kafka's names. "Empty": the producer has not begun a transaction. "Ongoing": one is open.
+    "PrepareCommit", "PrepareAbort": it is being ended, which lasts only if a partition has failed.
+    "CompleteCommit", "CompleteAbort": it has ended. `partitions` are those of a transaction that has not
+    ended, including those of `__consumer_offsets`. `start_ms` is -1 before the first transaction.
     """
 
     transactional_id: str
@@ -41,7 +41,7 @@ class TransactionDescription(NamedTuple):
 
     @property
     def is_open(self) -> bool:
-        """Do readers that are read_committed wait for it?"""
+        """Whether readers that are `read_committed` wait for it."""
         return self.state in ("Ongoing", "PrepareCommit", "PrepareAbort")
 
 

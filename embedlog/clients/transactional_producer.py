@@ -32,12 +32,12 @@ class TransactionalProducer(Producer):
 
     Args:
         backend: the log.
-        transactional_id: names this writer over restarts. An earlier producer of the id is fenced at once,
-            and what it left open is aborted.
+        transactional_id: names this writer across restarts. Creating the producer fences earlier producers
+            of the id, and aborts the transaction that they left open.
         transaction_timeout_ms: a transaction that is open for longer is aborted.
-        options: as for `Producer`. With flush=True a commit survives a power cut, whole.
+        options: as for `Producer`. With flush=True the whole commit survives a power cut.
 
-    Raises as `Producer`; InvalidArgument, ConcurrentTransactions, StorageError.
+    Raises the errors of `Producer`, and InvalidArgument, ConcurrentTransactions, StorageError.
     """
 
     def __init__(
@@ -59,12 +59,13 @@ class TransactionalProducer(Producer):
 
     @property
     def transactional_id(self) -> str:
-        """The name under which it is known to other processes."""
+        """The transactional id, by which other processes know this producer."""
         return self._manager.transactional_id
 
     def begin_transaction(self) -> None:
-        """Begin a transaction. Raises ConcurrentTransactions: one is open. ProducerFenced, StorageError,
-        Closed."""
+        """Begin a transaction.
+
+        Raises ConcurrentTransactions if one is open, and ProducerFenced, StorageError, Closed."""
         self._manager.begin(self._timeout_ms)
 
     def send(
@@ -77,9 +78,9 @@ class TransactionalProducer(Producer):
         timestamp_ms: int | None = None,
         partition: int | None = None,
     ) -> Future[RecordMetadata]:
-        """As `Producer.send`, within a transaction: else InvalidTxnState.
+        """Send a record in the open transaction, as `Producer.send`.
 
-        Readers that are read_committed get the record after the commit.
+        Readers that are `read_committed` get it after the commit. Raises InvalidTxnState if none is open.
         """
         self._manager.check_open()
         return super().send(
@@ -89,26 +90,26 @@ class TransactionalProducer(Producer):
     def send_offsets_to_transaction(
         self, offsets: Mapping[TopicPartition, int | CommittedOffset] | None, consumer: Consumer[Any, Any]
     ) -> None:
-        """Commit a consumer's offsets with the transaction; None: its positions after all records returned.
+        """Commit a consumer's offsets with the transaction, as `Transaction.commit_offsets`.
 
-        As `Transaction.commit_offsets`.
+        With None, it commits the consumer's positions after all records returned so far.
         """
         check_consumer(consumer)
         self._manager.commit_offsets(consumer, offsets)
 
     def commit_transaction(self) -> None:
-        """Send what is buffered, and commit.
+        """Send what is buffered, and commit the transaction.
 
-        Raises InvalidTxnState: no transaction is open, or a record could not be sent; then abort it.
-        TransactionAborted, ProducerFenced: it was aborted. DiskFull: it is open as before.
+        Raises InvalidTxnState if none is open, or if a record could not be sent: then abort it. Raises
+        TransactionAborted or ProducerFenced if it was aborted. After DiskFull or LogFull it is still open.
         """
         self.flush()
         self._manager.commit(flush=self._flush)
 
     def abort_transaction(self) -> None:
-        """Abort. What is buffered is not sent: its futures raise TransactionAborted.
+        """Abort the transaction. Buffered records are not sent: their futures raise TransactionAborted.
 
-        Raises InvalidTxnState: no transaction is open. ProducerFenced, StorageError.
+        Raises InvalidTxnState if none is open, and ProducerFenced, StorageError.
         """
         self._manager.check_any()
         dropped = TransactionAborted("the transaction was aborted before this was sent")
