@@ -150,39 +150,39 @@ class Job(_Handed[V, K]):
     """A job of a queue, locked for this process until it is settled. Threads may pass it on.
 
     Attributes:
-        record: the `embedlog.Record`; topic, partition, offset, key, value, headers and timestamp_ms are its.
-        deliveries: how often it has been handed out and not given back uncounted, this time included.
+        record: the `embedlog.Record`. The job has its fields, too, e.g. `job.value`, except timestamp_type.
+        deliveries: how often it has been delivered, this time included, without uncounted deliveries.
 
-    `with job:` settles it at the end of the block: accepted (soon, with accept_linger_ms); after an
-    exception, which is logged and goes no further, released with the queue's back-off; rejected if that was
-    the last delivery. KeyboardInterrupt, SystemExit and their like release it uncounted, and go on. If the
-    lock has run out meanwhile, that is logged, too: to act on LockLost, call `accept` in the block.
+    The end of a `with job:` block accepts the job (soon, with `accept_linger_ms`). An Exception is logged and
+    does not propagate: the job is released with the queue's back-off, or rejected after its last delivery.
+    KeyboardInterrupt, SystemExit and the like release it uncounted, and propagate. A lock that has run out
+    meanwhile is only logged: to act on LockLost, call `accept` in the block.
 
-    All methods raise LockLost if the delivery is over (settled before, or the lock ran out: the job may be
-    with another by now), ForkedHandle in a forked child, StorageError and BrokerUnavailable; after these two
-    it may be tried again. On return the change survives a crash of this process; a crash of the machine, too,
-    with the queue's flush=True.
+    All methods raise LockLost if the delivery is over: the job was settled, or its lock ran out and another
+    worker may have it. They raise ForkedHandle in a forked child. They raise StorageError and
+    BrokerUnavailable, after which you can try again. On return the change survives a crash of this process
+    and, with the queue's flush=True, of the machine.
     """
 
     __slots__ = ()
 
     def accept(self) -> None:
-        """It is done: it is never handed out again."""
+        """Finish the job: it is never delivered again."""
         self._source.settle(self._held, _ACCEPT)
 
     def release(self, delay_ms: int = 0, *, counted: bool = True) -> None:
-        """Hand it out again, after a delay. The last delivery that counts rejects it instead.
+        """Have the job delivered again, after a delay. After its last counted delivery, reject it instead.
 
-        counted: False takes this delivery back, say because the program ends: it says nothing about the job.
+        With counted=False this delivery does not count, e.g. if the program ends and the job did not fail.
         """
         self._releasing(delay_ms, counted)()
 
     def reject(self, error: str) -> None:
-        """It will never do: to the dead letters, with the reason, of which 4,000 characters are kept."""
+        """Make the job a dead letter, with the reason, of which 4,000 characters are kept."""
         self._rejecting(error)()
 
     def renew(self) -> None:
-        """Lock it for lock_ms from now on. The queue does that in time; this finds out whether it could."""
+        """Lock the job for `lock_ms` from now on. The queue does this by itself: use it to check a lock."""
         self._renewing()()
 
     def __enter__(self) -> Self:

@@ -195,42 +195,42 @@ class Intake(Generic[V, K]):
 
 @of_one_or_two
 class Queue(Closing, Generic[V, K]):
-    """A work queue over a topic, an iterator of `Job`; from `Log.queue`, or `Topic.queue` for typed values.
+    """A work queue over a topic: an iterator of `Job`. From `Log.queue`, or `Topic.queue` for typed values.
 
-    Any number of threads and processes may take jobs of one group; each job goes to one of them at a time. A
+    Any number of threads and processes may take jobs of one group. Each job goes to one of them at a time. A
     group gets each record of the topic, from the first one on, whether `send` or a producer has appended it.
 
     Args:
         log: the log.
-        topic: created if it is missing, with `partitions` and delete_policy "finished": segments go when all
-            groups have finished their jobs.
-        group: queues of one group share the jobs; each group gets all of them.
+        topic: created if it is missing, with `partitions` and delete_policy="finished": a segment is deleted
+            when all groups have finished its jobs.
+        group: queues of one group share the jobs. Each group gets all jobs.
         serde: encodes and decodes values and keys (see `Topic.queue`); by default they are bytes.
-        lock_ms: how long a job is locked for the process that has it. Renewed while it is in hand, so this is
-            how soon others get the job of a process that was killed, or that stands still.
-        max_deliveries: how often a job is handed out before it is rejected.
-        backoff_ms: how long a job that failed waits for its next delivery: from half of this to all of it,
-            doubled with each delivery.
+        lock_ms: how long a job is locked for the process that has it. The lock is renewed while the job is in
+            hand. So this is how soon others get the job if the process is killed, or stalls.
+        max_deliveries: how often a job is delivered before it is rejected.
+        backoff_ms: how long a failed job waits for its next delivery: a random time between half of this and
+            all of it. It doubles with each delivery.
         max_backoff_ms: the longest such wait.
-        ordered_by_key: hand out the jobs of a key one after the other, in the order of their offsets. Jobs
+        ordered_by_key: deliver the jobs of a key one after the other, in the order of their offsets. Jobs
             without a key are not ordered.
-        dead_letter_topic: where rejected jobs go, None for nowhere; {topic} stands for the topic's name.
-        prefetch: the most jobs to fetch ahead. Short jobs are fetched ahead, as many as take about 200 ms,
-            and no more than an even share; one that has waited here for a second goes back, uncounted.
-        flush: sends and settled jobs are durable on return; by default they survive a crash of the process,
-            and soon (flush_ms) one of the machine.
-        accept_linger_ms: how long the accept at the end of `with job:` may wait for others, to go with them
-            in one request; at most a third of lock_ms. 0: the block ends when its job is accepted. If the
-            process is killed before, the job is handed out again. `job.accept()` does not wait for others.
-        partitions: of a topic that is created. One is enough for any number of workers.
+        dead_letter_topic: where rejected jobs go; None for nowhere. `{topic}` stands for the topic's name.
+        prefetch: the most jobs to fetch ahead. Short jobs are fetched ahead: as many as take about 200 ms,
+            and no more than an even share. A job that has waited here for a second is given back, uncounted.
+        flush: make sends and settled jobs durable on return. By default they survive a crash of the process
+            on return, and a crash of the machine soon (`flush_ms`).
+        accept_linger_ms: how long the accept at the end of `with job:` may wait, so that several go in one
+            request; at most a third of `lock_ms`. If the process is killed before, the job is delivered
+            again. With 0 the block ends when its job is accepted. `job.accept()` does not wait for others.
+        partitions: how many partitions a new topic gets. One is enough for any number of workers.
 
-    The last options that were given are the group's: give all its queues the same.
+    A group has the options that were given last, so give all its queues the same options.
 
-    Any number of threads may use a queue. A forked child can send; its parent's jobs are not its own, so that
+    Any number of threads may use a queue. A forked child can only send: its parent's jobs are not its own, so
     anything else raises ForkedHandle. A queue that is garbage-collected without `close` gives its jobs back.
 
-    Raises InvalidArgument, InvalidType, InvalidGroup, ReadOnly in a process that only reads,
-    UnsupportedByBackend over brokers, StorageError, Closed.
+    Raises InvalidArgument, InvalidType, InvalidGroup, StorageError, Closed. Raises ReadOnly with mode="r",
+    and UnsupportedByBackend with brokers.
     """
 
     def __init__(
@@ -308,18 +308,18 @@ class Queue(Closing, Generic[V, K]):
         at: datetime | None = None,
         partition: int | None = None,
     ) -> RecordMetadata:
-        """Append a job. On return it survives a crash of this process; of the machine, too, with flush=True.
+        """Append a job. On return it survives a crash of this process and, with flush=True, of the machine.
 
         Args:
             value: as for `Log.append`.
             key: as for `Log.append`.
             headers: as for `Log.append`.
             partition: as for `Log.append`.
-            delay_ms: hand it out so much later, by the wall clock. Survives restarts.
-            at: or at this time; at once if it is past. A naive datetime is local time.
+            delay_ms: deliver it this much later, by the wall clock. The delay survives restarts.
+            at: deliver it at this time instead, or at once if it is past. A naive datetime is local time.
 
-        Raises what `Log.append` raises, and SerializationError; then nothing was sent. In a forked child of a
-        process that shares the log it works, too.
+        Raises the errors of `Log.append`, and SerializationError. On error nothing was sent, except perhaps
+        after FlushFailed. It also works in a forked child of a process that shares the log.
         """
         serde = self.serde
         return self._log.append(
@@ -344,9 +344,9 @@ class Queue(Closing, Generic[V, K]):
         return job
 
     def take(self, timeout_ms: float = 0) -> Job[V, K] | None:
-        """A job, as soon as there is one; None if none comes within timeout_ms (or math.inf), or at `stop`.
-        Ctrl-C meanwhile takes none.
+        """Take a job, as soon as there is one.
 
+        Returns None if none comes within `timeout_ms` (or math.inf), or at `stop`. Ctrl-C takes no job.
         Raises StorageError, BrokerUnavailable, TopicNotFound, Closed, ForkedHandle.
         """
         wait_s = as_seconds("timeout_ms", timeout_ms)
@@ -368,15 +368,15 @@ class Queue(Closing, Generic[V, K]):
     # -- the end ---------------------------------------------------------------------------------------
 
     def stop(self) -> None:
-        """Take no more: iterations end. Jobs in hand can still be settled. From any thread."""
+        """Take no more jobs: iterations end. Jobs in hand can still be settled. Any thread may call it."""
         self._source.stop()
 
     def close(self) -> None:
-        """Take no more, and give back what is in hand, uncounted. From any thread; safe to call again.
+        """Take no more jobs, and give back those in hand, uncounted. Safe to call again, in any thread.
 
-        What another thread has in hand is given back, too: its `accept` raises LockLost. If it fails before
-        the job is handed out again, that counts all the same. To let it finish, call `stop`, and close when
-        it has.
+        This gives back the jobs of other threads, too: their `accept` raises LockLost. If such a job fails
+        before it is delivered again, its delivery counts all the same. To let threads finish their jobs, call
+        `stop` first, and `close` when they have finished.
         """
         self._closed = True
         self._source.close()

@@ -78,14 +78,15 @@ def worker(
 ) -> Callable[[F], F]:
     """Declare that a function, or a coroutine function, is to be called with the jobs of a topic.
 
-    The function stays what it is. `Log.run_workers`, or `embedlog work module:function DIR`, runs it: each
-    call is within `with job:` (`async with job:`), so returning accepts the job, an exception releases it.
+    The function itself does not change. `Log.run_workers` or `embedlog work module:function DIR` runs it.
+    Each call is within `with job:` (`async with job:`): returning accepts the job, an exception releases it.
 
     Args:
-        topic: see `Log.queue`.
-        group: see `Log.queue`.
-        options: of the queue (see `Log.queue`), and value_type with the options of values (see `Log.topic`).
-        concurrency: how many jobs it has at a time, in this process: in as many threads, or tasks.
+        topic: see `embedlog.Queue`.
+        value_type: see `embedlog.Topic`.
+        group: see `embedlog.Queue`.
+        options: those of the queue (see `embedlog.Queue`) and of the values (see `embedlog.Topic`).
+        concurrency: how many jobs it handles at a time in one process: the number of threads, or of tasks.
 
     Raises InvalidArgument, InvalidType, InvalidGroup, UnknownSetting.
     """
@@ -149,12 +150,13 @@ class Workers(Closing):
     Args:
         log: the log.
         functions: what to run, each declared by `embedlog.worker`.
-        concurrency: how many jobs each has at a time; by default as declared.
+        concurrency: how many jobs each function handles at a time; by default as declared.
 
-    A context manager: at its end it stops and waits for the jobs in hand, or, after an exception, gives them
-    back. The log's `close` and the end of the program wait for the jobs in hand.
+    The end of a `with` block stops the workers and waits for the jobs in hand; after an exception it gives
+    them back. The log's `close` and the end of the program wait for the jobs in hand.
 
-    Raises InvalidArgument if a function is not declared, or two share a topic and a group; as `Queue`.
+    Raises InvalidArgument if a function is not declared, or if two share a topic and a group. Raises the
+    errors of `Queue`.
     """
 
     def __init__(self, log: QueueLog, functions: Sequence[object], *, concurrency: int | None = None) -> None:
@@ -194,22 +196,22 @@ class Workers(Closing):
             self.close()
 
     def stop(self) -> None:
-        """Take no more jobs. Does not wait. From any thread, and from a signal handler."""
+        """Take no more jobs. Does not wait. Any thread and any signal handler may call it."""
         self._stopping.set()
 
     def wait(self) -> None:
-        """Wait until the workers have been stopped and have finished what they had in hand.
+        """Wait until the workers have been stopped and have finished the jobs in hand.
 
-        Raises what a handler has raised, if that was no Exception: SystemExit, say.
+        If a handler raised something other than an Exception, e.g. SystemExit, `wait` raises it.
         """
         self._ended.wait()
         if self._error is not None:
             raise self._error
 
     def release(self) -> None:
-        """Stop, and give back what is in hand, uncounted. Does not wait for handlers.
+        """Stop, and give back the jobs in hand, uncounted. Does not wait for handlers.
 
-        A function that is running goes on until it returns, or the process ends. Coroutines are cancelled.
+        A running function continues until it returns or the process ends. Coroutines are cancelled.
         """
         self.stop()
         self._close_queues()
@@ -218,8 +220,7 @@ class Workers(Closing):
         self._ended.set()
 
     def close(self) -> None:
-        """Stop, and wait for the jobs in hand. Safe to call again. Not for a handler, which would wait for
-        itself."""
+        """Stop, and wait for the jobs in hand. Safe to call again, but not in a handler: it would hang."""
         if os.getpid() == self._pid:
             self.stop()
             self._ended.wait()
