@@ -203,6 +203,7 @@ def check_shared_out(counts: dict[str, int], members: Members, assigned: Assigne
 @pytest.mark.parametrize("assignor", ASSIGNORS.values(), ids=lambda a: a.name)
 @unhurried
 @given(counts=COUNTS, members=st.dictionaries(NAMES, CLAIMING, max_size=6))
+@pytest.mark.slow
 def test_each_partition_once_and_in_any_order_of_members(
     assignor: Assignor, counts: dict[str, int], members: Members
 ) -> None:

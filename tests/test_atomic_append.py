@@ -91,6 +91,7 @@ def test_a_repeated_atomic_append_is_applied_once(tmp_path: Path) -> None:
     assert contents(tmp_path) == EVERYTHING
 
 
+@pytest.mark.slow
 def test_killed_at_each_system_call_it_is_all_or_nothing(tmp_path: Path) -> None:
     outcomes = []
     for number in range(200):

@@ -135,6 +135,7 @@ def test_staged_files_count(path: Path) -> None:
 
 
 @pytest.mark.parametrize("segment_bytes", [65_536, 256 << 10])
+@pytest.mark.slow
 def test_the_bound_holds_on_the_disk_while_records_come_and_go(path: Path, segment_bytes: int) -> None:
     """4 MB are allowed, and files wait a minute to be unlinked."""
     limit = 4 * MIB

@@ -489,6 +489,7 @@ def test_a_leader_still_queued_is_served_once() -> None:
 
 @pytest.mark.parametrize("rolls", [False, True], ids=["", "among rolls"])
 @pytest.mark.parametrize("behind", [False, True], ids=["first", "behind another"])
+@pytest.mark.slow
 def test_ctrl_c_at_any_line_leaves_no_waiter_and_no_duplicate(
     tmp_path: Path, behind: bool, rolls: bool
 ) -> None:

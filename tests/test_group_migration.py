@@ -759,4 +759,4 @@ class AtRandom(RuleBasedStateMachine):
 
 
 TestAtRandom = AtRandom.TestCase
-TestAtRandom.settings = settings(max_examples=25, stateful_step_count=40, deadline=None)
+TestAtRandom.settings = settings(max_examples=12, stateful_step_count=40, deadline=None)

@@ -353,6 +353,7 @@ class Simulation:
 
 
 @pytest.mark.parametrize("seed", range(SCHEDULES))
+@pytest.mark.slow
 def test_random_schedule(seed: int) -> None:
     simulation = Simulation(seed)
     for _ in range(STEPS):

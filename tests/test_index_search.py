@@ -13,6 +13,7 @@ from embedlog.store.read_only_store import ReadOnlyStore
 
 
 @pytest.mark.parametrize("harm", ["none", "gone", "empty", "zeros", "garbage", "swapped"])
+@pytest.mark.slow
 def test_as_the_segment_itself(path: Path, harm: str) -> None:
     with embedlog.open(path) as log:
         log.create_topic("t", segment_bytes=3_000, index_interval_bytes=300)

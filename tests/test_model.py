@@ -261,7 +261,7 @@ class ModelOfKafkasLayout(Model):
 
 
 _settings = settings(
-    max_examples=60,
+    max_examples=30,
     stateful_step_count=35,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],

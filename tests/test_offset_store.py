@@ -87,6 +87,7 @@ def test_a_relative_path_is_resolved_once(path: Path, monkeypatch: pytest.Monkey
         max_size=3,
     )
 )
+@pytest.mark.slow
 def test_round_trip(
     tmp_path_factory: pytest.TempPathFactory, groups: dict[str, dict[TopicPartition, CommittedOffset]]
 ) -> None:

@@ -120,6 +120,7 @@ def _descriptors() -> dict[str, str]:
 
 
 @pytest.mark.parametrize("mode", ["rw", "r"])
+@pytest.mark.slow
 def test_no_descriptor_leaks(path: Path, mode: str) -> None:
     """After any use, and after opens that fail."""
     with embedlog.open(path, segment_bytes=1024) as log:

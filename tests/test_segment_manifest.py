@@ -172,6 +172,7 @@ def test_a_backup_has_its_own_manifest(path: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("closed", [True, False], ids=["closed", "killed"])
 @pytest.mark.parametrize("number", [0, 1, -2, -1], ids=["first", "middle", "last", "active"])
 @pytest.mark.parametrize("maker", MAKERS)
+@pytest.mark.slow
 def test_a_missing_segment_is_detected(maker: Work, number: int, closed: bool, path: Path) -> None:
     directory = make(path, maker, closed=closed)
     gone = segments(directory)[number]

@@ -218,6 +218,7 @@ def test_what_is_in_the_sockets_place_is_named_and_kept(path: Path, kind: str) -
 
 
 @pytest.mark.parametrize("has_clients", [False, True])
+@pytest.mark.slow
 def test_a_socket_that_was_removed_is_made_again(path: Path, owner: Any, has_clients: bool) -> None:
     with contextlib.ExitStack() as closing:
         clients = [closing.enter_context(embedlog.open(path, shared=True)) for _ in range(has_clients)]

@@ -84,6 +84,7 @@ def has(consumer: embedlog.Consumer, partitions: int) -> None:
             consumer.commit()
 
 
+@pytest.mark.slow
 def test_the_partitions_of_a_killed_process_go_to_the_others(
     path: Path, owner: Program, program: Start
 ) -> None:
@@ -102,6 +103,7 @@ def test_the_partitions_of_a_killed_process_go_to_the_others(
         assert len(log.group("g").members()) == 1
 
 
+@pytest.mark.slow
 def test_a_process_that_is_killed_while_it_joins_holds_nobody_up(
     path: Path, owner: Program, program: Start
 ) -> None:
@@ -171,6 +173,7 @@ def test_a_process_that_loses_its_connections_joins_again(path: Path, owner: Pro
 
 
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.slow
 def test_members_outlive_their_owner(path: Path, owner: Program, program: Start, end: signal.Signals) -> None:
     """Its connections close with it: that is no end of theirs, and one that ends later is noticed."""
     with survivor(path) as (log, consumer):

@@ -111,6 +111,7 @@ def check(workers: Workers) -> None:
             assert committed.get(partition, 0) <= edges.log_end_offset
 
 
+@pytest.mark.slow
 def test_killed_and_closed_a_few_times(path: Path) -> None:
     check(run(path, "few", 6))
 

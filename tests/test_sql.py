@@ -93,6 +93,7 @@ def field(value: bytes | None, name: str) -> Any:
     suppress_health_check=list(HealthCheck),
 )
 @given(appends, st.booleans(), st.integers(0, 3), st.integers(-1, 12), st.integers(-1, 51))
+@pytest.mark.slow
 def test_answers_are_pythons(batches: Any, compacted: bool, partition: int, offset: int, time: int) -> None:
     with tempfile.TemporaryDirectory() as directory, embedlog.open(directory) as log:
         records = filled(log, batches, compacted=compacted)

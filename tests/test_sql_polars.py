@@ -100,6 +100,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
         (offset < 0, lambda row: False, 0),
     ],
 )
+@pytest.mark.slow
 def test_predicates(
     path: Path, read: Callable[[], int], engine: Any, predicate: pl.Expr, holds: Any, most: int
 ) -> None:

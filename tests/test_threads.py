@@ -134,6 +134,7 @@ def test_conditional_appends_from_many_threads_win_once_each(log: Log, crowd: Cr
     assert log.offsets("t")[0].log_end_offset == len(won)
 
 
+@pytest.mark.slow
 def test_topics_are_created_and_deleted_beside_appenders_and_readers(log: Log, crowd: Crowd) -> None:
     """Whoever comes too late is told that there is no such topic, and nothing else."""
     stop = threading.Event()
@@ -190,6 +191,7 @@ def test_health_skips_a_topic_that_is_being_deleted(path: Path, log: Log, crowd:
 
 
 @pytest.mark.parametrize("mode", ["rw", "r"])
+@pytest.mark.slow
 def test_close_ends_all_blocked_calls(path: Path, crowd: Crowd, mode: str) -> None:
     """With Closed, at once, and with no hang: those who append, read, wait, and who are just about to."""
     for turn in range(8):

@@ -235,6 +235,7 @@ def silent_owner(path: Path) -> Iterator[socket.socket]:
         yield listening
 
 
+@pytest.mark.slow
 def test_shared_owners_are_killed_while_a_tool_asks(path: Path, program: Start) -> None:
     """The tool or the other program is next; what each of them has appended is there once."""
     (path / "staging").mkdir()

@@ -240,7 +240,7 @@ def errors_of(topic: Topic[Any, Any], **where: Any) -> tuple[list[Any], list[int
 
 
 @pytest.mark.parametrize("kind", ORDERS)
-@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture], derandomize=True)
+@settings(max_examples=3, suppress_health_check=[HealthCheck.function_scoped_fixture], derandomize=True)
 @given(
     orders=st.lists(
         st.tuples(st.integers(-(2**53), 2**53), st.text(st.characters(exclude_categories=["Cs"]))),

@@ -57,6 +57,7 @@ def test_bash(given: dict[str, str], tmp_path: Path, line: str, wanted: str) -> 
 
 
 @pytest.mark.parametrize(("line", "wanted"), CASES)
+@pytest.mark.slow
 def test_fish(given: dict[str, str], tmp_path: Path, line: str, wanted: str) -> None:
     assert wanted in ask("fish", f"embedlog completion fish | source; complete -C '{line}'", tmp_path, given)
 

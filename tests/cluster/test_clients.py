@@ -69,6 +69,7 @@ def test_timestamps(broker: Broker, writer: Client) -> None:
 
 
 @pytest.mark.parametrize("writer", EACH)
+@pytest.mark.slow
 def test_large_records(writer: Client) -> None:
     with Broker(max_message_bytes=8 << 20) as broker:
         broker.log.create_topic("t")

@@ -108,6 +108,7 @@ def test_a_page_has_a_partition_at_least(broker: Broker, wire: Wire, limit: int)
     assert response.next_cursor == Cursor(topic_name="events", partition_index=1)
 
 
+@pytest.mark.slow
 def test_a_page_has_2000_partitions_at_most(broker: Broker, wire: Wire) -> None:
     for name in ("a", "b", "c"):
         broker.log.create_topic(name, partitions=900)

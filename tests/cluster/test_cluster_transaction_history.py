@@ -181,6 +181,7 @@ def check(directory: Path, znodes: Znodes, rounds: int, faults: int = FAULTS_IN_
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.slow
 def test_the_history_of_a_few_faults_is_correct(zookeeper: Znodes, tmp_path: Path) -> None:
     check(tmp_path, zookeeper, 1, 2)
 

@@ -169,6 +169,7 @@ def state_of(brokers: Brokers, transactional_id: str) -> str:
 
 @pytest.mark.parametrize("coordinator", range(3))
 @pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.slow
 def test_what_is_committed_and_aborted_on_three_brokers(
     brokers: Brokers, make: Make, client: str, coordinator: int
 ) -> None:
@@ -371,6 +372,7 @@ def described(brokers: Brokers, number: int) -> dict[str, Any]:
 
 @SOME_CLIENTS
 @pytest.mark.parametrize("killed", range(3))
+@pytest.mark.slow
 def test_a_transaction_outlives_any_broker(own: Brokers, make: Make, client: str, killed: int) -> None:
     """Killed and started again while the transaction is open: it is committed, also its offsets."""
     topic = a_topic(own)

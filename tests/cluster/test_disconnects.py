@@ -8,6 +8,7 @@ import time
 import weakref
 from collections.abc import Callable
 
+import pytest
 from wire import Wire, batch_of, fetch, produce, records_of
 
 import embedlog
@@ -40,6 +41,7 @@ def test_a_disconnected_client_waits_no_longer(broker: Broker) -> None:
     until(lambda: there_are(DelayedFetch) == 0)
 
 
+@pytest.mark.slow
 def test_waiting_fetches_drop_a_deleted_partition(broker: Broker) -> None:
     for waits in (False, True):
         broker.log.create_topic(T)
@@ -70,6 +72,7 @@ def test_closing_answers_waiting_fetches() -> None:
             assert wire.is_closed_by_peer()
 
 
+@pytest.mark.slow
 def test_a_log_served_repeatedly_keeps_nothing_of_its_brokers(tmp_path: object) -> None:
     with embedlog.open(f"{tmp_path}/log") as log:
         log.create_topic(T)

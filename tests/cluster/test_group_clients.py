@@ -168,6 +168,7 @@ class Readers:
 
 
 @pytest.mark.parametrize("assignor", ["range", "roundrobin", "cooperative-sticky"])
+@pytest.mark.slow
 def test_joining_and_leaving_while_consuming(broker: Broker, assignor: str) -> None:
     fill(broker, 50)
     with Readers(broker, partition_assignment_strategy=assignor) as readers:
@@ -211,6 +212,7 @@ while True:
 
 
 @pytest.mark.parametrize("assignor", ["range", "cooperative-sticky"])
+@pytest.mark.slow
 def test_a_consumer_that_is_killed_is_replaced(
     broker: Broker, program: Callable[..., Program], assignor: str
 ) -> None:

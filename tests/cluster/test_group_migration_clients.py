@@ -268,6 +268,7 @@ def rolling(broker: Broker) -> Iterator[Rolling]:
 
 
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
+@pytest.mark.slow
 def test_a_group_rolls_from_one_protocol_to_the_other_and_back(
     broker: Broker, rolling: Rolling, strategy: str
 ) -> None:
@@ -317,6 +318,7 @@ def test_clients_that_have_the_classic_protocol_only(
 
 
 @pytest.mark.parametrize("assignor", ["range", "sticky"])
+@pytest.mark.slow
 def test_our_own_consumers(broker: Broker, rolling: Rolling, assignor: str) -> None:
     """In the broker's process and over the wire; they have the classic protocol."""
     with embedlog.open(f"kafka://{rolling.address}") as remote:

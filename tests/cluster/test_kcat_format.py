@@ -43,6 +43,7 @@ def kcat(bootstrap: str, template: str) -> bytes:
 
 
 @pytest.mark.parametrize("template", FORMATS)
+@pytest.mark.slow
 def test_as_kcat(bootstrap: str, template: str) -> None:
     with embedlog.open(f"kafka://{bootstrap}") as log:
         fill = kcat_formatter(template)

@@ -77,6 +77,7 @@ LARGE: dict[str, tuple[Request, int]] = {
 
 
 @pytest.mark.parametrize("what", LARGE)
+@pytest.mark.slow
 def test_others_are_served_meanwhile(
     broker: Broker, wire: Wire, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -116,6 +117,7 @@ def test_many_batches_in_one_request(broker: Broker, wire: Wire) -> None:
     assert [record.value for record in broker.log.read(T, 0, follow=False)] == [b"x"] * MANY
 
 
+@pytest.mark.slow
 def test_a_fetch_waits_for_many_partitions(broker: Broker, wire: Wire) -> None:
     broker.log.create_topic(T, partitions=3_000)
     with Wire(broker) as producer:

@@ -156,6 +156,7 @@ def test_it_stops_while_its_target_is_silent(filled: Log) -> None:
     mirror.close()
 
 
+@pytest.mark.slow
 def test_an_unreachable_target_is_reported(
     filled: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

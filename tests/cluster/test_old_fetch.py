@@ -208,6 +208,7 @@ def test_a_conversion_uses_little_memory(broker: Broker) -> None:
 
 @pytest.mark.parametrize("version", [1, 3])
 @pytest.mark.parametrize("compression", CODECS)
+@pytest.mark.slow
 def test_a_large_batch_is_converted_in_pieces(broker: Broker, version: int, compression: str) -> None:
     """Each answer holds little of it, however much the client asks for, and all of it comes in the end."""
     broker.log.create_topic("t", max_message_bytes=64 * MIB)

@@ -51,6 +51,7 @@ def peak_of(work: Callable[[], object]) -> int:
 @pytest.mark.parametrize("case", EVERY_MESSAGE, ids=name_of)
 @settings(max_examples=3)
 @given(st.data())
+@pytest.mark.slow
 def test_cut_off_anywhere(case: tuple[type[Message], int], data: st.DataObject) -> None:
     """No beginning of a message is a message."""
     cls, version = case
@@ -96,6 +97,7 @@ LAST = [
 
 
 @pytest.mark.parametrize("case", LAST, ids=name_of)
+@pytest.mark.slow
 def test_a_count_allocates_nothing(case: tuple[type[Message], int]) -> None:
     """The largest count or length at each byte of a message with something in every array."""
     cls, version = case

@@ -114,6 +114,7 @@ ORACLE = [case for case in EVERY_MESSAGE if known_to_kio(*case)]
 @pytest.mark.parametrize("case", ORACLE, ids=name_of)
 @settings(max_examples=8, deadline=None)
 @given(st.data())
+@pytest.mark.slow
 def test_the_same_bytes_and_values_as_kio(case: tuple[type[Message], int], data: st.DataObject) -> None:
     check_against_kio(data.draw(messages(*case)), case[1])
 

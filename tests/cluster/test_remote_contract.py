@@ -636,6 +636,7 @@ def test_both_backends_agree(
 
 
 @pytest.mark.parametrize("act", SCENARIOS, ids=lambda act: act.__name__)
+@pytest.mark.slow
 def test_tasks_get_what_threads_get(act: Scenario, broker: Broker, tmp_path: Path) -> None:
     """`embedlog.aio` over a directory and over the wire."""
     with embedlog.open(tmp_path / "log", offsets_topic_num_partitions=2) as log:
@@ -648,6 +649,7 @@ def test_tasks_get_what_threads_get(act: Scenario, broker: Broker, tmp_path: Pat
 
 
 @pytest.mark.parametrize("act", SCENARIOS, ids=lambda act: act.__name__)
+@pytest.mark.slow
 def test_a_shared_log_is_the_same_for_its_owner_and_a_client(act: Scenario, tmp_path: Path) -> None:
     """The files are read in place; what changes the log goes through the owner's socket."""
     settings = {"offsets_topic_num_partitions": 2}
@@ -662,6 +664,7 @@ def test_a_shared_log_is_the_same_for_its_owner_and_a_client(act: Scenario, tmp_
 
 
 @pytest.mark.parametrize("act", SCENARIOS, ids=lambda act: act.__name__)
+@pytest.mark.slow
 def test_tasks_share_a_log_as_threads_do(act: Scenario, tmp_path: Path) -> None:
     """`embedlog.aio` as owner and as client."""
     settings = {"offsets_topic_num_partitions": 2}

@@ -62,6 +62,7 @@ def test_produce_and_consume_in_a_group(
 @by_name
 @pytest.mark.parametrize("mechanism", WITH_PASSWORDS)
 @pytest.mark.parametrize("user", ["alice", "nobody"])
+@pytest.mark.slow
 def test_a_wrong_password_and_an_unknown_user(
     secure: Broker, client: SecureClient, mechanism: str, user: str
 ) -> None:
@@ -77,6 +78,7 @@ def test_a_wrong_password_and_an_unknown_user(
 
 
 @by_name
+@pytest.mark.slow
 def test_a_token_that_is_refused(secure: Broker, issuer: Issuer, client: SecureClient) -> None:
     assert secure.context.authenticator is not None
     before = secure.context.authenticator.failed

@@ -52,6 +52,7 @@ def up_to_the_end(found: Consumer) -> list[tuple[int, bytes]]:
 
 @pytest.mark.parametrize("how", ["close", "crash"])
 @pytest.mark.parametrize("seed", range(3))
+@pytest.mark.slow
 def test_files_of_the_engine(tmp_path: Path, seed: int, how: str) -> None:
     rng = random.Random(seed)
     log = open_log(tmp_path / "log", segment_bytes=2_000)

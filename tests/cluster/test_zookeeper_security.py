@@ -114,6 +114,7 @@ def test_a_session_over_tls_is_who_its_certificate_says(secured: Secured) -> Non
         session.write("/over-tls", b"3")
 
 
+@pytest.mark.slow
 def test_who_is_not_trusted_and_trusts_not(secured: Secured) -> None:
     for wrong in (
         secured.security._replace(truststore=secured.strange_truststore),
@@ -130,6 +131,7 @@ def test_who_is_not_trusted_and_trusts_not(secured: Secured) -> None:
             ZooKeeper(secured.address, security=wrong, connect_timeout_s=1.0)
 
 
+@pytest.mark.slow
 def test_a_certificate_of_another_host(secured: Secured) -> None:
     address = f"localhost:{secured.port}"
     with pytest.raises(ZooKeeperUnavailable, match="Hostname mismatch"):
@@ -208,6 +210,7 @@ def test_a_broker_and_classic_clients_over_tls_and_sasl(secured: Secured, tmp_pa
 
 
 @pytest.mark.parametrize("over_tls", [False, True])
+@pytest.mark.slow
 def test_a_session_outlives_a_restart_of_the_server(secured: Secured, over_tls: bool) -> None:
     security = (secured.security if over_tls else Security())._replace(sasl_mechanism="DIGEST-MD5")
     address = secured.address if over_tls else secured.plain

@@ -202,6 +202,7 @@ def test_a_record_batch_is_recognized() -> None:
 
 @pytest.mark.parametrize("magic", [0, 1])
 @pytest.mark.parametrize("compression", [codec.GZIP, codec.SNAPPY, codec.LZ4])
+@pytest.mark.slow
 def test_bombs(magic: int, compression: int) -> None:
     inner = message(bytes(64 * MIB), magic=magic)
     packed = codec.compress(compression, inner, broken_lz4_header=not magic)

@@ -42,6 +42,7 @@ def test_the_same_records_as_at_once(compression: int, shape: str) -> None:
 
 
 @pytest.mark.parametrize("compression", PACKED)
+@pytest.mark.slow
 def test_a_bomb_is_never_in_memory(compression: int) -> None:
     batch = encode_batch([(None, bytes(10_000), (), T)] * 6_000, compression=compression)
     header = codec.read_header(batch)

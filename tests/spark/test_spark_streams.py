@@ -78,6 +78,7 @@ def values(*words: str, count: int) -> list[bytes]:
     return [f"{word}{number}".encode() for word in words for number in range(count)]
 
 
+@pytest.mark.slow
 def test_each_record_once_over_restarts(stream: Callable[..., Stream], path: Path) -> None:
     with embedlog.open(path, flush_ms=10**9) as log:
         log.create_topic("clicks", partitions=2)

@@ -100,6 +100,7 @@ def test_a_load_is_committed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("keeping", [0, 1, 2])
+@pytest.mark.slow
 def test_killed_at_each_system_call_it_is_all_or_nothing(tmp_path: Path, keeping: int) -> None:
     """A load that adds, and loads that replace some or all of what there was."""
     outcomes = []

@@ -186,6 +186,7 @@ def test_a_recovery_that_finds_damage(grown: Path) -> None:
         assert "damaged: refuses appends" in client.get("/topics/clicks").text
 
 
+@pytest.mark.slow
 def test_a_thousand_topics(path: Path) -> None:
     """A page of them, and no lookup in its request: the sampler has made them, some at a time."""
     with embedlog.open(path) as log:

@@ -140,6 +140,7 @@ def test_compacted_and_aborted(log: Log, visitor: TestClient) -> None:
     assert linked(committed, "Older") is None
 
 
+@pytest.mark.slow
 def test_hostile_records(log: Log, visitor: TestClient) -> None:
     """Nothing of a record is markup, whatever shows it; pages stay small; a download has every byte."""
     log.create_topic("t", max_message_bytes=8_000_000)
