@@ -412,7 +412,7 @@ class SharePartitionDescription(NamedTuple):
     start_offset: all records before it are done. end_offset: the log end. waiting: how many records could be
     delivered, now or after earlier ones of their keys; where compaction left gaps, they count. locked,
     delayed: how many are. oldest_timestamp_ms: of the first record that is not done; -1 if there is none.
-    damaged_offset: of the first record that was found damaged on the way; -1 if none was.
+    damaged_offset: of the first record that was found damaged; -1 if none was.
     """
 
     partition: int

@@ -1,4 +1,6 @@
-"""Checks the English of the docs, as far as a program can: `python scripts/prose.py [FILE...]`.
+"""Checks the English of the docs and docstrings, as far as a program can.
+
+    python scripts/prose.py [FILE...]
 
 Finds words that readers stumbled over, and sentences of more than 40 words, outside code and tables. Prints
 `file:line: what to do`; exits with 1 if there is anything.
@@ -6,6 +8,7 @@ Finds words that readers stumbled over, and sentences of more than 40 words, out
 
 from __future__ import annotations
 
+import ast
 import re
 import sys
 from collections.abc import Iterator
@@ -39,6 +42,7 @@ _LEFT_OUT: Final = (
     re.compile(r"\]\([^)]*\)"),
     re.compile(r"^\|.*$", re.M),
     re.compile(r"^ {4,}.*$", re.M),
+    re.compile(r"^.*\w  +\w.*$", re.M),  # columns
     re.compile(r"<[^>]+>"),
 )
 _ENDS: Final = re.compile(r"[.!?:;](?=\s|$)|\n\s*\n|\n(?=\s*(?:[-*#]|\d+\.) )")
@@ -62,6 +66,24 @@ def findings(text: str) -> Iterator[tuple[int, str]]:
         start = end.end() if end else stop
 
 
+def docstrings(source: str) -> Iterator[tuple[int, str]]:
+    """Each docstring of a module, and the line before its first."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            text = ast.get_docstring(node)
+            if text is not None:
+                yield node.body[0].lineno - 1, text
+
+
+def _found(path: Path) -> Iterator[tuple[int, str]]:
+    if path.suffix != ".py":
+        yield from findings(path.read_text())
+        return
+    for before, text in docstrings(path.read_text()):
+        for line, advice in findings(text):
+            yield before + line, advice
+
+
 def _blank(match: re.Match[str]) -> str:
     """As many characters and lines, without a word."""
     return re.sub(r"[^\n]", " ", match[0])
@@ -69,12 +91,17 @@ def _blank(match: re.Match[str]) -> str:
 
 def main(names: list[str]) -> int:
     paths = [Path(name) for name in names] or sorted(
-        {*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")}
+        {
+            *ROOT.glob("*.md"),
+            *(ROOT / "docs").rglob("*.md"),
+            *(ROOT / "examples").rglob("*.md"),
+            *(ROOT / "embedlog").rglob("*.py"),
+        }
         - {ROOT / "CHANGELOG.md"}  # what was written then
     )
     count = 0
     for path in paths:
-        for line, advice in sorted(findings(path.read_text())):
+        for line, advice in sorted(_found(path)):
             print(f"{path.relative_to(ROOT) if path.is_relative_to(ROOT) else path}:{line}: {advice}")
             count += 1
     return 1 if count else 0

@@ -16,7 +16,7 @@ Python objects included; no callback runs under the lock. The settings of a topi
 its batches. Ctrl-C may interrupt a method anywhere: the record of an interrupted send is sent once or not at
 all, and the producer stays usable.
 
-A forked child has no sender thread, and its locks may be held for ever, so every method checks the fork count
+A forked child has no sender thread, and its locks may be held forever, so every method checks the fork count
 first. All open producers are drained when the interpreter exits.
 
 Source of the idea: Kafka 2.7 design, section 4.4 (asynchronous send); KIP-480 (when batches are sent).

@@ -9,8 +9,8 @@ A chunk (`Fetched`) is a run of whole batches:
           '--- must contain the requested offset
 
 The CRC does not cover a batch's base offset, length, leader epoch and magic, so continuity checks these. The
-first batch contains the requested offset, each batch begins at the previous one's next offset (a compacted
-partition may skip offsets, never go back), none reaches past the log end, and each has the leader epoch that
+first batch contains the requested offset. Each batch begins at the previous one's next offset (a compacted
+partition may skip offsets, never go back), and none reaches past the log end. Each has the leader epoch that
 the partition's history gives for its base offset.
 
 Invariants: the CRC of a batch is checked before any of its records is returned; records before a damaged
