@@ -24,17 +24,17 @@ WORKERS ?= $(shell $(PYTHON) -c 'import os; print(min(2 * (os.cpu_count() or 1),
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --max-worker-restart 0
 
 # pyproject.toml explains the markers. `make test` runs everything that a change usually breaks, `make test-all` the
-# rest; no test is in both.
+# rest but for what takes hours or repeats the others at length (`make soak`); no test is in both.
 REST := slow or jvm or random
 
 # Environments of frameworks and programs that pin their clients.
 FRAMEWORKS := tests/foreign/frameworks/.venv tests/foreign/quix/.venv
 
 test: $(VENV)/.test
-	$(PYTEST) -m 'not ($(REST))' $(PYTEST_ARGS)
+	$(PYTEST) -m 'not ($(REST) or soak)' $(PYTEST_ARGS)
 
 test-all: $(VENV)/.test
-	$(PYTEST) -m '$(REST)' $(PYTEST_ARGS)
+	$(PYTEST) -m '($(REST)) and not soak' $(PYTEST_ARGS)
 
 # Without the compiled loops, as on a machine without a compiler. (tests/codec runs on both anyway.)
 test-plain: $(VENV)/.test
@@ -43,7 +43,7 @@ test-plain: $(VENV)/.test
 # Random kills and faults, in many more rounds than `make test-all`: hours. -s shows the seeds; EMBEDLOG_SEED=...
 # repeats one.
 soak: $(VENV)/.test
-	EMBEDLOG_ROUNDS=$${EMBEDLOG_ROUNDS:-25} $(BIN)/python -m pytest -s -m random $(PYTEST_ARGS)
+	EMBEDLOG_ROUNDS=$${EMBEDLOG_ROUNDS:-25} $(BIN)/python -m pytest -s -m 'random or soak' $(PYTEST_ARGS)
 
 # Clients that `make test` and `make test-all` leave out: kafkajs and @platformatic/kafka (Node 20.19 or newer, npm),
 # franz-go's own tests (Go 1.26 or newer), Python's frameworks in environments of their own, and Kafka's own Java client

@@ -45,6 +45,7 @@ def test_the_demo_counts_by_a_group_and_by_spark(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 def test_twenty_kills_at_random_points_lose_and_double_nothing(tmp_path: Path) -> None:
     directory = tmp_path / "log"
     dice = random.Random()

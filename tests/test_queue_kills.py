@@ -53,6 +53,7 @@ def test_killed_and_stopped_a_few_times(path: Path, processes: int) -> None:
 
 @pytest.mark.random
 @pytest.mark.parametrize("round_", range(ROUNDS))
+@pytest.mark.soak
 def test_rounds(path: Path, round_: int) -> None:
     seed = random.random()
     print(f"seed {seed}: ", end="")

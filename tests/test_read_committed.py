@@ -434,6 +434,7 @@ EVENTS = ["housekeep", "delete", "compact", "compact_half", "go_on", "take_over"
 @pytest.mark.slow
 @pytest.mark.parametrize("event", EVENTS)
 @pytest.mark.parametrize("before", ["nothing", "uncommitted", "committed", "unpublished"])
+@pytest.mark.soak
 def test_concurrent_changes_while_a_reader_looks(tmp_path: Path, event: str, before: str) -> None:
     """At each of its calls; whether it has looked before, and has files open, or has not."""
     for calls in itertools.count(len(before) % 2, 2):

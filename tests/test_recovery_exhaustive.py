@@ -205,6 +205,7 @@ def check_flips(tmp_path: Path, pattern: str, *, clean: bool, flushed: int | Non
 
 
 @pytest.mark.parametrize("state", ["clean", "crashed", "crashed behind a recovery point"])
+@pytest.mark.soak
 def test_every_flip_of_a_segment(tmp_path: Path, state: str) -> None:
     check_flips(tmp_path, "*.kafka", clean=state == "clean", flushed=8 if "point" in state else None)
 

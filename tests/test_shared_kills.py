@@ -118,5 +118,6 @@ def test_killed_and_closed_a_few_times(path: Path) -> None:
 
 @pytest.mark.random
 @pytest.mark.parametrize("round_", range(ROUNDS))
+@pytest.mark.soak
 def test_rounds(path: Path, round_: int) -> None:
     check(run(path, random.random(), 20))

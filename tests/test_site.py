@@ -26,7 +26,7 @@ import embedlog.spark
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("site")]  # it is built once
 
 ANSI = re.compile(r"\x1b\[[\d;]*m")
 HOME = "http://site/"
@@ -146,18 +146,17 @@ class _Quiet(SimpleHTTPRequestHandler):
         pass
 
 
-@pytest.mark.parametrize("width", [375, 1440])
-def test_no_page_is_wider_than_its_window(
-    site: Path, pages: dict[str, Page], browser: Browser, width: int
-) -> None:
+def test_no_page_is_wider_than_its_window(site: Path, pages: dict[str, Page], browser: Browser) -> None:
     with ThreadingHTTPServer(("127.0.0.1", 0), partial(_Quiet, directory=str(site))) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        with browser.new_context(viewport={"width": width, "height": 900}) as context:
+        with browser.new_context() as context:
             page = context.new_page()
             too_wide = []
             for address in sorted(pages):
                 page.goto(address.replace(HOME, f"http://127.0.0.1:{server.server_port}/"))
-                if page.evaluate("document.documentElement.scrollWidth > window.innerWidth"):
-                    too_wide.append(address)
+                for width in (375, 1440):
+                    page.set_viewport_size({"width": width, "height": 900})
+                    if page.evaluate("document.documentElement.scrollWidth > window.innerWidth"):
+                        too_wide.append((address, width))
         server.shutdown()
     assert not too_wide

@@ -134,7 +134,7 @@ def test_other_statements_that_ask(sandbox: Callable[..., Sandbox], query: str) 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("format", ["", "csv"])
+@pytest.mark.parametrize("format", ["", pytest.param("csv", marks=pytest.mark.soak)])
 @pytest.mark.parametrize(
     "query",
     [

@@ -86,6 +86,7 @@ def test_killed_a_few_times(path: Path) -> None:
 
 @pytest.mark.random
 @pytest.mark.parametrize("round_", range(ROUNDS))
+@pytest.mark.soak
 def test_rounds(path: Path, round_: int) -> None:
     seed = str(random.random())
     print(f"seed {seed}: ", end="")

@@ -203,6 +203,7 @@ def test_a_writer_opens_appends_and_opens_again(golden: Golden) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 def test_a_writer_killed_at_any_call_of_its_first_opening(golden: Golden) -> None:
     for step in itertools.count():
         path = golden.again()

@@ -188,5 +188,6 @@ def test_the_history_of_a_few_faults_is_correct(zookeeper: Znodes, tmp_path: Pat
 
 @pytest.mark.random
 @pytest.mark.timeout(120 + 300 * ROUNDS)
+@pytest.mark.soak
 def test_the_history_is_correct_whatever_is_killed(zookeeper: Znodes, tmp_path: Path) -> None:
     check(tmp_path, zookeeper, ROUNDS)

@@ -64,6 +64,7 @@ def test_cut_off_anywhere(case: tuple[type[Message], int], data: st.DataObject) 
 @pytest.mark.parametrize("case", EVERY_MESSAGE, ids=name_of)
 @settings(max_examples=3)
 @given(st.data(), st.randoms(use_true_random=False))
+@pytest.mark.soak
 def test_mutated(case: tuple[type[Message], int], data: st.DataObject, chance: random.Random) -> None:
     """What can still be decoded can be encoded, unless a string in it has become too long for that."""
     cls, version = case
@@ -126,6 +127,7 @@ def filled(cls: type, version: int) -> Any:
 @pytest.mark.parametrize("case", EVERY_MESSAGE, ids=name_of)
 @settings(max_examples=10)
 @given(st.data())
+@pytest.mark.soak
 def test_noise(case: tuple[type[Message], int], data: st.DataObject) -> None:
     """Much of it zeros, so that it is not refused at once."""
     cls, version = case

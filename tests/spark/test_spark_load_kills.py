@@ -96,6 +96,7 @@ def loaded_whole(driver: Program, log: Log, to: Path) -> None:
 
 
 @pytest.mark.timeout(1800)
+@pytest.mark.soak
 def test_drivers_killed_at_random_moments(
     program: Start, log: Log, to: Path, growing: Callable[[], None]
 ) -> None:
@@ -133,6 +134,7 @@ def workers(mark: str) -> list[int]:
 
 
 @pytest.mark.timeout(1800)
+@pytest.mark.soak
 def test_workers_killed_at_random_moments(
     program: Start, log: Log, to: Path, growing: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:

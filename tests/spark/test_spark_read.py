@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -187,6 +188,7 @@ def test_a_log_that_is_written_while_it_is_read(spark: SparkSession, clicks: Log
             while not stop:
                 producer.send("t", b"%d" % number, partition=number % 2)
                 number += 1
+                time.sleep(0.001)  # or the log outgrows a slow query
 
         writer = threading.Thread(target=write)
         writer.start()

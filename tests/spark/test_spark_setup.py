@@ -85,6 +85,7 @@ reader.options(subscribe="t", skipDamaged="true").load(sys.argv[3]).count()
     assert f"1 offsets passed over, which are damaged (skipDamaged): {segment} at byte" in done.stderr
 
 
+@pytest.mark.soak
 def test_a_cluster_of_two_worker_processes(run: Run, clicks: Path) -> None:
     code = (
         READ

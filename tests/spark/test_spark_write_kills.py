@@ -138,6 +138,7 @@ def check_progress(log: embedlog.Log, driver: subprocess.Popen[bytes]) -> None:
 
 
 @pytest.mark.timeout(3600)
+@pytest.mark.soak
 def test_ten_drivers_and_ten_workers_are_killed_and_each_row_is_there_once(tmp_path: Path) -> None:
     path = tmp_path / "log"
     with embedlog.open(path) as log:
