@@ -13,7 +13,7 @@ import pytest
 
 import embedlog
 
-pytestmark = [pytest.mark.jvm, pytest.mark.xdist_group("drivers")]
+pytestmark = [pytest.mark.jvm, pytest.mark.xdist_group("programs")]
 
 ROOT = Path(__file__).parent.parent.parent
 FLIGHTS = ROOT / "examples" / "flights"

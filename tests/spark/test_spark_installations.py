@@ -18,7 +18,7 @@ from installations import build_plain_wheel, copy_source, make_environment, pip_
 import embedlog
 from embedlog.spark.session import java_home
 
-pytestmark = [pytest.mark.jvm, pytest.mark.xdist_group("drivers"), pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.jvm, pytest.mark.xdist_group("programs"), pytest.mark.timeout(900)]
 
 SESSIONS = """
 import os
