@@ -29,6 +29,15 @@ LARGE = (b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff\x0f", b"\xff\xff\xff\xff\x07", 
 """The largest counts and lengths, in all their encodings, and a negative one."""
 
 
+# Of each class the last version of either kind; the others have the same fields, or fewer.
+LAST = [
+    (cls, version)
+    for cls, version in EVERY_MESSAGE
+    if version in (cls.api.max_version, (cls.api.flexible_since or 0) - 1)
+]
+EACH = [pytest.param(case, marks=() if case in LAST else pytest.mark.soak) for case in EVERY_MESSAGE]
+
+
 def decode(cls: type[Message], version: int, data: bytes) -> Message | None:
     """The message, or None for a ProtocolError; nothing else may be raised."""
     try:
@@ -48,7 +57,7 @@ def peak_of(work: Callable[[], object]) -> int:
         tracemalloc.stop()
 
 
-@pytest.mark.parametrize("case", EVERY_MESSAGE, ids=name_of)
+@pytest.mark.parametrize("case", EACH, ids=name_of)
 @settings(max_examples=3)
 @given(st.data())
 @pytest.mark.slow
@@ -60,11 +69,10 @@ def test_cut_off_anywhere(case: tuple[type[Message], int], data: st.DataObject) 
         assert decode(cls, version, encoded[:size]) is None
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("case", EVERY_MESSAGE, ids=name_of)
+@pytest.mark.parametrize("case", EACH, ids=name_of)
 @settings(max_examples=3)
 @given(st.data(), st.randoms(use_true_random=False))
-@pytest.mark.soak
+@pytest.mark.slow
 def test_mutated(case: tuple[type[Message], int], data: st.DataObject, chance: random.Random) -> None:
     """What can still be decoded can be encoded, unless a string in it has become too long for that."""
     cls, version = case
@@ -87,14 +95,6 @@ def test_mutated(case: tuple[type[Message], int], data: st.DataObject, chance: r
         if message is not None:
             again = cls.decode(message.encode(version), version)
             assert again == message or again.encode(version) == message.encode(version)  # NaN equals nothing
-
-
-# Of each class the last version of either kind; the others have the same fields, or fewer.
-LAST = [
-    (cls, version)
-    for cls, version in EVERY_MESSAGE
-    if version in (cls.api.max_version, (cls.api.flexible_since or 0) - 1)
-]
 
 
 @pytest.mark.parametrize("case", LAST, ids=name_of)
@@ -123,11 +123,10 @@ def filled(cls: type, version: int) -> Any:
     return cls(**values)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("case", EVERY_MESSAGE, ids=name_of)
+@pytest.mark.parametrize("case", EACH, ids=name_of)
 @settings(max_examples=10)
 @given(st.data())
-@pytest.mark.soak
+@pytest.mark.slow
 def test_noise(case: tuple[type[Message], int], data: st.DataObject) -> None:
     """Much of it zeros, so that it is not refused at once."""
     cls, version = case

@@ -120,10 +120,8 @@ def run(where: Path, python: Path, *arguments: object) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize(
-    "installation",
-    [pytest.param(regular, marks=pytest.mark.soak), pytest.param(editable, marks=pytest.mark.soak), hooked],
-)
+@pytest.mark.soak
+@pytest.mark.parametrize("installation", [regular, editable, hooked])
 def test_sessions(installation: Callable[[Path, Path], None], tmp_path: Path) -> None:
     with embedlog.open(tmp_path / "data") as log:
         log.create_topic("clicks", partitions=2)
