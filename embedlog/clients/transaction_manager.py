@@ -5,7 +5,7 @@
       ^                          | an append of unknown outcome, offsets that are refused,
       |          abort           v the coordinator has aborted it
       '----------------------- BROKEN      it can only be aborted
-                               FENCED      another producer has begun with the id: for ever
+                               FENCED      another producer has begun with the id: for good
 
 It stands where an append has a backend (`port.Appends`): append.py and the producer encode batches for it as
 for any log. Here each batch gets the producer's id and epoch, the next sequence number of its partition and

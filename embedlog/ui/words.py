@@ -26,7 +26,7 @@ def kept(settings: TopicSettings) -> str:
         named = set(settings.delete_policies) - _BY_RECORD_OR_SIZE - {"finished", ""}
         if named:
             parts.append(f"by {', '.join(sorted(named))}")
-    return ", ".join(parts) or "for ever"
+    return ", ".join(parts) or "forever"
 
 
 def setting(name: str, value: object) -> str:
