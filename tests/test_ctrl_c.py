@@ -5,7 +5,11 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
+import signal
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
@@ -337,3 +341,19 @@ def test_an_interrupted_take_leaves_the_queue_and_its_jobs(path: Path, ahead: bo
             if not struck:
                 break
     assert number > (10 if ahead else 250)
+
+
+def test_a_sleeper_is_interrupted_although_polars_restarts_system_calls() -> None:
+    pytest.importorskip("polars")
+    code = "import polars, embedlog.runtime.wakeups as w; print('ready', flush=True); w.Wakeup().sleep()"
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as program:
+        assert program.stdout is not None
+        assert program.stdout.readline() == "ready\n"
+        for _ in range(50):
+            if program.poll() is None:  # it may not sleep yet
+                program.send_signal(signal.SIGINT)
+                time.sleep(0.2)
+        program.kill()
+        assert program.returncode == -signal.SIGINT

@@ -34,10 +34,10 @@ class Wakeup:
 
     def sleep(self, timeout_s: float | None = None) -> None:
         """Sleep until a signal or for timeout_s. Wakeups may be spurious."""
-        if timeout_s is None:
-            self._lock.acquire()
-        else:
-            self._lock.acquire(timeout=min(max(timeout_s, 0.0), threading.TIMEOUT_MAX))
+        # Always with a timeout: polars has interrupted system calls restarted (SA_RESTART), so that a wait
+        # without one would ignore Ctrl-C.
+        longest_s = threading.TIMEOUT_MAX
+        self._lock.acquire(timeout=longest_s if timeout_s is None else min(max(timeout_s, 0.0), longest_s))
 
 
 class OneShotEvent:
