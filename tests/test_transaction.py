@@ -197,7 +197,8 @@ class Coordinator:
 
 
 def coordinator(epoch: int = 0, state: TransactionState = TransactionState.EMPTY) -> Coordinator:
-    return Coordinator(TransactionMetadata(5_000, epoch, TIMEOUT_MS, state, last_update_ms=900_000))
+    metadata = TransactionMetadata(5_000, epoch, TIMEOUT_MS, state, last_update_ms=900_000, client_version=2)
+    return Coordinator(metadata)
 
 
 def stored(made: Coordinator) -> list[tuple[str, int, int]]:
@@ -280,6 +281,17 @@ def test_ends_without_an_open_transaction(state: str, commit: bool, repeated: bo
         with pytest.raises(result):  # type: ignore[call-overload]
             made.end(producer, 2, commit=commit)
         assert len(made.records) == 1
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_an_end_without_a_new_epoch_is_not_repeated_by_a_fenced_producer(commit: bool) -> None:
+    made = Coordinator()
+    fenced = made.initialize()
+    producer = made.initialize()
+    made.add(producer, A, 1)
+    made.end(producer, 1, commit=commit)
+    with pytest.raises(ProducerFenced):
+        made.end(fenced, 2, commit=commit)
 
 
 @pytest.mark.parametrize(

@@ -328,6 +328,8 @@ class Transaction:
     def _repeats_end(self, producer: ProducerIdAndEpoch) -> bool:
         """Does a producer repeat the end that has raised its epoch, or given it a new producer id?"""
         metadata = self.metadata
+        if metadata.client_version < RAISES_EPOCHS:
+            return False  # the last end did not raise it: an earlier epoch is a fenced producer's
         if producer.producer_id == metadata.producer_id:
             given = metadata.producer_epoch <= LARGEST_EPOCH or metadata.next_producer_id >= 0
             return given and producer.producer_epoch + 1 == metadata.producer_epoch
