@@ -114,7 +114,7 @@ def application(
             application around the page checks them.
         token: what a visitor must show once, as `?token=...`; None if the application around the page
             authenticates visitors. Not used with `users`.
-        users: the users who may log in, with their passwords; None if nobody has to. Needs TLS: without it,
+        users: the users that may log in, with their passwords; None: no login. Needs TLS: without it,
             browsers reject the session's cookie.
         access: what each of the `users` may see and do; None allows everything.
         serializers: for topics by name, the objects whose method `loads` decodes values to be shown.
