@@ -241,7 +241,7 @@ def _add_clients(into: Families, clients: Sequence[Producer | Consumer]) -> None
     for (group, name), lag in lags.items():
         into.gauge(
             "embedlog_consumer_lag",
-            "Offsets from the position of a consumer of this process to the log end.",
+            "Offsets from the position of a consumer of this process to the log end, without deleted ones.",
             lag,
             group=group,
             topic=name.topic,
@@ -259,7 +259,9 @@ def _add_groups(into: Families, log: Log) -> None:
                 text = "Offset from which a consumer group continues."
                 into.gauge("embedlog_group_committed_offset", text, each.committed.offset, **labels)
             if each.lag is not None:
-                text = "Offsets from a consumer group's committed offset to the log end."
+                text = (
+                    "Offsets from a consumer group's committed offset to the log end, without deleted ones."
+                )
                 into.gauge("embedlog_group_lag", text, each.lag, **labels)
 
 

@@ -99,6 +99,10 @@ class PartitionOffsets(NamedTuple):
     log_end_offset: int
     flushed_offset: int
 
+    def lag_at(self, offset: int) -> int:
+        """The number of offsets that a consumer at `offset` has left: without those that were deleted."""
+        return max(self.log_end_offset - max(offset, self.log_start_offset), 0)
+
 
 class OffsetAndTimestamp(NamedTuple):
     """The first record at or after a time: its offset, its timestamp, its leader epoch."""

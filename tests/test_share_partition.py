@@ -415,7 +415,7 @@ def test_delays_by_header_and_by_release() -> None:
     assert driver.acknowledge(2, 1, RELEASE, delay_ms=50)
     assert driver.ready() == []
     for _ in range(2):
-        assert driver.partition.counts() == (0, 1, 2)
+        assert driver.partition.counts(0) == (0, 1, 2)
         driver.restart()
         driver.scan(2, o0=(None, driver.wall_ms + 100), o1=(None, driver.wall_ms))
     driver.wall_ms += 50

@@ -66,19 +66,20 @@ class StoredShares:
             oldest_ms = NO_TIMESTAMP
             damaged: list[int] = []
             name = TopicPartition(topic, number)
-            for each in self._unfinished(name, stored, damaged):
+            unfinished = list(self._unfinished(name, stored, damaged))
+            for each in unfinished:
                 counts[each.state] += each.last_offset - each.first_offset + 1
                 is_rejected = each.state == _LOCKED and not each.member_id
                 if first is None or is_rejected:  # its dead letter needs its record
                     timestamp_ms = self._timestamp_ms(name, each.first_offset, damaged)
                     oldest_ms = timestamp_ms if first is None else oldest_ms
                     first = each.first_offset
-            snapshot = self._snapshot(name)
+            end = self._snapshot(name).log_end_offset
             partitions.append(
                 SharePartitionDescription(
                     number,
-                    max(stored.start_offset, snapshot.log_start_offset),
-                    snapshot.log_end_offset,
+                    unfinished[0].first_offset if unfinished else end,
+                    end,
                     counts[_WAITING],
                     counts[_LOCKED],
                     counts[_DELAYED],

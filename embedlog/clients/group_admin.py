@@ -61,10 +61,14 @@ class PartitionLag(NamedTuple):
 
     @property
     def lag(self) -> int | None:
-        """The number of offsets from the committed one to the log end; None if either is unknown."""
+        """The number of offsets from the committed one to the log end that are still in the log.
+
+        None if the group has committed nothing there, since its consumers decide where it begins, or if the
+        partition no longer exists.
+        """
         if self.committed is None or self.offsets is None:
             return None
-        return max(self.offsets.log_end_offset - self.committed.offset, 0)
+        return self.offsets.lag_at(self.committed.offset)
 
 
 class ConsumerGroupDescription(NamedTuple):

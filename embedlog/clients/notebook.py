@@ -70,17 +70,14 @@ def topic_html(backend: Backend, name: str, title: str) -> str:
 
 def consumer_html(backend: Backend, positions: Mapping[TopicPartition, int], title: str) -> str:
     """A consumer: its position and its lag in each partition."""
-    ends: dict[TopicPartition, int] = {}
+    edges: dict[TopicPartition, PartitionOffsets] = {}
     for topic in {tp.topic for tp in positions}:
         with contextlib.suppress(EmbedlogError):  # deleted, closed, or out of reach
-            ends |= {
-                TopicPartition(topic, number): each.log_end_offset
-                for number, each in backend.offsets(topic).items()
-            }
+            edges |= {TopicPartition(topic, number): of for number, of in backend.offsets(topic).items()}
     rows = []
     for tp, offset in sorted(positions.items())[:_MOST_ROWS]:
-        end = ends.get(tp)
-        known = ("", "") if end is None else (f"{end:,}", f"{max(0, end - offset):,}")
+        of = edges.get(tp)
+        known = ("", "") if of is None else (f"{of.log_end_offset:,}", f"{of.lag_at(offset):,}")
         rows.append((text(tp.topic), str(tp.partition), f"{offset:,}", *known))
     more = len(positions) - _MOST_ROWS
     rest = f"<div>and {counted(more, 'more partition')}</div>" if more > 0 else ""

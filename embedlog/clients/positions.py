@@ -398,7 +398,7 @@ class Positions:
 
     def lag(self) -> dict[TopicPartition, int]:
         """The number of offsets from each position to the end of its partition."""
-        return {tp: max(0, self._edges(tp).log_end_offset - p.at[0]) for tp, p in self._all.items()}
+        return {tp: self._edges(tp).lag_at(p.at[0]) for tp, p in self._all.items()}
 
     def waiting(self) -> list[TopicPartition]:
         """The partitions read to their readable ends: of about now, for other threads."""
@@ -423,7 +423,7 @@ class Positions:
                 edges = self._backend.offsets(topic)
                 for tp, offset in positions.items():
                     if tp.topic == topic and tp.partition in edges:
-                        lag[tp] = max(0, edges[tp.partition].log_end_offset - offset)
+                        lag[tp] = edges[tp.partition].lag_at(offset)
         return lag
 
     # -- inside ------------------------------------------------------------------------------------

@@ -36,7 +36,7 @@ class Seeking(Closing):
             return position.at[0]
 
     def lag(self) -> dict[TopicPartition, int]:
-        """The number of offsets from each position to the end of its partition."""
+        """The number of offsets from each position to the end of its partition, without deleted ones."""
         with self._using():
             self._positions.resolve()
             return self._positions.lag()

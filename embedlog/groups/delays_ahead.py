@@ -54,6 +54,7 @@ class DelaysAhead:
             return len(self._delayed)
 
     def _begin_at(self, start: int) -> None:
+        start = max(start, self._partition.log.log_start_offset)
         if start < self._start:  # the group reads all again
             self._next_offset = 0
             self._offsets.clear()

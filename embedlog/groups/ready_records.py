@@ -130,6 +130,9 @@ class DelayedRecords:
     def __len__(self) -> int:
         return len(self._due_ms)
 
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._due_ms)
+
     def __contains__(self, offset: object) -> bool:
         return offset in self._due_ms
 

@@ -311,10 +311,10 @@ class ShareClients:
 
 
 def _offsets_of(part: Part) -> ShareOffsets:
-    start = max(part.share.start_offset, part.partition.log.log_start_offset)
-    finished, _, _ = part.share.counts()
-    lag = part.partition.offsets().log_end_offset - part.share.start_offset - finished
-    return ShareOffsets(start, part.partition.log.leader_epoch, max(lag, 0))
+    edges = part.partition.offsets()
+    start = part.share.start_in(edges.log_start_offset)
+    finished, _, _ = part.share.counts(start)
+    return ShareOffsets(start, part.partition.log.leader_epoch, max(edges.lag_at(start) - finished, 0))
 
 
 def _check_idle(found: ShareGroup) -> None:

@@ -138,19 +138,27 @@ class Part:
         share, delays = self.share, self.delays
         delays.read_on(share.next_fetch_offset, _CHUNKS_AT_ONCE)
         share.due(wall_ms, MOST_RECORDS)
-        finished, locked, delayed = share.counts()
+        edges, oldest_ms = self.partition.offsets(), NO_TIMESTAMP
+        start = share.start_in(edges.log_start_offset)
+        finished, locked, delayed = share.counts(start)
         delayed += delays.count(share.next_fetch_offset, wall_ms)
-        end, damaged, oldest_ms = self.partition.offsets().log_end_offset, set(self.damaged), NO_TIMESTAMP
+        damaged = {offset for offset in self.damaged if offset >= start}
         if delays.damaged_offset >= 0:
             damaged.add(delays.damaged_offset)
         try:
-            oldest_ms = self.reading.timestamp_ms(share.start_offset)
+            oldest_ms = self.reading.timestamp_ms(start)
         except CorruptRecord:
-            damaged.add(share.start_offset)
-        start, first_damaged = share.start_offset, min(damaged, default=-1)
-        waiting = max(end - start - finished - locked - delayed, 0)
+            damaged.add(start)
+        waiting = max(edges.lag_at(start) - finished - locked - delayed, 0)
         return SharePartitionDescription(
-            self.number, start, end, waiting, locked, delayed, oldest_ms, first_damaged
+            self.number,
+            start,
+            edges.log_end_offset,
+            waiting,
+            locked,
+            delayed,
+            oldest_ms,
+            min(damaged, default=-1),
         )
 
 

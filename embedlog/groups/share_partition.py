@@ -251,7 +251,7 @@ class SharePartition:
         """The records before an offset were deleted: they are done."""
         if log_start_offset <= self.start_offset:
             return ShareChange()
-        return ShareChange(start_offset=self._finished.next_after(log_start_offset))
+        return ShareChange(start_offset=self.start_in(log_start_offset))
 
     def due(self, wall_ms: int, most: int) -> None:
         """Make ready what was delayed until now, or that many. Nothing is stored of that."""
@@ -280,11 +280,18 @@ class SharePartition:
         """How many records are locked."""
         return len(self._held)
 
-    def counts(self) -> tuple[int, int, int]:
-        """How many records from start_offset on are done, locked or being rejected, and delayed; of those
-        from next_fetch_offset on, that are delayed by their senders, it does not know."""
-        done = sum(last + 1 - first for first, last, _ in self._finished)
-        return done, len(self._held) + len(self._rejecting), len(self._delayed)
+    def start_in(self, log_start_offset: int) -> int:
+        """The first record that is neither done nor deleted from the log."""
+        return self._finished.next_after(max(self.start_offset, log_start_offset))
+
+    def counts(self, start: int) -> tuple[int, int, int]:
+        """How many records from `start` on, which `start_in` gives, are done, locked or being rejected, and
+        delayed; of those from next_fetch_offset on, that are delayed by their senders, it does not know."""
+        done = sum(last + 1 - first for first, last, _ in self._finished if first >= start)
+        if start == self.start_offset:
+            return done, len(self._held) + len(self._rejecting), len(self._delayed)
+        locked = sum(offset >= start for table in (self._held, self._rejecting) for offset in table)
+        return done, locked, sum(offset >= start for offset in self._delayed)
 
     def stored(self, *, deliveries: bool = True) -> StoredShare:
         """The whole state, as it would be restored. deliveries: False leaves all out but the batches."""

@@ -39,7 +39,7 @@ from ..errors import (
     shown,
 )
 from ..log import Log
-from ..model import TopicDescription
+from ..model import PartitionOffsets, TopicDescription
 from ..open import open as open_log
 from ..runtime.closing import Closing
 from ..validation import as_path, check_choice, check_flag, check_group, check_int
@@ -330,7 +330,7 @@ class _Topic:
         self.topic = topic
         self.copies: list[PartitionCopy] = []
         self.released = False
-        self._ends: dict[int, int] = {}
+        self._edges: dict[int, PartitionOffsets] = {}
 
     @property
     def is_gone(self) -> bool:
@@ -346,10 +346,9 @@ class _Topic:
         return all(copy.caught_up or copy.gone for copy in self.copies)
 
     def status(self) -> MirroredTopic:
-        """The topic's status. If the source is unreachable, the last known end offsets are used."""
+        """The topic's status. If the source is unreachable, its last known offsets are used."""
         with contextlib.suppress(EmbedlogError):
-            edges = self.source.backend.offsets(self.topic.name)
-            self._ends = {number: edge.log_end_offset for number, edge in edges.items()}
+            self._edges = self.source.backend.offsets(self.topic.name)
         return MirroredTopic(
             self.source.path,
             self.topic.name,
@@ -357,7 +356,11 @@ class _Topic:
             len(self.copies),
             sum(copy.records for copy in self.copies),
             sum(copy.bytes for copy in self.copies),
-            sum(max(self._ends.get(copy.name.partition, 0) - copy.position, 0) for copy in self.copies),
+            sum(
+                self._edges[copy.name.partition].lag_at(copy.position)
+                for copy in self.copies
+                if copy.name.partition in self._edges
+            ),
         )
 
 

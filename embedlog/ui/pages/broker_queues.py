@@ -43,7 +43,7 @@ class BrokerQueue(NamedTuple):
     @property
     def at_most(self) -> int:
         return sum(
-            max(self.edges[number].log_end_offset - each.start_offset, 0)
+            self.edges[number].lag_at(each.start_offset)
             for number, each in self.partitions.items()
             if number in self.edges
         )
