@@ -27,6 +27,7 @@ from embedlog.groups.events import (
     JoinFailed,
     MetadataChanged,
     RebalanceStarted,
+    RejoinNeeded,
     SyncCompleted,
     SyncFailed,
 )
@@ -552,7 +553,8 @@ def test_a_static_member_comes_back_under_a_new_id_without_a_rebalance() -> None
     group = make_group()
     answers(join(group, "j", group_instance_id="i"))
     sync(group, "s", "i-1", {"i-1": b"mine"})
-    changed, joined = join(group, "back", group_instance_id="i", require_known_member=True)
+    woken, changed, joined = join(group, "back", group_instance_id="i", require_known_member=True)
+    assert woken == RejoinNeeded(group.name, ("i-1",))
     assert isinstance(changed, MetadataChanged)
     assert changed.metadata.members[0].member_id == "i-2"
     assert isinstance(joined, JoinCompleted)

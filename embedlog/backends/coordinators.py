@@ -62,11 +62,24 @@ class Coordinator(Protocol):
         """
 
     def sync_group(
-        self, group: str, member_id: str, generation: int, assignments: Mapping[str, bytes]
+        self,
+        group: str,
+        member_id: str,
+        generation: int,
+        assignments: Mapping[str, bytes],
+        *,
+        group_instance_id: str | None = None,
     ) -> Future[bytes]: ...
 
-    def heartbeat(self, group: str, member_id: str, generation: int) -> None:
-        """Keep the membership alive. Raises RebalanceInProgress, UnknownMember, IllegalGeneration."""
+    def heartbeat(
+        self, group: str, member_id: str, generation: int, *, group_instance_id: str | None = None
+    ) -> None:
+        """Keep the membership alive. Raises RebalanceInProgress, UnknownMember, IllegalGeneration.
+
+        A static member also gives its group_instance_id, here and with each sync and commit. Without it the
+        coordinator cannot tell it from a member that expired; with it, raises FencedInstance if another
+        consumer has taken its place.
+        """
 
     def leave_group(self, group: str, member_id: str) -> None: ...
 
@@ -77,6 +90,7 @@ class Coordinator(Protocol):
         *,
         member_id: str = "",
         generation: int = -1,
+        group_instance_id: str | None = None,
     ) -> None: ...
 
     def committed_offsets(
@@ -215,9 +229,10 @@ class TransactionCoordinator(Protocol):
         *,
         member_id: str = "",
         generation: int = -1,
+        group_instance_id: str | None = None,
     ) -> None:
         """Commit a group's offsets with the transaction. Raises as `add_partitions`; UnknownMember,
-        IllegalGeneration, RebalanceInProgress: the member must not commit any more."""
+        FencedInstance, IllegalGeneration, RebalanceInProgress: the member must not commit any more."""
 
     def end(
         self, transactional_id: str, producer: ProducerIdAndEpoch, *, commit: bool, flush: bool = False

@@ -106,8 +106,9 @@ class Assignment:
         self._positions.assign(partitions)
 
     def give_up(self, *, lost: bool, commit: bool = True) -> None:
-        """Give up all partitions."""
+        """Give up all partitions. They are lost if another consumer has taken this static member's place."""
         partitions = self._positions.partitions
+        lost = lost or (self.membership is not None and self.membership.is_fenced)
         try:
             if commit and not lost:
                 self._commits.auto(self._positions)

@@ -85,7 +85,8 @@ class Consumer(Seeking, Generic[V, K]):
         max_poll_interval_ms: the longest time between polls. After that the consumer loses its partitions.
             Within one process it is also the session timeout, since a member fails only if its loop stalls.
         client_id: a name that administrators see.
-        group_instance_id: makes it a static member, which keeps its partitions across a restart.
+        group_instance_id: makes it a static member, which keeps its partitions across a restart. It takes the
+            place of a live consumer with the same id, whose polls then raise FencedInstance.
         offset_store: stores the group's offsets outside the log. The consumer does not join the group, and
             reads all partitions. A process with mode="r" needs a store to commit.
         stop_at_end: end an iteration when all partitions are read to their ends.
@@ -217,8 +218,8 @@ class Consumer(Seeking, Generic[V, K]):
         They may be of several partitions. The records of the previous poll count as done from now on.
         Returns [] at the timeout, after `wakeup`, and if `close` is called meanwhile.
 
-        Raises CorruptRecord, StorageError, Closed. With auto_offset_reset="error" raises LogTruncated and
-        OffsetOutOfRange. After an error the next poll reads the other partitions first.
+        Raises CorruptRecord, StorageError, FencedInstance, Closed. With auto_offset_reset="error" raises
+        LogTruncated and OffsetOutOfRange. After an error the next poll reads the other partitions first.
         """
         wait_s = validation.as_seconds("timeout_ms", timeout_ms)
         if max_records is not None:
@@ -314,8 +315,8 @@ class Consumer(Seeking, Generic[V, K]):
         or before processing (at most once).
 
         Durability is that of the topic `__consumer_offsets`, or of the offset store. Raises CommitFailed if a
-        partition is no longer assigned to this consumer, InvalidCommit for an invalid offset, InvalidArgument
-        without a group.
+        partition is no longer assigned to this consumer, FencedInstance, InvalidCommit for an invalid offset,
+        InvalidArgument without a group.
         """
         self._enter()
         try:
@@ -421,6 +422,7 @@ class Consumer(Seeking, Generic[V, K]):
             self._interrupt.clear()
             if self._inside.closing:
                 return False
+            self._due = 0.0  # an error leaves it due
             self._assignment.advance()
             if time.monotonic() >= self._commits.due:
                 self._commits.auto(self._positions)

@@ -14,6 +14,9 @@ Rebalancing is eager: a member gives up all partitions before it joins.
 Membership ends by `leave`, or when the client is garbage-collected without `close`. The garbage collector may
 run anywhere, even under the coordinator's lock, so another thread leaves the group (runtime/finalizing.py).
 
+A static member whose place another consumer has taken is fenced for good: each `advance` raises
+FencedInstance, since to join again would take the place back, and neither would ever stop.
+
 Invariants: a member owns partitions only in STABLE, in the generation that assigned them; every member id
 that a join returns is left in the end, even if the client closes before the join is answered.
 """
@@ -32,6 +35,7 @@ from ..config import MAX_INT32
 from ..errors import (
     CommitFailed,
     EmbedlogError,
+    FencedInstance,
     GroupNotFound,
     IllegalGeneration,
     InvalidArgument,
@@ -71,6 +75,14 @@ class Revoked(NamedTuple):
 
 
 Change: TypeAlias = Assigned | Revoked
+
+
+class Committer(NamedTuple):
+    """The member that commits, as the coordinator knows it; by default none."""
+
+    member_id: str = ""
+    generation: int = -1
+    group_instance_id: str | None = None
 
 
 class _State(enum.Enum):
@@ -154,7 +166,7 @@ class Membership:
         self._session_timeout_ms = min(session_timeout_ms + heartbeat_ms, MAX_INT32)
         self._rebalance_timeout_ms = rebalance_timeout_ms
         self._client_id = client_id
-        self._instance_id = group_instance_id
+        self.instance_id = group_instance_id
         self._partitions_of = partitions_of
         self._interrupt = interrupt
         self._state = _State.UNJOINED
@@ -162,6 +174,7 @@ class Membership:
         self._syncing: Future[bytes] | None = None
         self._owned: tuple[TopicPartition, ...] = ()
         self._rejoin = False
+        self._fenced: FencedInstance | None = None
         self._heartbeat_due = 0.0
         self._heartbeat_s = heartbeat_ms / 1000
 
@@ -173,6 +186,11 @@ class Membership:
     def is_stable(self) -> bool:
         """Whether the member owns its assignment."""
         return self._state is _State.STABLE
+
+    @property
+    def is_fenced(self) -> bool:
+        """Whether another consumer has this one's group_instance_id, and its partitions."""
+        return self._fenced is not None
 
     @property
     def heartbeat_due(self) -> float:
@@ -188,20 +206,26 @@ class Membership:
 
         Raises InconsistentProtocol, FencedInstance, InvalidGroup and what the coordinator raises otherwise.
         """
-        while True:
-            before = self._state
-            if before is _State.STABLE:
-                return self._keep_alive()
-            if before is _State.UNJOINED:
-                self._join(tuple(sorted(topics)))
-            elif before is _State.JOINING:
-                self._finish_join()
-            else:
-                assigned = self._finish_sync()
-                if assigned is not None:
-                    return assigned
-            if self._state is before:
-                return None
+        if self._fenced is not None:
+            raise self._fenced.with_traceback(None)
+        try:
+            while True:
+                before = self._state
+                if before is _State.STABLE:
+                    return self._keep_alive()
+                if before is _State.UNJOINED:
+                    self._join(tuple(sorted(topics)))
+                elif before is _State.JOINING:
+                    self._finish_join()
+                else:
+                    assigned = self._finish_sync()
+                    if assigned is not None:
+                        return assigned
+                if self._state is before:
+                    return None
+        except FencedInstance as error:
+            self._fenced = error
+            raise
 
     def leave(self) -> None:
         """Leave the group for good, unless the member is static."""
@@ -217,7 +241,7 @@ class Membership:
     def _keep_alive(self) -> Revoked | None:
         self._heartbeat_due = time.monotonic() + self._heartbeat_s
         try:
-            self._coordinator.heartbeat(self._group, self.member_id, self.generation)
+            self._heartbeat()
         except RebalanceInProgress:
             self._rejoin = True
         except _LOST:
@@ -240,7 +264,7 @@ class Membership:
             rebalance_timeout_ms=self._rebalance_timeout_ms,
             protocols=[(name, subscription) for name in self._assignors],
             client_id=self._client_id,
-            group_instance_id=self._instance_id,
+            group_instance_id=self.instance_id,
             on_rebalance=self._interrupt.set,
         )
         self._joining = self.departure.joining = joining
@@ -273,7 +297,11 @@ class Membership:
             raise
         try:
             self._syncing = self._coordinator.sync_group(
-                self._group, self.member_id, self.generation, assignments
+                self._group,
+                self.member_id,
+                self.generation,
+                assignments,
+                group_instance_id=self.instance_id,
             )
         except RebalanceInProgress:
             return
@@ -320,9 +348,14 @@ class Membership:
         """Heartbeat while the sync is pending. The sync reports the same errors."""
         self._heartbeat_due = time.monotonic() + self._heartbeat_s
         try:
-            self._coordinator.heartbeat(self._group, self.member_id, self.generation)
+            self._heartbeat()
         except (RebalanceInProgress, *_LOST):
             pass
+
+    def _heartbeat(self) -> None:
+        self._coordinator.heartbeat(
+            self._group, self.member_id, self.generation, group_instance_id=self.instance_id
+        )
 
     def _forget_membership(self) -> None:
         self.departure.member_id = ""
@@ -352,27 +385,24 @@ class MemberOffsets:
         return self._coordinator.committed_offsets(group, partitions, require_stable=self._read_committed)
 
     def save(self, group: str, offsets: Mapping[TopicPartition, CommittedOffset]) -> None:
-        """Raises CommitFailed if the partitions are being, or have been, reassigned."""
-        member_id, generation = self.member(group, offsets)
+        """Raises CommitFailed if the partitions are being, or have been, reassigned; FencedInstance."""
+        member = self.member(group, offsets)
         try:
-            self._coordinator.commit_offsets(group, offsets, member_id=member_id, generation=generation)
+            self._coordinator.commit_offsets(group, offsets, **member._asdict())
         except (*_LOST, RebalanceInProgress) as error:
             raise CommitFailed(
                 f"{_names(offsets)}: the group {group!r} has reassigned the partitions ({error}); "
                 "poll more often, or raise max_poll_interval_ms"
             ) from error
 
-    def member(self, group: str, offsets: Iterable[TopicPartition]) -> tuple[str, int]:
-        """The member id and the generation to commit with: "" and -1 without a membership.
-
-        Raises CommitFailed if the group has removed the member.
-        """
+    def member(self, group: str, offsets: Iterable[TopicPartition]) -> Committer:
+        """Who commits. Raises CommitFailed if the group has removed the member."""
         if self._membership is None:
-            return "", -1
+            return Committer()
         member_id = self._membership.member_id
         if not member_id:
             raise CommitFailed(f"{_names(offsets)}: this consumer is no longer in the group {group!r}")
-        return member_id, self._membership.generation
+        return Committer(member_id, self._membership.generation, self._membership.instance_id)
 
 
 def _checked_shares(

@@ -15,10 +15,10 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from ..errors import CommitFailed, InvalidArgument, InvalidType
+from ..errors import CommitFailed, FencedInstance, InvalidArgument, InvalidType
 from ..model import CommittedOffset, TopicPartition
 from ..validation import as_seconds, as_topic_partition, check_committed, check_flag
-from .membership import MemberOffsets
+from .membership import Committer, MemberOffsets
 from .offset_store import OffsetStore
 from .positions import Positions
 
@@ -27,12 +27,11 @@ _NEVER = float("inf")
 
 
 class TransactionOffsets(NamedTuple):
-    """What a transaction commits of a group's offsets, and the member that does; "" and -1 if none does."""
+    """What a transaction commits of a group's offsets, and the member that does."""
 
     group: str
     offsets: Mapping[TopicPartition, CommittedOffset]
-    member_id: str
-    generation: int
+    member: Committer
 
 
 class Commits:
@@ -103,7 +102,7 @@ class Commits:
                 "commit_offsets needs a consumer with auto_commit=False: this one commits by itself, also "
                 "what belongs to an aborted transaction"
             )
-        return TransactionOffsets(self._group, offsets, *self._store.member(self._group, offsets))
+        return TransactionOffsets(self._group, offsets, self._store.member(self._group, offsets))
 
     def auto(self, positions: Positions) -> None:
         """Commit what is done, if auto-commit is on."""
@@ -112,7 +111,7 @@ class Commits:
         self.due = time.monotonic() + self._interval_s
         try:
             self.save(positions.done(unchanged=self.standalone), positions)
-        except CommitFailed as error:
+        except (CommitFailed, FencedInstance) as error:
             _logger.warning("auto-commit: %s; their records will be read again", error)
 
 

@@ -278,8 +278,7 @@ class TransactionManager(Closing):
                     producer,
                     given.group,
                     given.offsets,
-                    member_id=given.member_id,
-                    generation=given.generation,
+                    **given.member._asdict(),
                 )
             except InvalidProducerEpoch as error:
                 raise self._explained(error) from error

@@ -57,6 +57,7 @@ from .events import (
     JoinFailed,
     MetadataChanged,
     RebalanceStarted,
+    RejoinNeeded,
     SyncCompleted,
     SyncFailed,
 )
@@ -387,6 +388,7 @@ class ClassicGroup:
         self._members.remove(member)
         fenced = FencedInstance(f"another consumer took over group_instance_id {offer.group_instance_id!r}")
         self._effects += member.fail_join(fenced) + member.fail_sync(fenced)
+        self._effects.append(RejoinNeeded(self.name, (old_id,)))  # if it lives, its next heartbeat tells it
         member.member_id = self._make_member_id(offer.group_instance_id or "")
         if old_id in self._unsynced:
             self._unsynced.remove(old_id)

@@ -69,7 +69,8 @@ class RebalanceStarted(NamedTuple):
 
 
 class RejoinNeeded(NamedTuple):
-    """As RebalanceStarted, of a group in which the other members go on."""
+    """As RebalanceStarted, of a group in which the other members go on; or of a static member whose place
+    another consumer has taken, which learns that it is fenced."""
 
     group: str
     member_ids: tuple[str, ...]

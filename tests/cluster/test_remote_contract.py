@@ -571,6 +571,42 @@ def a_static_member_comes_back_as_itself(log: Log) -> object:
 
 @scenario
 @newer
+def of_two_consumers_with_one_instance_id_the_newer_has_the_partitions(log: Log) -> object:
+    log.create_topic("t", partitions=2)
+    lost: list[int] = []
+    revoked: list[int] = []
+    old = log.consumer(
+        "t",
+        group="instances",
+        group_instance_id="one",
+        on_revoked=lambda partitions: revoked.append(len(partitions)),
+        on_lost=lambda partitions: lost.append(len(partitions)),
+    )
+    together([old], lambda: shared([old], 2), lambda record: None)
+    new = log.consumer("t", group="instances", group_instance_id="one")
+    together([new], lambda: shared([new], 2), lambda record: None)
+    while (told := failing(lambda: old.poll(10))) == "no error, but []":
+        pass
+    log.append_many("t", [b"%d" % i for i in range(200)])
+    handled: list[Record] = []
+    refused = set()
+    while len(handled) < 200:
+        handled += new.poll(10)
+        refused.add(failing(old.poll))
+    refused.add(failing(lambda: next(iter(old))))
+    refused.add(failing(lambda: old.commit({TopicPartition("t", 0): CommittedOffset(1)})))
+    old.close()
+    new.commit()
+    groups = log.backend.coordinator
+    assert groups is not None
+    committed = sum(each.offset for each in groups.committed_offsets("instances").values())
+    more = new.poll(50)
+    new.close()
+    return told, refused, sorted(int(r.value) for r in handled), committed, more, revoked, lost
+
+
+@scenario
+@newer
 def a_consumer_that_closes_while_it_joins_leaves_its_group(log: Log) -> object:
     """Although the join has no answer: a member that does not poll holds it up."""
     log.create_topic("t", partitions=2)

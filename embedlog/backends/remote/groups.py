@@ -164,7 +164,13 @@ class RemoteCoordinator:
         return answer
 
     def sync_group(
-        self, group: str, member_id: str, generation: int, assignments: Mapping[str, bytes]
+        self,
+        group: str,
+        member_id: str,
+        generation: int,
+        assignments: Mapping[str, bytes],
+        *,
+        group_instance_id: str | None = None,
     ) -> Future[bytes]:
         self._brokers.check_open()
         member = self._member(group, member_id)
@@ -172,7 +178,7 @@ class RemoteCoordinator:
             group_id=group,
             generation_id=generation,
             member_id=member_id,
-            group_instance_id=member.instance_id,
+            group_instance_id=group_instance_id,
             protocol_type=PROTOCOL_TYPE,
             protocol_name=member.protocol,
             assignments=[
@@ -194,7 +200,9 @@ class RemoteCoordinator:
 
         return _in_thread(sync)
 
-    def heartbeat(self, group: str, member_id: str, generation: int) -> None:
+    def heartbeat(
+        self, group: str, member_id: str, generation: int, *, group_instance_id: str | None = None
+    ) -> None:
         self._brokers.check_open()
         self._heartbeats.visit(group, member_id)
 
@@ -259,6 +267,7 @@ class RemoteCoordinator:
         *,
         member_id: str = "",
         generation: int = -1,
+        group_instance_id: str | None = None,
     ) -> None:
         topics: dict[str, OffsetCommitRequestTopic] = {}
         for given, committed in offsets.items():
@@ -278,7 +287,7 @@ class RemoteCoordinator:
             group_id=group,
             generation_id_or_member_epoch=generation,
             member_id=member_id,
-            group_instance_id=self.instance_id(group, member_id),
+            group_instance_id=group_instance_id,
             topics=list(topics.values()),
         )
 
@@ -291,11 +300,6 @@ class RemoteCoordinator:
                     self.coordinators.check(group, part.error_code, what, found.name)
 
         self.coordinators.ask(group, request, OffsetCommitResponse, committed_all)
-
-    def instance_id(self, group: str, member_id: str) -> str | None:
-        """The group_instance_id of a member that joined here, if it has one."""
-        member = self._heartbeats.get(group, member_id) if member_id else None
-        return None if member is None else member.instance_id
 
     def committed_offsets(
         self, group: str, partitions: Iterable[TopicPartition] | None = None, *, require_stable: bool = False

@@ -119,6 +119,7 @@ class RemoteTransactions:
         *,
         member_id: str = "",
         generation: int = -1,
+        group_instance_id: str | None = None,
     ) -> None:
         topics: dict[str, TxnOffsetCommitRequestTopic] = {}
         for name, committed in offsets.items():
@@ -138,7 +139,7 @@ class RemoteTransactions:
             producer_epoch=producer.producer_epoch,
             generation_id=generation,
             member_id=member_id,
-            group_instance_id=self._groups.instance_id(group, member_id),
+            group_instance_id=group_instance_id,
             topics=list(topics.values()),
         )
 
