@@ -10,6 +10,7 @@ Invariant: only embedlog's errors are raised, with messages of a few lines at mo
 from __future__ import annotations
 
 import functools
+import inspect
 import os
 import sys
 import threading
@@ -219,6 +220,16 @@ def check_committed(name: TopicPartition, given: object, *, low: int = 0) -> Non
         raise InvalidCommit(
             f"offset {shown(given.offset)} cannot be committed for {name}: offsets begin at 0"
         )
+
+
+# -- functions -----------------------------------------------------------------------------------------------
+
+
+def is_coroutine_function(function: object) -> bool:
+    """Whether a call gives a coroutine."""
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
+        getattr(function, "__call__", None)  # noqa: B004 - of an object, it may be one
+    )
 
 
 # -- paths ---------------------------------------------------------------------------------------------------

@@ -127,6 +127,12 @@ def block(job, tag, fails):
         with job:
             if fails:
                 raise Planned("planned")
+    except Planned:
+        if state(job) in ENDS:
+            say("E", tag, now(), ENDS[state(job)])
+        else:  # the block has logged that nothing says whether it is released
+            say("E", tag, now(), "BrokerUnavailable")
+            call(tag, action, function)
     except EmbedlogError as error:
         say("E", tag, now(), type(error).__name__)
         if type(error).__name__ in UNKNOWN:
@@ -163,7 +169,7 @@ def work(queue, number, until):
     rng = random.Random(f"{name}.{number}")
     while not until():
         try:
-            job = queue.take(timeout_ms=200)
+            job = queue.take(timeout_ms=200, default=None)
             if job is not None:
                 handle(job, rng)
         except Closed:
@@ -223,6 +229,12 @@ async def block(job, tag, fails):
         async with job:
             if fails:
                 raise Planned("planned")
+    except Planned:
+        if state(job) in ENDS:
+            say("E", tag, now(), ENDS[state(job)])
+        else:  # the block has logged that nothing says whether it is released
+            say("E", tag, now(), "BrokerUnavailable")
+            await call(tag, action, function)
     except EmbedlogError as error:
         say("E", tag, now(), type(error).__name__)
         if type(error).__name__ in UNKNOWN:
@@ -257,7 +269,7 @@ async def work(queue, number):
     rng = random.Random(f"{name}.{number}")
     while not asked_to_close.is_set():
         try:
-            job = await queue.take(timeout_ms=200)
+            job = await queue.take(timeout_ms=200, default=None)
             if job is not None:
                 await handle(job, rng)
         except Closed:

@@ -74,7 +74,9 @@ def test_cancelled_tasks_lose_no_job(run: Run, seed: int, opened: Path) -> None:
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks)
-            while (job := await queue.take()) is not None:  # done, and cancelled before it was accepted
+            while (
+                job := await queue.take(default=None)
+            ) is not None:  # done, and cancelled before it was accepted
                 deliveries.add(job.deliveries)
                 await job.accept()
             assert done == {b"%d" % i for i in range(300)}
@@ -95,6 +97,27 @@ def test_a_cancelled_wait_leaves_the_job_to_another(run: Run, opened: Path) -> N
                 job = await second
                 assert (job.value, job.deliveries) == (b"%d" % number, 1)
                 await job.accept()
+
+    run(main())
+
+
+def test_a_cancelled_run_gives_its_job_back(run: Run, opened: Path) -> None:
+    async def main() -> None:
+        async with embedlog.aio.open(opened, shared=True) as log, log.queue("jobs") as queue:
+            await queue.send(b"work")
+            began = asyncio.Event()
+
+            async def handle(job: embedlog.aio.Job[bytes, bytes]) -> None:
+                began.set()
+                await asyncio.Event().wait()
+
+            task = asyncio.create_task(queue.run(handle))
+            await began.wait()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            async with await queue.take(math.inf) as job:
+                assert job.deliveries == 1
 
     run(main())
 

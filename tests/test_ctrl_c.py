@@ -325,7 +325,7 @@ def test_an_interrupted_take_leaves_the_queue_and_its_jobs(path: Path, ahead: bo
             log.append_many("jobs", sent)
             if ahead:
                 first = queue.take(timeout_ms=math.inf)
-                assert first is not None and first.value == sent.pop(0)
+                assert first.value == sent.pop(0)
                 first.accept()
             taken: list[Job[bytes, bytes]] = []
             struck = strike(number, lambda into=taken: into.extend([queue.take()]))
@@ -334,7 +334,7 @@ def test_an_interrupted_take_leaves_the_queue_and_its_jobs(path: Path, ahead: bo
             again = set()
             for _ in sent:
                 job = queue.take(timeout_ms=math.inf)
-                assert job is not None and job.deliveries == 1
+                assert job.deliveries == 1
                 again.add(job.value)
                 job.accept()
             assert again == set(sent)

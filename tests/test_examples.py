@@ -263,4 +263,4 @@ def test_mail(path: Path, start: Callable[..., Started]) -> None:
     with embedlog.open(path) as log:
         assert log.recovery.clean
         with log.queue("mails", group="mailers") as queue:
-            assert queue.take() is None
+            assert queue.take(default=None) is None

@@ -269,7 +269,6 @@ def test_jobs_can_be_rejected_in_a_full_log(path: Path) -> None:
         end = fill(log)
         for number in range(end):
             job = queue.take()
-            assert job is not None
             job.reject("why") if number % 10 == 3 else job.accept()
         while not any(each.waiting == each.locked == 0 for each in partitions_of(log)):
             time.sleep(0.01)

@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from queue import Empty
 from typing import Any
 
 import pytest
@@ -32,6 +33,7 @@ from embedlog.errors import (
     InvalidGroup,
     InvalidType,
     LockLost,
+    QueueEmpty,
     ReadOnly,
     SerializationError,
     UnknownSetting,
@@ -70,16 +72,14 @@ def log(kind: str, path: Path, owner: contextlib.ExitStack) -> Iterator[Any]:
 
 def take(queue: Any) -> Any:
     """The next job, however long it takes to come."""
-    job = queue.take(timeout_ms=math.inf)
-    assert job is not None
-    return job
+    return queue.take(timeout_ms=math.inf)
 
 
 def dead(log: Any, topic: str = "dlq.jobs") -> Any:
     """The record of the only dead letter. It is written in the background."""
     with log.queue(topic, dead_letter_topic=None) as letters:
         letter = take(letters)
-        assert letters.take() is None
+        assert letters.take(default=None) is None
         return letter.record
 
 
@@ -92,7 +92,7 @@ def headers(record: embedlog.Record) -> dict[str, bytes | None]:
 
 def test_a_job_is_handed_out_until_it_is_accepted(log: Any) -> None:
     with log.queue("jobs") as queue:
-        assert queue.take() is None
+        assert queue.take(default=None) is None
         sent = queue.send(b"work", key=b"k", headers={"h": b"v"})
         job = queue.take()
         assert (job.topic, job.partition, job.offset) == ("jobs", sent.partition, sent.offset)
@@ -100,11 +100,11 @@ def test_a_job_is_handed_out_until_it_is_accepted(log: Any) -> None:
         assert job.timestamp_ms == sent.timestamp_ms
         assert job.record == log.read_at("jobs", sent.partition, sent.offset)
         assert job.deliveries == 1
-        assert queue.take() is None
+        assert queue.take(default=None) is None
         job.accept()
-        assert queue.take() is None
+        assert queue.take(default=None) is None
     with log.queue("jobs") as queue:
-        assert queue.take() is None
+        assert queue.take(default=None) is None
 
 
 def test_any_producers_records_are_jobs(log: Any) -> None:
@@ -125,7 +125,7 @@ def test_each_group_gets_all_jobs(log: Any) -> None:
                 job = take(queue)
                 assert job.value == value
                 job.accept()
-            assert queue.take() is None
+            assert queue.take(default=None) is None
 
 
 def test_released_jobs_come_again_and_count(log: Any) -> None:
@@ -143,7 +143,7 @@ def test_released_jobs_come_again_and_count(log: Any) -> None:
         assert time.time() - before >= 0.199
         assert job.deliveries == 3
         job.release()  # the last one that counts
-        assert queue.take() is None
+        assert queue.take(default=None) is None
         assert dead(log).value == b"work"
 
 
@@ -151,7 +151,7 @@ def test_rejected_jobs_are_dead_letters(log: Any) -> None:
     with log.queue("jobs") as queue:
         sent = queue.send(b"poison", key=b"k", headers={"h": b"v"})
         take(queue).reject("no such customer")
-        assert queue.take() is None
+        assert queue.take(default=None) is None
     letter = dead(log)
     assert (letter.key, letter.value) == (b"k", b"poison")
     said = headers(letter)
@@ -178,7 +178,7 @@ def test_the_dead_letters_topic_has_a_name_or_there_is_none(
     with log.queue("jobs", dead_letter_topic=topic) as queue:
         queue.send(b"poison")
         take(queue).reject("why")
-        assert queue.take() is None
+        assert queue.take(default=None) is None
     if topic is not None:
         assert dead(log, topic).value == b"poison"
     log.close()
@@ -211,7 +211,7 @@ def test_a_late_accept_raises_lock_lost(log: Any) -> None:
         with pytest.raises(LockLost):
             job.accept()
         again.accept()
-        assert other.take() is None
+        assert other.take(default=None) is None
 
 
 def test_a_delivery_ends_with_its_topic(log: Any, caplog: pytest.LogCaptureFixture) -> None:
@@ -244,7 +244,7 @@ def test_the_end_of_a_block_accepts(log: Any) -> None:
         with pytest.raises(LockLost):
             job.accept()
     with log.queue("jobs") as queue:
-        assert queue.take() is None
+        assert queue.take(default=None) is None
 
 
 def test_an_exception_releases_with_back_off_and_the_last_rejects(
@@ -256,20 +256,26 @@ def test_an_exception_releases_with_back_off_and_the_last_rejects(
             job = take(queue)
             assert job.deliveries == count
             before = time.time()
-            with job:
+            with pytest.raises(ValueError, match="value"), job:
                 raise ValueError("bad\nvalue")
             if count < 3:
                 again = take(queue)
                 assert again.deliveries == count + 1
                 assert time.time() - before >= (0.049, 0.074)[count - 1]  # half of the back-off
                 again.release(counted=False)
-        assert queue.take() is None
+        assert queue.take(default=None) is None
     letter = dead(log)
     assert headers(letter)["embedlog.error"] == b"ValueError: bad value"
     assert headers(letter)["embedlog.deliveries"] == b"3"
-    failures = [record for record in caplog.records if record.exc_info and record.exc_info[0] is ValueError]
-    assert [record.levelno for record in failures] == [logging.WARNING, logging.WARNING, logging.ERROR]
-    assert re.match(r"jobs 0, offset 0: failed at delivery 1 of 3; again in \d+ ms", failures[0].getMessage())
+    assert caplog.records == [], "the exception tells of itself"
+
+
+def test_a_failed_assertion_about_a_job_fails_its_test(log: Any) -> None:
+    with log.queue("jobs", backoff_ms=0) as queue:
+        queue.send(b"right")
+        with pytest.raises(AssertionError), take(queue) as job:
+            assert job.value == b"wrong"
+        assert take(queue).deliveries == 2
 
 
 def test_an_error_that_cannot_say_what_it_is(log: Any) -> None:
@@ -279,7 +285,7 @@ def test_an_error_that_cannot_say_what_it_is(log: Any) -> None:
 
     with log.queue("jobs", max_deliveries=1) as queue:
         queue.send(b"poison")
-        with take(queue):
+        with pytest.raises(Broken), take(queue):
             raise Broken
     assert headers(dead(log))["embedlog.error"] == b"Broken"
 
@@ -303,21 +309,20 @@ def test_a_block_that_settles_its_job_itself(log: Any, how: str, caplog: pytest.
         if how == "release":
             assert take(queue).deliveries == 2
         else:
-            assert queue.take() is None
-        assert caplog.records == []
+            assert queue.take(default=None) is None
         queue.send(b"another")
-        with take(queue) as job:
+        with pytest.raises(ValueError, match="after that"), take(queue) as job:
             job.accept()
             raise ValueError("after that")
-        assert "failed after it was accepted" in caplog.text
-        assert queue.take() is None
+        assert caplog.records == []
+        assert queue.take(default=None) is None
 
 
 def test_a_block_whose_lock_was_lost_goes_on(log: Any, caplog: pytest.LogCaptureFixture) -> None:
     for error in (None, ValueError("late")):
         queue = log.queue("jobs")
         queue.send(b"work")
-        with take(queue):
+        with contextlib.suppress(ValueError), take(queue):
             queue.close()
             with log.queue("jobs") as other:
                 take(other).accept()
@@ -325,6 +330,96 @@ def test_a_block_whose_lock_was_lost_goes_on(log: Any, caplog: pytest.LogCapture
                 raise error
         assert "it may be done again" in caplog.text
         caplog.clear()
+
+
+def test_a_release_that_fails_does_not_hide_what_ended_the_block(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    fs = FaultyFileSystem(path)
+    with open_log(path, fs) as log, log.queue("jobs") as queue:
+        queue.send(b"work")
+        job = take(queue)
+        fs.fail("write", errno.ENOSPC, path="__share_group_state", times=1)
+        with pytest.raises(ValueError, match="bad"), job:
+            raise ValueError("bad")
+        assert "waits until its lock runs out" in caplog.text
+
+
+# -- none --------------------------------------------------------------------------------------------------
+
+
+def test_no_job_is_an_error_or_a_default(log: Any) -> None:
+    with log.queue("jobs", group="g") as queue:
+        for error in (QueueEmpty, Empty):
+            with pytest.raises(error, match="no job of 'jobs', group g within 1 ms: "):
+                queue.take(timeout_ms=1)
+        with pytest.raises(QueueEmpty, match="no job of 'jobs', group g: "), queue.take():
+            pass
+        assert queue.take(default=None) is None
+        assert queue.take(1, default="none") == "none"
+        queue.stop()
+        with pytest.raises(QueueEmpty, match="was stopped"):
+            queue.take(timeout_ms=math.inf)
+        assert queue.take(default=None) is None
+
+
+# -- run ---------------------------------------------------------------------------------------------------
+
+
+def handler_of(kind: str, function: Any) -> Any:
+    """A coroutine function for the queues of tasks."""
+
+    async def awaited(job: Any) -> None:
+        function(job)
+
+    return awaited if kind.startswith("aio") else function
+
+
+def test_run_goes_on_after_jobs_that_fail(kind: str, log: Any, caplog: pytest.LogCaptureFixture) -> None:
+    with log.queue("jobs", max_deliveries=3, backoff_ms=100, max_backoff_ms=150) as queue:
+        seen: list[tuple[bytes, int]] = []
+        stop = queue._inner.stop if kind.startswith("aio") else queue.stop
+
+        def handle(job: Any) -> None:
+            seen.append((job.value, job.deliveries))
+            if job.value == b"last":
+                stop()
+            elif job.value == b"poison":
+                raise ValueError("bad\nvalue")
+
+        queue.send(b"poison")
+        queue.send(b"good")
+        queue.send(b"last", delay_ms=1_000)
+        queue.run(handler_of(kind, handle))
+        poison = [deliveries for value, deliveries in seen if value == b"poison"]
+        assert (poison, seen.count((b"good", 1)), seen[-1]) == ([1, 2, 3], 1, (b"last", 1))
+    letter = dead(log)
+    assert headers(letter)["embedlog.error"] == b"ValueError: bad value"
+    assert headers(letter)["embedlog.deliveries"] == b"3"
+    failures = [record for record in caplog.records if record.exc_info and record.exc_info[0] is ValueError]
+    assert [record.levelno for record in failures] == [logging.WARNING, logging.WARNING, logging.ERROR]
+    assert re.match(r"jobs 0, offset 0: failed at delivery 1 of 3; again in \d+ ms", failures[0].getMessage())
+    with log.queue("jobs") as queue:
+        assert queue.take(default=None) is None
+
+
+@pytest.mark.parametrize("kind", ["owner", "client"])  # for tasks: test_aio_queue.py
+@pytest.mark.parametrize("ends", [SystemExit, KeyboardInterrupt])
+def test_run_ends_with_what_ends_a_program(log: Any, ends: type[BaseException]) -> None:
+    def handle(job: Any) -> None:
+        raise ends
+
+    with log.queue("jobs") as queue:
+        queue.send(b"work")
+        with pytest.raises(ends):
+            queue.run(handle)
+        assert take(queue).deliveries == 1
+
+
+def test_run_calls_only_functions_of_its_kind(kind: str, log: Any) -> None:
+    other = "owner" if kind.startswith("aio") else "aio"
+    with log.queue("jobs") as queue, pytest.raises(InvalidType, match="coroutine function"):
+        queue.run(handler_of(other, print))
 
 
 # -- later -------------------------------------------------------------------------------------------------
@@ -347,7 +442,7 @@ def test_a_job_with_a_delay_comes_when_it_is_due(log: Any) -> None:
         assert [each for each in got if b" " in each] == [b"in a moment", b"at a time"]
         assert got[b"in a moment"] >= 0.299
         assert got[b"at a time"] >= 0.599
-        assert queue.take() is None
+        assert queue.take(default=None) is None
 
 
 def test_a_due_time_is_a_header_that_any_producer_can_write(log: Any) -> None:
@@ -371,7 +466,7 @@ def test_delays_survive_a_restart(path: Path) -> None:
         got = [take(queue) for _ in range(2)]
         assert time.time() - before >= 0.15
         assert {job.value: job.deliveries for job in got} == {b"failed": 1, b"soon": 2}
-        assert queue.take() is None
+        assert queue.take(default=None) is None
 
 
 # -- values ------------------------------------------------------------------------------------------------
@@ -397,7 +492,7 @@ def test_a_job_that_does_not_decode_is_a_dead_letter(log: Any, caplog: pytest.Lo
             job = take(queue)
             assert job.value == {"n": number}
             job.accept()
-        assert queue.take() is None
+        assert queue.take(default=None) is None
     letter = dead(log)
     assert letter.value == b"not JSON"
     error = headers(letter)["embedlog.error"]
@@ -421,7 +516,7 @@ def test_locks_are_renewed_while_a_job_is_in_hand(
             with embedlog.open(path, mode="r") as looking:
                 [lock] = looking.backend.share_reader().unfinished("default", "jobs")[0]
                 seen.add(lock.until_ms // 50)
-        assert other.take() is None
+        assert other.take(default=None) is None
         job.renew()
         job.accept()
 
@@ -441,7 +536,7 @@ def test_the_jobs_of_a_key_come_one_after_the_other(log: Any) -> None:
             queue.send(value, key=key)
         out = {job.value: job for job in (take(queue) for _ in range(4))}
         assert sorted(out) == [b"1", b"3", b"4", b"5"]
-        assert queue.take() is None
+        assert queue.take(default=None) is None
         out[b"1"].release(delay_ms=100)
         job = take(queue)
         assert (job.value, job.deliveries) == (b"1", 2)
@@ -476,7 +571,7 @@ def test_many_threads_take_from_one_queue(log: Any) -> None:
             thread.join()
     assert Counter(done) == {b"%d" % i: 1 for i in range(400)}
     with log.queue("jobs") as queue:
-        assert queue.take() is None
+        assert queue.take(default=None) is None
 
 
 def test_a_thread_that_waits_gets_a_job_that_is_sent_later(log: Any) -> None:
@@ -504,7 +599,7 @@ def test_what_was_fetched_ahead_goes_back_uncounted(log: Any) -> None:
         assert {job.deliveries for job in left} == {1}
         assert {job.offset for job in left} == set(range(300, 1_000))
         assert open_job.offset in {job.offset for job in left}
-        assert queue.take() is None
+        assert queue.take(default=None) is None
 
 
 def test_jobs_do_not_wait_behind_a_long_one(log: Any) -> None:
@@ -558,7 +653,7 @@ def test_accepts_do_not_wait_past_the(log: Any, end: str) -> None:
             getattr(queue, end)()
         assert take(other).value == b"2"
         with log.queue("jobs", **options) as third:
-            assert third.take() is None
+            assert third.take(default=None) is None
 
 
 def test_after_a_stop_a_block_accepts_its_job_itself(log: Any) -> None:
@@ -607,12 +702,12 @@ def test_a_handler_that_fails_after_the_close_counts(log: Any, last: bool) -> No
     options = {"max_deliveries": 1 if last else 2, "backoff_ms": 0}
     with log.queue("jobs", **options) as queue:
         queue.send(b"work")
-        with take(queue):
+        with pytest.raises(RuntimeError), take(queue):
             queue.close()
             raise RuntimeError("planned")
     with log.queue("jobs", **options) as queue:
         if last:
-            assert queue.take() is None
+            assert queue.take(default=None) is None
             assert dict(dead(log).headers)["embedlog.error"] == b"RuntimeError: planned"
         else:
             assert take(queue).deliveries == 2

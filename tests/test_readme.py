@@ -50,7 +50,7 @@ RUN_AS_THEY_ARE = {
     "reference/old-clients.md": 2,
     "explanation/processes.md": 1,
     "explanation/promoting.md": 1,
-    "explanation/queues.md": 9,
+    "explanation/queues.md": 10,
     "explanation/transactions.md": 4,
     "reference/sql.md": 3,
     "reference/values.md": 4,

@@ -180,7 +180,6 @@ def test_a_queue_begins_with_the_first_record(log: Log) -> None:
     latest = SETTINGS._replace(begins_at=lambda partition: partition.offsets().log_end_offset)
     with log.queue("jobs", group="g") as queue:
         job = queue.take(timeout_ms=60_000)
-        assert job is not None
         assert job.offset == 0
         assert clients_of(log).offsets("g", "jobs")[0].start_offset == 0
     assert ranges(acquire(log, settings=latest)) == [(0, 2, 1)]

@@ -87,7 +87,8 @@ mails = log.topic("mails", Mail, key_type=str).queue("g", lock_ms=5)
 assert_type(mails, embedlog.Queue[Mail, str])
 for job in mails:
     assert_type(job.value, Mail | None)
-assert_type(log.queue("jobs").take(), embedlog.Job[bytes, bytes] | None)
+assert_type(log.queue("jobs").take(), embedlog.Job[bytes, bytes])
+assert_type(log.queue("jobs").take(default=None), embedlog.Job[bytes, bytes] | None)
 mails.send(b"mail")  # error: arg-type
 log.queue("jobs", lock="5")  # error: call-arg
 @embedlog.worker("mails", Mail, key_type=str, concurrency=2)

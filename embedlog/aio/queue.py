@@ -16,19 +16,19 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from datetime import datetime
-from typing import Any, Final, Generic, Self
+from typing import Any, Final, Generic, Self, overload
 
 from ..clients.job import AsyncJob
 from ..clients.job_source import Held, JobSource, Waiting
+from ..clients.queue import NO_DEFAULT, D, due_headers, nothing_taken
 from ..clients.queue import Queue as SyncQueue
-from ..clients.queue import due_headers
 from ..clients.record_input import HeadersInput
-from ..errors import Closed
+from ..errors import Closed, InvalidType, shown
 from ..model import K, Record, RecordMetadata, V, of_one_or_two
 from ..runtime.closing import AsyncClosing
-from ..validation import as_seconds
+from ..validation import as_seconds, is_coroutine_function
 from .threads import Threads
 from .waiting import LoopInterrupt
 
@@ -100,9 +100,35 @@ class Queue(AsyncClosing, Generic[V, K]):
             raise StopAsyncIteration
         return job
 
-    async def take(self, timeout_ms: float = 0) -> AsyncJob[V, K] | None:
-        """Wait up to `timeout_ms` for a job; None if there is none. See `embedlog.Queue.take`."""
-        return await self._take(as_seconds("timeout_ms", timeout_ms))
+    @overload
+    async def take(self, timeout_ms: float = 0) -> AsyncJob[V, K]: ...
+    @overload
+    async def take(self, timeout_ms: float = 0, *, default: D) -> AsyncJob[V, K] | D: ...
+
+    async def take(self, timeout_ms: float = 0, *, default: Any = NO_DEFAULT) -> Any:
+        """Wait up to `timeout_ms` for a job. Returns `default`, or raises QueueEmpty, if there is none.
+
+        See `embedlog.Queue.take`.
+        """
+        wait_s = as_seconds("timeout_ms", timeout_ms)
+        job = await self._take(wait_s)
+        if job is not None:
+            return job
+        queue = await self._started()
+        return nothing_taken(queue.intake.source, wait_s, default)
+
+    async def run(self, handler: Callable[[AsyncJob[V, K]], Awaitable[object]]) -> None:
+        """Call a coroutine function with each job; see `embedlog.Queue.run`.
+
+        Ends at `stop` and `close`. Cancellation gives the job in hand back, uncounted. To handle several jobs
+        at a time, run this in several tasks.
+        """
+        if not is_coroutine_function(handler):
+            raise InvalidType(
+                f"a handler of jobs is a coroutine function (async def) here, not {shown(handler)}"
+            )
+        async for job in self:
+            await job.attempt(handler)
 
     async def _take(self, wait_s: float) -> AsyncJob[V, K] | None:
         deadline = time.monotonic() + wait_s

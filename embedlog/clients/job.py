@@ -6,9 +6,11 @@
     renew      its lock starts over; the queue does that by itself while the job is in hand
 
     with job:   the block ends         -> accept
-                raises an Exception    -> logged; release after a back-off, or reject after the last delivery;
-                                          the program continues after the block
-                raises anything else   -> release, uncounted; raised (Ctrl-C, SystemExit, cancellation)
+                raises an Exception    -> release after a back-off, or reject after the last delivery
+                raises anything else   -> release, uncounted (Ctrl-C, SystemExit, cancellation)
+
+As after any block of a transaction in Python, what was raised propagates. `attempt` is for loops that go on
+after a job that failed: `Queue.run`, and workers.
 
 `Job` is for threads, `AsyncJob` for tasks. A block that settles its job itself is left alone at its end.
 
@@ -124,25 +126,38 @@ class _Handed(Generic[V, K]):
         """Whether the block has left it to its end to settle the job."""
         return self._held.ended in ("", LOST)
 
-    def _failed(self, error: Exception) -> Callable[[], None]:
-        """Logs the error of a block. Returns how its job goes on."""
-        source, count = self._source, self.deliveries
-        name, most = source.name_of(self._held), source.options.max_deliveries
-        if self._held.ended:
-            _logger.error("%s: failed after it was %s", name, self._held.ended, exc_info=error)
+    def _failed(self, error: BaseException, logged: bool) -> Callable[[], None]:
+        """How the job goes on after what ended its block. logged: log it, since nothing else tells of it."""
+        source, held, count = self._source, self._held, self.deliveries
+        if held.ended:
+            if logged:
+                _logger.error("%s: failed after it was %s", source.name_of(held), held.ended, exc_info=error)
             return _nothing
+        if source.is_forked or not isinstance(error, Exception):
+            return self._releasing(0, False)
+        name, most = source.name_of(held), source.options.max_deliveries
         if count >= most:
-            _logger.error("%s: failed at its last delivery, %d", name, count, exc_info=error)
+            if logged:
+                _logger.error("%s: failed at its last delivery, %d", name, count, exc_info=error)
             return self._rejecting(said(error))
         delay_ms = self._backoff.delay_ms(count)
-        again = "%s: failed at delivery %d of %d; again in %s"
-        _logger.warning(again, name, count, most, duration(delay_ms / 1000), exc_info=error)
+        if logged:
+            again = "%s: failed at delivery %d of %d; again in %s"
+            _logger.warning(again, name, count, most, duration(delay_ms / 1000), exc_info=error)
         return self._releasing(delay_ms, True, said(error))
 
     def _lost(self, error: LockLost) -> None:
         """Nothing is left to do here: the job may be another's by now."""
         name = self._source.name_of(self._held)
         _logger.warning("%s: the block has ended after its lock: it may be done again (%s)", name, error)
+
+    def _unsettled(self, error: Exception) -> None:
+        """Nothing that fails at the end of a block may take the place of what ended it."""
+        if isinstance(error, LockLost):
+            self._lost(error)
+        elif not isinstance(error, ForkedHandle):
+            name = self._source.name_of(self._held)
+            _logger.warning("%s: waits until its lock runs out: %s", name, error)
 
 
 @of_one_or_two
@@ -153,10 +168,11 @@ class Job(_Handed[V, K]):
         record: the `embedlog.Record`. The job has its fields, too, e.g. `job.value`, except timestamp_type.
         deliveries: how often it has been delivered, this time included, without uncounted deliveries.
 
-    The end of a `with job:` block accepts the job (soon, with `accept_linger_ms`). An Exception is logged and
-    does not propagate: the job is released with the queue's back-off, or rejected after its last delivery.
-    KeyboardInterrupt, SystemExit and the like release it uncounted, and propagate. A lock that has run out
-    meanwhile is only logged: to act on LockLost, call `accept` in the block.
+    The end of a `with job:` block accepts the job (soon, with `accept_linger_ms`). What the block raises
+    propagates. After an Exception the job is released with the queue's back-off, or rejected after its last
+    delivery; after KeyboardInterrupt, SystemExit and the like it is released uncounted. `Queue.run` is a loop
+    that goes on. A lock that has run out meanwhile is only logged: to act on LockLost, call `accept` in the
+    block.
 
     All methods raise LockLost if the delivery is over: the job was settled, or its lock ran out and another
     worker may have it. They raise ForkedHandle in a forked child. They raise StorageError and
@@ -191,28 +207,36 @@ class Job(_Handed[V, K]):
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> bool:
-        if error is not None and (self._source.is_forked or not isinstance(error, Exception)):
-            if not self._held.ended:
-                self._give_back()
-            return False
+    ) -> None:
+        self._end(error)
+
+    def attempt(self, handler: Callable[[Self], object]) -> None:
+        """Call a function with the job, as in its block, but log an Exception instead of raising it."""
+        self._source.check_process()
         try:
-            if error is not None:
-                self._failed(error)()
-            elif self._is_open and not self._source.accept_soon(self._held):
+            handler(self)
+        except Exception as error:
+            self._end(error, logged=True)
+            if self._source.is_forked:
+                raise
+        except BaseException as error:
+            self._end(error)
+            raise
+        else:
+            self._end()
+
+    def _end(self, error: BaseException | None = None, *, logged: bool = False) -> None:
+        if error is not None:
+            try:
+                self._failed(error, logged)()
+            except Exception as unsettled:
+                self._unsettled(unsettled)
+            return
+        try:
+            if self._is_open and not self._source.accept_soon(self._held):
                 self.accept()
         except LockLost as lost:
             self._lost(lost)
-        return True
-
-    def _give_back(self) -> None:
-        """Nothing that fails here may take the place of what ends the block."""
-        try:
-            self._releasing(0, False)()
-        except ForkedHandle:
-            pass
-        except Exception as error:
-            _logger.warning("%s: waits until its lock runs out: %s", self._source.name_of(self._held), error)
 
 
 Run: TypeAlias = Callable[[Callable[[], None]], Awaitable[None]]
@@ -254,27 +278,36 @@ class AsyncJob(_Handed[V, K]):
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> bool:
-        if error is not None and (self._source.is_forked or not isinstance(error, Exception)):
-            if not self._held.ended:
-                await self._give_back()
-            return False
+    ) -> None:
+        await self._end(error)
+
+    async def attempt(self, handler: Callable[[Self], Awaitable[object]]) -> None:
+        """See `Job.attempt`."""
+        self._source.check_process()
         try:
-            if error is not None:
-                await self._run(self._failed(error))
-            elif self._is_open and not self._source.accept_soon(self._held):
+            await handler(self)
+        except Exception as error:
+            await self._end(error, logged=True)
+            if self._source.is_forked:
+                raise
+        except BaseException as error:
+            await self._end(error)
+            raise
+        else:
+            await self._end()
+
+    async def _end(self, error: BaseException | None = None, *, logged: bool = False) -> None:
+        if error is not None:
+            try:
+                await self._run(self._failed(error, logged))
+            except Exception as unsettled:
+                self._unsettled(unsettled)
+            return
+        try:
+            if self._is_open and not self._source.accept_soon(self._held):
                 await self._run(self._accepting())
         except LockLost as lost:
             self._lost(lost)
-        return True
-
-    async def _give_back(self) -> None:
-        try:
-            await self._run(self._releasing(0, False))
-        except ForkedHandle:
-            pass
-        except Exception as error:
-            _logger.warning("%s: waits until its lock runs out: %s", self._source.name_of(self._held), error)
 
 
 def said(error: BaseException) -> str:

@@ -7,6 +7,7 @@
 
     send     appends a record; one that is due later has the time in a header, so any producer can send one
     take     a job from job_source.py, its value decoded; the job itself is in job.py
+    run      calls a function with each job, and goes on after one that fails
 
 A job whose value or key does not decode is rejected with its error, and the next one is taken: a poison
 record is a dead letter, not the end of the queue. So is a job whose record is damaged. One whose record is
@@ -24,7 +25,7 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import datetime
-from typing import Any, Final, Generic, Protocol, Self
+from typing import Any, Final, Generic, Protocol, Self, TypeVar, overload
 from weakref import WeakSet
 
 from ..backends.port import Backend
@@ -37,6 +38,7 @@ from ..errors import (
     InvalidType,
     LockLost,
     OffsetOutOfRange,
+    QueueEmpty,
     TopicNotFound,
 )
 from ..files.names import check_topic_name
@@ -53,7 +55,8 @@ from ..model import (
 )
 from ..runtime.closing import Closing
 from ..runtime.wakeups import Wakeup
-from ..validation import as_seconds, check_flag, check_group, check_int, check_topic
+from ..units import duration
+from ..validation import as_seconds, check_flag, check_group, check_int, check_topic, is_coroutine_function
 from .job import LONGEST_DELAY_MS, Backoff, Job, said
 from .job_source import Held, JobSource, Waiting
 from .options import QueueOptions, queue_options
@@ -61,7 +64,11 @@ from .reader import read_at, read_range, time_ms
 from .record_input import HeadersInput, as_headers, now_ms
 from .record_serde import RecordSerde
 
+D = TypeVar("D")
+
 _FOREVER: Final = float("inf")
+NO_DEFAULT: Final[Any] = object()
+"""The default of `take`: no default."""
 
 _logger = logging.getLogger(__name__)
 
@@ -343,16 +350,41 @@ class Queue(Closing, Generic[V, K]):
             raise StopIteration
         return job
 
-    def take(self, timeout_ms: float = 0) -> Job[V, K] | None:
-        """Take a job, as soon as there is one.
+    @overload
+    def take(self, timeout_ms: float = 0) -> Job[V, K]: ...
+    @overload
+    def take(self, timeout_ms: float = 0, *, default: D) -> Job[V, K] | D: ...
 
-        Returns None if none comes within `timeout_ms` (or math.inf), or at `stop`. Ctrl-C takes no job.
+    def take(self, timeout_ms: float = 0, *, default: Any = NO_DEFAULT) -> Any:
+        """Take a job, as soon as there is one. Ctrl-C takes no job.
+
+        If none comes within `timeout_ms` (or math.inf), or at `stop`, returns `default` where it is given, as
+        in `while (job := queue.take(default=None)) is not None`. Otherwise raises QueueEmpty, so that
+        `with queue.take(...) as job` says what is missing.
+
         Raises StorageError, BrokerUnavailable, TopicNotFound, Closed, ForkedHandle.
         """
         wait_s = as_seconds("timeout_ms", timeout_ms)
         if self._closed:
             raise Closed("the queue is closed")
-        return self._take(wait_s)
+        job = self._take(wait_s)
+        return job if job is not None else nothing_taken(self._source, wait_s, default)
+
+    def run(self, handler: Callable[[Job[V, K]], object]) -> None:
+        """Call a function with each job, one after the other, until `stop` or `close`.
+
+        Each call is as a `with job:` block, except that an Exception is logged and the next job is taken: the
+        job is delivered again after a back-off, or is a dead letter. Anything else that the function raises,
+        such as SystemExit, ends this call, and so does an error of the log. To handle several jobs at a time,
+        call this in several threads, or declare the function as a worker (`embedlog.worker`).
+
+        Raises StorageError, BrokerUnavailable, TopicNotFound, ForkedHandle. Raises InvalidType if the handler
+        is a coroutine function: `embedlog.aio` and workers call those.
+        """
+        if is_coroutine_function(handler):
+            raise InvalidType("a coroutine function can handle jobs in embedlog.aio, or as a worker")
+        for job in self:
+            job.attempt(handler)
 
     def _take(self, wait_s: float) -> Job[V, K] | None:
         found = self.intake.taken(wait_s)
@@ -399,6 +431,17 @@ def open_queue(
     queue = Queue(log, topic, group, serde, **queue_options(options))
     clients.add(queue)
     return queue
+
+
+def nothing_taken(source: JobSource, wait_s: float, default: D) -> D:
+    """What `take` returns if there is no job. Raises QueueEmpty."""
+    if default is not NO_DEFAULT:
+        return default
+    name = f"{source.topic!r}, group {source.group}"
+    if source.stopped:
+        raise QueueEmpty(f"the queue of {name} was stopped: it takes no more jobs")
+    within = f" within {duration(wait_s)}" if wait_s else ""
+    raise QueueEmpty(f"no job of {name}{within}: take(default=None) gives None instead of this error")
 
 
 _MOST_DELIVERIES: Final = 32_767  # as Kafka counts them

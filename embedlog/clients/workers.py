@@ -19,7 +19,6 @@ goes on after a pause; anything else that a handler raises ends all workers, and
 from __future__ import annotations
 
 import functools
-import inspect
 import logging
 import os
 import threading
@@ -32,7 +31,7 @@ from weakref import WeakSet
 from ..errors import Closed, EmbedlogError, InvalidArgument, InvalidType, shown
 from ..runtime.closing import Closing
 from ..runtime.wakeups import OneShotEvent
-from ..validation import check_flag, check_group, check_int, check_topic, renamed
+from ..validation import check_flag, check_group, check_int, check_topic, is_coroutine_function, renamed
 from .job import AsyncJob
 from .options import QueueOptions, queue_options
 from .queue import Queue, QueueLog
@@ -79,7 +78,8 @@ def worker(
     """Declare that a function, or a coroutine function, is to be called with the jobs of a topic.
 
     The function itself does not change. `Log.run_workers` or `embedlog work module:function DIR` runs it.
-    Each call is within `with job:` (`async with job:`): returning accepts the job, an exception releases it.
+    Returning accepts the job. An Exception is logged, and the job is delivered again after a back-off, or is
+    a dead letter: see `embedlog.Queue.run`.
 
     Args:
         topic: see `embedlog.Queue`.
@@ -284,13 +284,6 @@ class Workers(Closing):
             queue.close()
 
 
-def is_coroutine_function(function: object) -> bool:
-    """Whether a call gives a coroutine."""
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
-        getattr(function, "__call__", None)  # noqa: B004 - of an object, it may be one
-    )
-
-
 def _check_distinct(workers: Sequence[Worker]) -> None:
     if not workers:
         raise InvalidArgument("give the functions to run: each declared by @embedlog.worker")
@@ -306,8 +299,7 @@ def _check_distinct(workers: Sequence[Worker]) -> None:
 
 def _run(queue: Queue[Any, Any], function: Callable[[Any], object], stopping: OneShotEvent) -> None:
     for job in queue:
-        with job:
-            function(job)
+        job.attempt(function)
         if stopping.is_set:
             return
 
@@ -356,8 +348,7 @@ class _Feeding:
         import asyncio
 
         try:
-            async with job:
-                await self._function(job)
+            await job.attempt(self._function)
         except asyncio.CancelledError:
             pass  # the job was given back
         except EmbedlogError:

@@ -8,6 +8,7 @@ The errors of directories, files and stored bytes are defined in base.py.
 
 from __future__ import annotations
 
+import queue
 from typing import TYPE_CHECKING
 
 from ..wording import counted as counted
@@ -50,7 +51,7 @@ __all__ = [
     "InvalidProducerIdMapping", "InvalidSetting", "InvalidTopicName", "InvalidTxnState", "InvalidType",
     "JavaNotFound", "LoadFailed", "Located", "LockLost", "LogFull", "LogTruncated", "MemberIdRequired",
     "NotALog", "NotAssigned", "OffsetOutOfRange", "OutOfOrderSequence", "PartialAppend",
-    "PartitionFailed", "PartitionNotFound", "ProducerFenced", "ReadOnly", "RebalanceFailed",
+    "PartitionFailed", "PartitionNotFound", "ProducerFenced", "QueueEmpty", "ReadOnly", "RebalanceFailed",
     "RebalanceInProgress", "RecordTooLarge", "RecordsLost", "RequestTimedOut", "SerializationError",
     "StorageError", "TableError", "TableLocked", "TlsFailed", "TooManyGroups", "TopicExists", "TopicNotFound",
     "TransactionAborted", "TransactionCoordinatorFenced", "TransactionError", "TransactionNotFound",
@@ -362,6 +363,10 @@ class LockLost(GroupError):
 
 
 # -- clients -----------------------------------------------------------------------------------------
+
+
+class QueueEmpty(EmbedlogError, queue.Empty):
+    """`Queue.take` found no job, and was given no default."""
 
 
 class BufferExhausted(EmbedlogError):

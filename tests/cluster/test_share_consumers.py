@@ -203,7 +203,7 @@ def test_together_with_a_queue(broker: Broker) -> None:
     found: Counter[bytes] = Counter()
     with broker.log.queue("t", group="g", prefetch=1) as queue, consumer(broker, max_poll_records=5) as one:
         while len(found) < COUNT:
-            job = queue.take(timeout_ms=0)
+            job = queue.take(default=None)
             if job is not None:
                 assert job.value is not None
                 found[job.value] += 1

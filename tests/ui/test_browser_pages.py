@@ -66,7 +66,6 @@ def filled(path: Path, tmp_path: Path) -> Path:
             transaction.append("jobs", b"4")
         with log.queue("jobs") as queue:
             job = queue.take(10_000)
-            assert job is not None
             job.reject("no such customer")
         for number in range(100):
             log.append("clicks", b'{"user": %d}' % number, key=b"%d" % number)

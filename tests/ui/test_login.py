@@ -69,7 +69,6 @@ def filled(path: Path) -> None:
             log.append_many(topic, [f'{{"n": {n}, "of": "{topic}"}}'.encode() for n in range(50)])
             with log.queue(topic, f"workers-{topic}") as queue:
                 job = queue.take(10_000)
-                assert job is not None
                 job.reject(f"no {topic} today")
             with log.transaction(f"loader-{topic}") as tx:
                 tx.append(topic, b"loaded")

@@ -29,12 +29,10 @@ def log(path: Path) -> Iterator[Log]:
         with log.queue("jobs") as queue:  # closed, it has written what was rejected
             for _ in range(2):
                 job = queue.take(10_000)
-                assert job is not None
                 job.reject(HOSTILE)
         dead(log, 2)
         with log.queue("jobs", lock_ms=60_000) as queue:
             locked = queue.take(10_000)
-            assert locked is not None
             yield log
             locked.accept()
 
@@ -107,7 +105,6 @@ def test_queues_of_brokers(path: Path) -> None:
         with broker.log.queue("jobs") as queue:
             for number in range(4):
                 job = queue.take(10_000)
-                assert job is not None
                 if number == 3:
                     job.reject(HOSTILE)
                 else:
@@ -126,7 +123,6 @@ def test_queues_of_brokers(path: Path) -> None:
         assert "redrive" not in page.replace("embedlog queue redrive DIR", "")  # no form sends them
         with broker.log.queue("dlq.jobs", "embedlog.redrive") as queue:
             letter = queue.take(10_000)
-            assert letter is not None
             letter.accept()
         assert "<b>0</b><span>dead letters" in visitor.get("/queue?topic=jobs&group=default").text
         for wrong in ("topic=jobs&group=none", "topic=none&group=default", ""):
