@@ -1,11 +1,13 @@
-"""Maps embedlog's errors to Kafka's error codes."""
+"""Maps embedlog's errors to Kafka's error codes, and to what clients may read of them."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from .. import errors
+from ..errors.public import PublicError, is_public, public_message
 from ..groups.consumer_member import (
     FencedMemberEpoch,
     InvalidRegularExpression,
@@ -16,13 +18,16 @@ from ..groups.consumer_member import (
 from ..groups.share_clients import InvalidRecordState
 from ..wire.error_codes import ErrorCode
 from ..wire.owner_apis import STORAGE_ERRORS
+from .log_throttle import LogThrottle
+
+logger = logging.getLogger(__name__)
 
 CodeFor: TypeAlias = Callable[[errors.EmbedlogError], int]
 """The error code that a client gets for an error."""
 
 
-class ApiError(errors.EmbedlogError):
-    """A request fails for a reason that has its own error code in Kafka."""
+class ApiError(PublicError):
+    """A request fails for a reason that has its own error code in Kafka. Its client reads the message."""
 
     def __init__(self, code: ErrorCode, message: str) -> None:
         super().__init__(message)
@@ -83,6 +88,8 @@ _CODES: Final[tuple[tuple[type[Exception], ErrorCode], ...]] = (  # subclasses b
     (errors.InvalidType, ErrorCode.INVALID_REQUEST),
     (errors.Closed, ErrorCode.NOT_LEADER_OR_FOLLOWER),
 )
+_FAILURES: Final = frozenset({ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.UNKNOWN_SERVER_ERROR})
+_failures_log: Final = LogThrottle()
 
 
 def error_code_for(error: errors.EmbedlogError) -> ErrorCode:
@@ -93,6 +100,13 @@ def error_code_for(error: errors.EmbedlogError) -> ErrorCode:
         if isinstance(error, kind):
             return code
     return ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+def message_for(error: errors.EmbedlogError) -> str:
+    """What a client is told of an error, beside its code. What it is not told of a failure is logged."""
+    if not is_public(error) and error_code_for(error) in _FAILURES and (count := _failures_log.count()):
+        logger.warning("a request failed (%d since the last message): %s", count, error)
+    return public_message(error)
 
 
 def owner_error_code_for(error: errors.EmbedlogError) -> int:
@@ -126,3 +140,16 @@ def owner_commit_error_code_for(error: errors.EmbedlogError) -> int:
     if isinstance(error, errors.StorageError):
         return owner_error_code_for(error)
     return commit_error_code_for(error)
+
+
+class ErrorAnswers(NamedTuple):
+    """What clients get of errors: codes of failed requests and of members' failed commits, and messages."""
+
+    code_for: CodeFor
+    commit_code_for: CodeFor
+    message_for: Callable[[errors.EmbedlogError], str]
+
+
+TO_THE_NETWORK: Final = ErrorAnswers(error_code_for, commit_error_code_for, message_for)
+TO_PROCESSES_OF_THE_LOG: Final = ErrorAnswers(owner_error_code_for, owner_commit_error_code_for, str)
+"""On the owner's socket, whose clients can read the directory."""

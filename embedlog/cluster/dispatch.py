@@ -34,12 +34,7 @@ from ..wire.frames import (
 )
 from ..wire.messages import Exchange, Response
 from ..wire.owner_apis import LOG, OWNER_APIS
-from .api_errors import (
-    commit_error_code_for,
-    error_code_for,
-    owner_commit_error_code_for,
-    owner_error_code_for,
-)
+from .api_errors import TO_PROCESSES_OF_THE_LOG, TO_THE_NETWORK
 from .authentication import SASL_AUTHENTICATE, SASL_HANDSHAKE
 from .authorization import guarded
 from .broker_context import BrokerContext, Handler, RequestContext
@@ -108,26 +103,25 @@ class Dispatcher:
     def __init__(self, broker: BrokerContext, requests: LogRequests | None = None) -> None:
         metadata = MetadataHandlers(broker)
         self._fetch = FetchHandlers(broker)
-        code_for = error_code_for if requests is None else owner_error_code_for
-        commit_code_for = commit_error_code_for if requests is None else owner_commit_error_code_for
-        self._produce = ProduceHandlers(broker)
+        answers = TO_THE_NETWORK if requests is None else TO_PROCESSES_OF_THE_LOG
+        self._produce = ProduceHandlers(broker, answers)
         self._members = members = None if requests is None else LocalMembers(broker)
         self._groups = GroupRequests(broker, None if members is None else members.restored)
         handlers = {
             **metadata.handlers(),
             **self._produce.handlers(),
             **self._fetch.handlers(),
-            **OffsetHandlers(broker, code_for).handlers(),
-            **TopicHandlers(broker, code_for).handlers(),
+            **OffsetHandlers(broker, answers.code_for).handlers(),
+            **TopicHandlers(broker, answers).handlers(),
             **TopicPartitionHandlers(broker).handlers(),
             **ReplicaHandlers(broker).handlers(),
-            **ConfigHandlers(broker, code_for).handlers(),
+            **ConfigHandlers(broker, answers).handlers(),
             **AclHandlers(broker).handlers(),
             **DescribeHandlers(broker).handlers(),
             **GroupHandlers(broker, self._groups, self._members).handlers(),
-            **CommitHandlers(broker, self._groups, commit_code_for).handlers(),
+            **CommitHandlers(broker, self._groups, answers.commit_code_for).handlers(),
             **GroupAdminHandlers(broker, self._groups).handlers(),
-            **TransactionHandlers(broker, self._groups, code_for).handlers(),
+            **TransactionHandlers(broker, self._groups, answers.code_for).handlers(),
             **TransactionAdminHandlers(broker, self._groups).handlers(),
             **ConsumerGroupHandlers(broker, self._groups).handlers(),
         }

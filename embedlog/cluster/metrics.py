@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from ..backends.port import Backend
 from ..errors import EmbedlogError
+from ..errors.public import public_message
 from .broker_context import BrokerContext
 from .meter import BUCKETS_S, Meter
 from .server import Server, bind, listen
@@ -205,23 +207,31 @@ class MetricsServer:
         self._http.server_close()
 
     def health(self) -> tuple[int, dict[str, Any]]:
-        """An HTTP status and the body."""
+        """An HTTP status and the body. Reasons name files as in the directory, not where that is."""
         assert self._broker is not None
         try:
             self._broker.store.check_open()
         except EmbedlogError as error:
-            return 503, {"status": "closed", "why": str(error)}
+            return 503, {"status": "closed", "why": public_message(error)}
         failed = self._broker.store.failed_partitions()
         if failed:
-            refusing = {str(name): reason for name, reason in failed.items()}
+            refusing = {str(name): self._told(reason) for name, reason in failed.items()}
             return 503, {"status": "failing", "why": "partitions refuse appends", "partitions": refusing}
         store = self._broker.store
         if failing := store.background.failures.reasons():
-            return 503, {"status": "failing", "why": "background work fails", "background": failing}
+            return 503, {
+                "status": "failing",
+                "why": "background work fails",
+                "background": [*map(self._told, failing)],
+            }
         if store.quota.is_full:
             sizes = {"disk_bytes": store.quota.used(), "max_bytes": store.quota.limit}
             return 503, {"status": "full", "why": "max_bytes leaves no room for appends", **sizes}
         return 200, {"status": "ok", "partitions": len(self._broker.store.partitions())}
+
+    def _told(self, reason: str) -> str:
+        assert self._broker is not None
+        return reason.replace(self._broker.store.path + os.sep, "")
 
 
 class _Http(ThreadingHTTPServer):

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple, Protocol
 
 from ..errors import EmbedlogError
+from ..errors.public import PublicError
 from .libraries import scramp
 from .scram import DIGESTS, MAX_NAME, ScramCredential
 from .users import UserStore, credential_or_fake
@@ -34,7 +35,7 @@ _OAUTH_FIRST: Final = re.compile(
 _BEARER: Final = re.compile(r"(?i:bearer) +([-A-Za-z0-9._~+/]+=*)")
 
 
-class AuthenticationFailed(EmbedlogError):
+class AuthenticationFailed(PublicError):
     """The client is not who it says, or says it in a wrong way.
 
     The message goes to the client; `cause` only into the log. Neither has a secret.

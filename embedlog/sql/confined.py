@@ -33,6 +33,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from ..errors import EmbedlogError, InvalidArgument
+from ..errors.public import public_message
 from ..units import size
 from .copies import copy, is_number
 from .sandbox import Limits, Request
@@ -67,7 +68,7 @@ def main() -> int:
     try:
         _run(request)
     except EmbedlogError as error:
-        return _failed(str(error))
+        return _failed(public_message(error))
     except MemoryError:
         return _failed(_too_large(request.limits))
     except Exception:
@@ -124,7 +125,8 @@ def _run(request: Request) -> None:
         except duckdb.OutOfMemoryException:
             raise InvalidArgument(_too_large(limits)) from None
         except (duckdb.Error, RuntimeError) as error:
-            raise InvalidArgument(str(error)) from None
+            # Those of a scan have the messages of its errors.
+            raise InvalidArgument(str(error).replace(log.backend.path, "the log")) from None
 
 
 def _checked(connection: duckdb.DuckDBPyConnection, query: str) -> str:

@@ -13,7 +13,7 @@ import contextlib
 import copy
 import functools
 import os
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Self, cast
 
 from starlette.applications import Starlette
@@ -25,6 +25,7 @@ from starlette.routing import BaseRoute, Mount
 from starlette.staticfiles import StaticFiles
 
 from ..errors import EmbedlogError
+from ..errors.public import public_message
 from ..open import client_settings_of
 from ..open import open as open_log
 from ..security.acls import Operation
@@ -51,6 +52,7 @@ class Site:
     """What the pages look at.
 
     store: the directory's segments; None of brokers. serializers: of topics' values. tables: directories.
+    told: what the visitor may read of an error.
     """
 
     def __init__(
@@ -69,6 +71,7 @@ class Site:
         self.store = ReadOnlyStore(log.path) if os.path.isdir(log.path) else None
         self.sampler = Sampler(log, self.store)
         how = {"mode": "r"} if self.store is not None else client_settings_of(log)
+        self.told: Callable[[BaseException], str] = str
         self.sandbox = Sandbox(functools.partial(open_log, log.path, **how), query_limits)
 
     def stop(self) -> None:
@@ -82,7 +85,7 @@ class Site:
 
         seen = copy.copy(self)
         if not access.sees(Operation.DESCRIBE):
-            seen.tables = ()
+            seen.tables, seen.told = (), public_message
         seen.log, seen.sampler = log_for(self.log, access), cast(Sampler, SeenSampler(self.sampler, access))
         return seen
 
@@ -169,7 +172,15 @@ def _static() -> BaseRoute:
 
 
 async def _failed(request: Request, error: Exception) -> Response:
-    return page(request, "problem.html", status=409, title="That did not work", problem=str(error))
+    return _problem(request, request.app.state.site.told(error))
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    return _problem(request, str(error))
+
+
+def _problem(request: Request, problem: str) -> Response:
+    return page(request, "problem.html", status=409, title="That did not work", problem=problem)
 
 
 async def _not_found(request: Request, error: Exception) -> Response:
@@ -181,5 +192,5 @@ async def _failed_for_a_guest(request: Request, error: Exception) -> Response:
     return PlainTextResponse(f"{error}\n", 409)
 
 
-_HANDLERS: Final[Mapping[Any, Any]] = {EmbedlogError: _failed, Refused: _failed, HTTPException: _not_found}
+_HANDLERS: Final[Mapping[Any, Any]] = {EmbedlogError: _failed, Refused: _refused, HTTPException: _not_found}
 _HANDLERS_FOR_GUESTS: Final[Mapping[Any, Any]] = {Refused: _failed_for_a_guest}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ..backends.remote import RemoteBackend
@@ -26,9 +27,11 @@ class Looked(NamedTuple):
     of: int
 
 
-def look(log: Log, sample: Sample, topic: str, first: int, most: int) -> Looked:
+def look(
+    log: Log, sample: Sample, topic: str, first: int, most: int, told: Callable[[BaseException], str]
+) -> Looked:
     """The producers of at most so many partitions: of a topic, from its partition `first` on, or of all
-    topics if it is ""."""
+    topics if it is "". told: what the visitor may read of an error."""
     problems: list[str] = []
     try:
         if topic:
@@ -36,7 +39,7 @@ def look(log: Log, sample: Sample, topic: str, first: int, most: int) -> Looked:
         else:
             counts = {name: len(each.edges) for name, each in sample.topics.items() if not each.is_internal}
     except EmbedlogError as error:
-        return Looked([], [str(error)], 0, 0)
+        return Looked([], [told(error)], 0, 0)
     wanted = [
         TopicPartition(name, number)
         for name, count in counts.items()
@@ -54,7 +57,7 @@ def look(log: Log, sample: Sample, topic: str, first: int, most: int) -> Looked:
         try:
             found = log.backend.producers(names)
         except EmbedlogError as error:  # deleted meanwhile, or damaged
-            problems.append(str(error))
+            problems.append(told(error))
             continue
         partitions += len(names)
         producers += [(tp, each) for tp, several in found.items() for each in several]

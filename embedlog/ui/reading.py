@@ -46,6 +46,7 @@ class Source(NamedTuple):
     edges: Mapping[int, PartitionOffsets]
     read_committed: bool
     serializer: Serializer[Any] | None
+    told: Callable[[BaseException], str] = str
 
     def reader(self, number: int, start: int, end: int) -> PartitionReader:
         tp = TopicPartition(self.topic, number)
@@ -150,7 +151,7 @@ class _Backwards:
                 for record in records[-self._shared.block :]:
                     yield row_of(record, self._source.serializer)
         except EmbedlogError as error:
-            self._shared.problems.append(visible(str(error)))
+            self._shared.problems.append(visible(self._source.told(error)))
 
 
 class _Forwards:
@@ -160,7 +161,7 @@ class _Forwards:
         self._end = source.edges[number].log_end_offset
         self._span = shared.block
         self._reader = source.reader(number, position, position)
-        self._serializer = source.serializer
+        self._source = source
         self._shared = shared
         self._records: deque[Record] = deque()
 
@@ -176,11 +177,11 @@ class _Forwards:
             try:
                 self._records.extend(reader.read())
             except EmbedlogError as error:
-                self._shared.problems.append(visible(str(error)))
+                self._shared.problems.append(visible(self._source.told(error)))
                 self._end = reader.position
             if reader.at_end:  # maybe before the end: where a transaction is open
                 self._end = reader.position
-        return row_of(self._records[0], self._serializer) if self._records else None
+        return row_of(self._records[0], self._source.serializer) if self._records else None
 
     def pop(self) -> None:
         self._records.popleft()

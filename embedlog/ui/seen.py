@@ -9,6 +9,7 @@ settings are shown to each user who may describe it.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -45,7 +46,8 @@ _OF_TOPICS: Final = {
     "record_at": Operation.READ,
     "appenders": Operation.WRITE,
 }
-_OF_ALL: Final = frozenset({"path", "log_id", "mode", "check_append", "check_open"})
+_OF_ALL: Final = frozenset({"log_id", "mode", "check_append", "check_open"})
+_UNSEEN_PROBLEM: Final = "the log cannot be looked at now: its operator can see why"
 _OF_THE_CLUSTER: Final = frozenset({"health", "maintenance"})
 
 
@@ -61,6 +63,10 @@ class _Rights:
 
     def __init__(self, access: Access) -> None:
         self.access = access
+
+    @property
+    def sees_cluster(self) -> bool:
+        return self.access.sees(Operation.DESCRIBE)
 
     def sees(self, type: ResourceType, name: str) -> bool:
         return self.access.sees(Operation.DESCRIBE, type, name)
@@ -79,7 +85,7 @@ class _Rights:
 
     def of_cluster(self) -> None:
         """Raises AuthorizationFailed."""
-        if not self.access.sees(Operation.DESCRIBE):
+        if not self.sees_cluster:
             raise AuthorizationFailed(f"{self.access.principal} may not describe the cluster")
 
     def topics(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
@@ -121,6 +127,12 @@ class _Seen:
         if name not in _OF_ALL:
             raise AuthorizationFailed(f"the page lets nobody use {name}")
         return found
+
+    @property
+    def path(self) -> str:
+        """Of a directory its name: where it is concerns those who may describe the cluster."""
+        path: str = self._backend.path
+        return path if "://" in path or self._rights.sees_cluster else os.path.basename(path)
 
     def topics(self) -> list[str]:
         return [name for name in self._backend.topics() if self._rights.sees(_TOPIC, name)]
@@ -271,6 +283,7 @@ class SeenSampler:
             health=sample.health if whole else None,
             disk_bytes=sample.disk_bytes if whole else None,
             cluster=sample.cluster if whole else None,
+            problem=sample.problem if whole or not sample.problem else _UNSEEN_PROBLEM,
         )
 
     def _group(self, group: ConsumerGroupDescription) -> ConsumerGroupDescription:

@@ -174,7 +174,7 @@ class Search:
         try:
             has_more = reader.read_into(sink)
         except EmbedlogError as error:
-            self._problems.append(visible(str(error)))
+            self._problems.append(visible(self._source.told(error)))
             has_more = False
         for record in sink.taken:
             self._bytes += len(record.value or b"") + len(record.key or b"")
@@ -241,7 +241,7 @@ class Streams:
                     return
                 await anyio.sleep(_EVERY_S if isinstance(stream, Tail) else 0)
         except EmbedlogError as error:
-            yield _event("failed", {"problem": visible(str(error))})
+            yield _event("failed", {"problem": visible(request.app.state.site.told(error))})
         finally:
             self.open -= 1
 

@@ -464,6 +464,32 @@ def test_nothing_that_is_hidden_is_in_any_page(shared: Served) -> None:
     assert any(HIDDEN.search(address) for address in crawl(shared.visitor("root")))
 
 
+def test_where_the_log_is_concerns_those_who_see_all_of_it(path: Path, authority: Authority) -> None:
+    """Neither a page nor an error tells others the directory and its files: here a record is damaged."""
+    filled(path)
+    damaged = max(path.glob("orders_*/*.kafka"), key=lambda each: each.stat().st_size)
+    data = bytearray(damaged.read_bytes())
+    data[70] ^= 1
+    damaged.write_bytes(data)
+    record = f"/topics/orders/record?partition={damaged.parent.name[-1]}&offset=0"
+    with contextlib.closing(Served(path, authority, *AUTHORIZED, writable=False)) as served:
+        alice = served.visitor("alice")
+        for address in (
+            "/",
+            "/topics/orders",
+            "/topics/orders/records?from=0",
+            "/topics/orders/records/search?search=n",
+            "/transactions?topic=orders",
+            "/topics/nosuch",
+            record,
+        ):
+            shown = alice.get(address).text
+            assert str(path) not in shown, address
+            assert damaged.name not in shown, address
+        assert "stored data is damaged" in alice.get(record).text
+        assert str(damaged) in served.visitor("root").get(record).text
+
+
 @pytest.mark.parametrize(
     "address",
     [

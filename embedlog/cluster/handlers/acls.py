@@ -36,7 +36,7 @@ from ...wire.apis.describe_acls import (
     DescribeAclsResponse,
 )
 from ...wire.error_codes import ErrorCode
-from ..api_errors import error_code_for
+from ..api_errors import error_code_for, message_for
 from ..broker_context import BrokerContext, Handler, RequestContext
 
 _CODE: Final = ErrorCode.SECURITY_DISABLED
@@ -90,7 +90,7 @@ def _describe(authorizer: Authorizer, request: DescribeAclsRequest) -> DescribeA
     try:
         chosen = _filter(request)
     except InvalidArgument as error:
-        return DescribeAclsResponse(error_code=ErrorCode.INVALID_REQUEST, error_message=str(error))
+        return DescribeAclsResponse(error_code=ErrorCode.INVALID_REQUEST, error_message=message_for(error))
     by_resource: dict[Resource, DescribeAclsResource] = {}
     for resource, rule in sorted(filter(chosen.matches, authorizer.bindings)):
         if resource not in by_resource:
@@ -116,7 +116,7 @@ def _create(authorizer: Authorizer, request: CreateAclsRequest) -> CreateAclsRes
         try:
             valid.append(check_binding(_binding(each)))
         except InvalidArgument as error:
-            results.append(_result(ErrorCode.INVALID_REQUEST, str(error)))
+            results.append(_result(ErrorCode.INVALID_REQUEST, message_for(error)))
         else:
             results.append(_result(ErrorCode.NONE, None))
     try:
@@ -125,7 +125,7 @@ def _create(authorizer: Authorizer, request: CreateAclsRequest) -> CreateAclsRes
     except EmbedlogError as error:
         for result in results:
             if not result.error_code:
-                result.error_code, result.error_message = error_code_for(error), str(error)
+                result.error_code, result.error_message = error_code_for(error), message_for(error)
     return CreateAclsResponse(results=results)
 
 
@@ -136,7 +136,7 @@ def _delete(authorizer: Authorizer, request: DeleteAclsRequest) -> DeleteAclsRes
         try:
             valid.append(_filter(each))
         except InvalidArgument as error:
-            found.append(_deleted(ErrorCode.INVALID_REQUEST, str(error)))
+            found.append(_deleted(ErrorCode.INVALID_REQUEST, message_for(error)))
         else:
             found.append(_deleted(ErrorCode.NONE, None))
     taken = [result for result in found if not result.error_code]
@@ -145,7 +145,7 @@ def _delete(authorizer: Authorizer, request: DeleteAclsRequest) -> DeleteAclsRes
             result.matching_acls = [_matching(binding) for binding in removed]
     except EmbedlogError as error:
         for result in taken:
-            result.error_code, result.error_message = error_code_for(error), str(error)
+            result.error_code, result.error_message = error_code_for(error), message_for(error)
     return DeleteAclsResponse(filter_results=found)
 
 

@@ -37,7 +37,7 @@ from ...wire.apis.list_config_resources import (
     ListConfigResourcesResponse,
 )
 from ...wire.error_codes import ErrorCode
-from ..api_errors import ApiError, CodeFor, error_code_for
+from ..api_errors import ApiError, ErrorAnswers, error_code_for
 from ..broker_context import BrokerContext, Handler, RequestContext
 from ..group_settings import GroupSettings
 from ..settings import BrokerSettings
@@ -81,9 +81,9 @@ _Change: TypeAlias = Callable[[Sequence[Any], _Texts, _Values], dict[str, str]]
 class ConfigHandlers:
     """Handles the APIs of settings."""
 
-    def __init__(self, broker: BrokerContext, code_for: CodeFor) -> None:
+    def __init__(self, broker: BrokerContext, answers: ErrorAnswers) -> None:
         self._broker = broker
-        self._code_for = code_for
+        self._answers = answers
 
     def handlers(self) -> dict[str, Handler]:
         """API -> handler."""
@@ -140,7 +140,8 @@ class ConfigHandlers:
         try:
             values = self._values(resource.resource_type, resource.resource_name)
         except EmbedlogError as error:
-            result.error_code, result.error_message = error_code_for(error), str(error)
+            result.error_code = error_code_for(error)
+            result.error_message = self._answers.message_for(error)
             return result
         keys = resource.configuration_keys
         wanted = None if keys is None else frozenset(keys)
@@ -261,7 +262,8 @@ class ConfigHandlers:
                     self._check_broker(kind, name)
                     self._alter_broker(resource.configs, change, request.validate_only)
             except EmbedlogError as error:
-                response.error_code, response.error_message = self._code_for(error), str(error)
+                response.error_code = self._answers.code_for(error)
+                response.error_message = self._answers.message_for(error)
             responses.append(response)
         return responses
 

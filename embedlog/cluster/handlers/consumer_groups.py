@@ -33,7 +33,7 @@ from ...wire.apis.consumer_group_heartbeat import (
 )
 from ...wire.consumer_group_state import by_topic
 from ...wire.error_codes import ErrorCode
-from ..api_errors import ApiError, group_error_code_for
+from ..api_errors import ApiError, group_error_code_for, message_for
 from ..broker_context import BrokerContext, Handler, RequestContext
 from ..group_requests import GroupRequests
 
@@ -162,12 +162,15 @@ def _failed(error: EmbedlogError) -> ConsumerGroupHeartbeatResponse:
     # Kafka's code for a group that is not of this protocol and may not become one.
     is_classic = isinstance(error, InconsistentProtocol)
     code = ErrorCode.GROUP_ID_NOT_FOUND if is_classic else group_error_code_for(error, member=True)
-    return ConsumerGroupHeartbeatResponse(error_code=code, error_message=str(error), member_id=None)
+    return ConsumerGroupHeartbeatResponse(error_code=code, error_message=message_for(error), member_id=None)
 
 
 def _undescribed(name: str, error: EmbedlogError) -> DescribedGroup:
     return DescribedGroup(
-        error_code=group_error_code_for(error), error_message=str(error), group_id=name, group_state=""
+        error_code=group_error_code_for(error),
+        error_message=message_for(error),
+        group_id=name,
+        group_state="",
     )
 
 

@@ -23,7 +23,7 @@ from ...wire.apis.describe_producers import (
     TopicResponse,
 )
 from ...wire.error_codes import ErrorCode
-from ..api_errors import error_code_for
+from ..api_errors import error_code_for, message_for
 from ..broker_context import BrokerContext, Handler, RequestContext
 
 
@@ -92,7 +92,7 @@ class DescribeHandlers:
             found = self._broker.led_partition(topic, number).log.known_producers()
         except EmbedlogError as error:
             return PartitionResponse(
-                partition_index=number, error_code=error_code_for(error), error_message=str(error)
+                partition_index=number, error_code=error_code_for(error), error_message=message_for(error)
             )
         return PartitionResponse(
             partition_index=number,

@@ -19,7 +19,7 @@ from ...wire.apis.describe_groups import (
 )
 from ...wire.apis.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 from ...wire.error_codes import ErrorCode
-from ..api_errors import group_error_code_for
+from ..api_errors import group_error_code_for, message_for
 from ..broker_context import BrokerContext, Handler, RequestContext
 from ..group_requests import GroupRequests
 
@@ -188,7 +188,7 @@ def _encode_error(context: RequestContext, name: str, error: EmbedlogError) -> D
         return DescribedGroup(error_message=None, group_id=name, group_state=GroupState.DEAD.value)
     return DescribedGroup(
         error_code=group_error_code_for(error),
-        error_message=str(error),
+        error_message=message_for(error),
         group_id=name,
         group_state=GroupState.DEAD.value if isinstance(error, GroupNotFound) else "",
     )

@@ -61,7 +61,7 @@ from ...wire.owner_apis import (
     OwnerProduceResponse,
 )
 from ...wire.request_template import RequestTemplate, template_of
-from ..api_errors import ApiError, InvalidRecords, error_code_for
+from ..api_errors import ApiError, ErrorAnswers, InvalidRecords, error_code_for
 from ..batch_validation import (
     FIRST_WITH_BATCHES,
     read_batch_header,
@@ -124,8 +124,9 @@ class LastProduce:
 class ProduceHandlers:
     """Handles Produce."""
 
-    def __init__(self, broker: BrokerContext) -> None:
+    def __init__(self, broker: BrokerContext, answers: ErrorAnswers) -> None:
         self._broker = broker
+        self._answers = answers
         self._authorizer = None if broker.access is None else broker.access.authorizer
 
     def handlers(self) -> dict[str, Handler]:
@@ -347,7 +348,7 @@ class ProduceHandlers:
             index=index,
             error_code=code,
             base_offset=-1,
-            error_message=str(error),
+            error_message=self._answers.message_for(error),
             error=type(error).__name__,
             log_end_offset=error.actual if isinstance(error, UnexpectedOffset) else -1,
         )

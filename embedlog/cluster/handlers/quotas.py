@@ -29,7 +29,7 @@ from ...wire.apis.describe_client_quotas import (
     ValueData,
 )
 from ...wire.error_codes import ErrorCode
-from ..api_errors import ApiError, error_code_for
+from ..api_errors import ApiError, error_code_for, message_for
 from ..broker_context import BrokerContext, Handler, RequestContext
 
 _EXACT, _DEFAULT, _ANY = 0, 1, 2  # how a component matches a name
@@ -66,7 +66,7 @@ class QuotaHandlers:
             found = self._quotas.store.read()
         except EmbedlogError as error:
             return DescribeClientQuotasResponse(
-                error_code=error_code_for(error), error_message=str(error), entries=None
+                error_code=error_code_for(error), error_message=message_for(error), entries=None
             )
         return DescribeClientQuotasResponse(
             error_message=None,
@@ -95,7 +95,7 @@ class QuotaHandlers:
             except EmbedlogError as error:
                 invalid = isinstance(error, InvalidArgument)
                 result.error_code = ErrorCode.INVALID_REQUEST if invalid else error_code_for(error)
-                result.error_message = str(error)
+                result.error_message = message_for(error)
             response.entries.append(result)
         if not request.validate_only:
             self._quotas.refresh()

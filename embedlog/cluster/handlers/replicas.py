@@ -41,7 +41,7 @@ from ...wire.apis.list_partition_reassignments import (
     ListPartitionReassignmentsResponse,
 )
 from ...wire.error_codes import ErrorCode
-from ..api_errors import ApiError, error_code_for
+from ..api_errors import ApiError, error_code_for, message_for
 from ..broker_context import BrokerContext, Handler, RequestContext
 from ..coordination import Placement
 
@@ -99,7 +99,7 @@ class ReplicaHandlers:
             raise ApiError(missing, f"broker {_only(placement)}, which has the only replica, is not alive")
         except EmbedlogError as error:
             return PartitionResult(
-                partition_id=number, error_code=error_code_for(error), error_message=str(error)
+                partition_id=number, error_code=error_code_for(error), error_message=message_for(error)
             )
 
     # -- reassignments ---------------------------------------------------------------------------------
@@ -132,7 +132,7 @@ class ReplicaHandlers:
                     "stays there",
                 )
         except EmbedlogError as error:
-            result.error_code, result.error_message = error_code_for(error), str(error)
+            result.error_code, result.error_message = error_code_for(error), message_for(error)
         return result
 
     def list_partition_reassignments(

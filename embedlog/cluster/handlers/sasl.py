@@ -9,6 +9,7 @@ from ...security.sasl import AuthenticationFailed, Step
 from ...wire.apis.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from ...wire.apis.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 from ...wire.error_codes import ErrorCode
+from ..api_errors import message_for
 from ..authentication import Authenticator, conversation
 from ..broker_context import BrokerContext, Handler, RequestContext
 from ..close_reasons import CloseConnection
@@ -65,7 +66,7 @@ class SaslHandlers:
                 lifetime_ms = 0 if result.user is None else authenticator.succeed(connection, result)
             except AuthenticationFailed as error:
                 refusal = SaslAuthenticateResponse(
-                    error_code=ErrorCode.SASL_AUTHENTICATION_FAILED, error_message=str(error)
+                    error_code=ErrorCode.SASL_AUTHENTICATION_FAILED, error_message=message_for(error)
                 )
                 return authenticator.fail(connection, error, refusal)
             except EmbedlogError as error:  # users cannot be read: the client tries again

@@ -44,7 +44,7 @@ from ...wire.apis.share_fetch import (
     ShareFetchResponse,
 )
 from ...wire.error_codes import ErrorCode
-from ..api_errors import ApiError, error_code_for
+from ..api_errors import ApiError, error_code_for, message_for
 from ..broker_context import BrokerContext, Handler, RequestContext
 from ..connection import Connection
 from ..event_loop import Cancellable
@@ -140,7 +140,10 @@ class ShareFetchHandlers:
         try:
             waiting = self._begin(context, request)
         except EmbedlogError as error:
-            _settle(response, ShareFetchResponse(error_code=error_code_for(error), error_message=str(error)))
+            _settle(
+                response,
+                ShareFetchResponse(error_code=error_code_for(error), error_message=message_for(error)),
+            )
             return
         except BaseException as error:  # a defect: the connection logs it and closes
             with contextlib.suppress(InvalidStateError):
@@ -394,7 +397,9 @@ class ShareFetchHandlers:
                 self._sessions.end(group, member_id)
                 self._release(session)
         except EmbedlogError as error:
-            return ShareAcknowledgeResponse(error_code=error_code_for(error), error_message=str(error))
+            return ShareAcknowledgeResponse(
+                error_code=error_code_for(error), error_message=message_for(error)
+            )
         topics: dict[bytes, ShareAcknowledgeTopicResponse] = {}
         for (topic_id, number), failed in results.items():
             topic = topics.setdefault(topic_id, ShareAcknowledgeTopicResponse(topic_id=topic_id))
@@ -402,7 +407,7 @@ class ShareFetchHandlers:
                 acknowledging.PartitionData(
                     partition_index=number,
                     error_code=ErrorCode.NONE if failed is None else error_code_for(failed),
-                    error_message=None if failed is None else str(failed),
+                    error_message=None if failed is None else message_for(failed),
                 )
             )
         return ShareAcknowledgeResponse(
@@ -440,7 +445,7 @@ class ShareFetchHandlers:
                     may_renew=may_renew,
                 )
             except GroupNotFound as error:  # of that topic nothing has been acquired
-                results[key] = ApiError(ErrorCode.INVALID_RECORD_STATE, str(error))
+                results[key] = ApiError(ErrorCode.INVALID_RECORD_STATE, message_for(error))
             except EmbedlogError as error:
                 results[key] = error
             else:
@@ -485,9 +490,12 @@ def _partition_data(
             for first, last, count in found.ranges
         ]
     elif found is not None:
-        data.error_code, data.error_message = error_code_for(found), str(found)
+        data.error_code, data.error_message = error_code_for(found), message_for(found)
     if refused is not None:
-        data.acknowledge_error_code, data.acknowledge_error_message = error_code_for(refused), str(refused)
+        data.acknowledge_error_code, data.acknowledge_error_message = (
+            error_code_for(refused),
+            message_for(refused),
+        )
     return data
 
 

@@ -32,7 +32,7 @@ from ...wire.apis.share_group_heartbeat import (
 )
 from ...wire.consumer_group_state import by_topic
 from ...wire.error_codes import ErrorCode
-from ..api_errors import ApiError, group_error_code_for
+from ..api_errors import ApiError, group_error_code_for, message_for
 from ..broker_context import BrokerContext, Handler, RequestContext
 from ..group_requests import GroupRequests
 
@@ -155,12 +155,15 @@ def _answer(member_id: str, result: HeartbeatResult, interval_ms: int) -> ShareG
 def _failed(error: EmbedlogError) -> ShareGroupHeartbeatResponse:
     is_of_another_type = isinstance(error, GroupNotFound)
     code = ErrorCode.GROUP_ID_NOT_FOUND if is_of_another_type else group_error_code_for(error, member=True)
-    return ShareGroupHeartbeatResponse(error_code=code, error_message=str(error), member_id=None)
+    return ShareGroupHeartbeatResponse(error_code=code, error_message=message_for(error), member_id=None)
 
 
 def _undescribed(name: str, error: EmbedlogError) -> DescribedGroup:
     return DescribedGroup(
-        error_code=group_error_code_for(error), error_message=str(error), group_id=name, group_state=""
+        error_code=group_error_code_for(error),
+        error_message=message_for(error),
+        group_id=name,
+        group_state="",
     )
 
 

@@ -38,7 +38,7 @@ from ...wire.apis.describe_share_group_offsets import (
 )
 from ...wire.error_codes import ErrorCode
 from ...wire.schema import NO_UUID
-from ..api_errors import ApiError, error_code_for, group_error_code_for
+from ..api_errors import ApiError, error_code_for, group_error_code_for, message_for
 from ..broker_context import BrokerContext, Handler, RequestContext
 from ..group_requests import GroupRequests
 
@@ -117,7 +117,7 @@ class ShareOffsetHandlers:
                     partition_index=number,
                     start_offset=_UNKNOWN,
                     error_code=error_code_for(error),
-                    error_message=str(error),
+                    error_message=message_for(error),
                 )
                 for number in numbers or ()
             ]
@@ -142,7 +142,7 @@ class ShareOffsetHandlers:
     ) -> AlterShareGroupOffsetsResponse | Future[AlterShareGroupOffsetsResponse]:
         def failed(error: EmbedlogError) -> AlterShareGroupOffsetsResponse:
             return AlterShareGroupOffsetsResponse(
-                error_code=group_error_code_for(error), error_message=str(error)
+                error_code=group_error_code_for(error), error_message=message_for(error)
             )
 
         def alter() -> AlterShareGroupOffsetsResponse:
@@ -173,7 +173,7 @@ class ShareOffsetHandlers:
             settings = self._broker.group_configs.shares_of(group)
             self._shares().clients.alter_offsets(group, asked.topic_name, starts, settings)
         except EmbedlogError as error:
-            code, message = error_code_for(error), str(error)
+            code, message = error_code_for(error), message_for(error)
         altered.partitions = [
             AlterShareGroupOffsetsResponsePartition(
                 partition_index=number, error_code=code, error_message=message
@@ -189,7 +189,7 @@ class ShareOffsetHandlers:
     ) -> DeleteShareGroupOffsetsResponse | Future[DeleteShareGroupOffsetsResponse]:
         def failed(error: EmbedlogError) -> DeleteShareGroupOffsetsResponse:
             return DeleteShareGroupOffsetsResponse(
-                error_code=group_error_code_for(error), error_message=str(error)
+                error_code=group_error_code_for(error), error_message=message_for(error)
             )
 
         def delete() -> DeleteShareGroupOffsetsResponse:
@@ -212,7 +212,7 @@ class ShareOffsetHandlers:
             except GroupNotFound:
                 raise TopicNotFound(f"group {group!r} has no offsets of {topic!r} to delete") from None
         except EmbedlogError as error:
-            deleted.error_code, deleted.error_message = error_code_for(error), str(error)
+            deleted.error_code, deleted.error_message = error_code_for(error), message_for(error)
         return deleted
 
     # -- which groups ----------------------------------------------------------------------------------
@@ -246,5 +246,5 @@ class ShareOffsetHandlers:
 
 def _undescribed(group: str, error: EmbedlogError) -> DescribeShareGroupOffsetsResponseGroup:
     return DescribeShareGroupOffsetsResponseGroup(
-        group_id=group, error_code=group_error_code_for(error), error_message=str(error)
+        group_id=group, error_code=group_error_code_for(error), error_message=message_for(error)
     )

@@ -36,7 +36,7 @@ from ...wire.apis.delete_topics import (
 )
 from ...wire.error_codes import ErrorCode
 from ...wire.schema import NO_UUID
-from ..api_errors import ApiError, CodeFor
+from ..api_errors import ApiError, ErrorAnswers, message_for
 from ..broker_context import BrokerContext, Handler, RequestContext
 from ..coordination import check_assignment
 from ..topic_configs import topic_entries, validate_topic_configs
@@ -56,9 +56,9 @@ _TWICE: Final = "the request names the topic more than once"
 class TopicHandlers:
     """Handles the APIs that create and delete topics."""
 
-    def __init__(self, broker: BrokerContext, code_for: CodeFor) -> None:
+    def __init__(self, broker: BrokerContext, answers: ErrorAnswers) -> None:
         self._broker = broker
-        self._code_for = code_for
+        self._answers = answers
 
     def handlers(self) -> dict[str, Handler]:
         """API -> handler."""
@@ -89,8 +89,8 @@ class TopicHandlers:
                 results.append(
                     CreatableTopicResult(
                         name=topic.name,
-                        error_code=self._code_for(error),
-                        error_message=str(error),
+                        error_code=self._answers.code_for(error),
+                        error_message=self._answers.message_for(error),
                         configs=None,
                     )
                 )
@@ -167,7 +167,7 @@ class TopicHandlers:
         try:
             check_assignment(dict(enumerate(assignments)), alive)
         except InvalidArgument as error:
-            raise ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, str(error)) from None
+            raise ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message_for(error)) from None
 
     # -- DeleteTopics ----------------------------------------------------------------------------------
 
@@ -194,7 +194,8 @@ class TopicHandlers:
                     raise ApiError(ErrorCode.INVALID_REQUEST, _TWICE)
                 self._delete(context, name, result)
             except EmbedlogError as error:
-                result.error_code, result.error_message = self._code_for(error), str(error)
+                result.error_code = self._answers.code_for(error)
+                result.error_message = self._answers.message_for(error)
             results.append(result)
         return DeleteTopicsResponse(responses=results)
 
@@ -233,7 +234,8 @@ class TopicHandlers:
                     raise ApiError(ErrorCode.INVALID_REQUEST, _TWICE)
                 self._grow(context, topic, request.validate_only)
             except EmbedlogError as error:
-                result.error_code, result.error_message = self._code_for(error), str(error)
+                result.error_code = self._answers.code_for(error)
+                result.error_message = self._answers.message_for(error)
             results.append(result)
         return CreatePartitionsResponse(results=results)
 
@@ -273,7 +275,7 @@ def _check_growth(name: str, current: int, partitions: int) -> int:
     try:
         check_more_partitions(name, current, partitions)
     except InvalidArgument as error:
-        raise ApiError(ErrorCode.INVALID_PARTITIONS, str(error)) from None
+        raise ApiError(ErrorCode.INVALID_PARTITIONS, message_for(error)) from None
     return _check_count(partitions)
 
 
@@ -281,5 +283,5 @@ def _check_count(partitions: int) -> int:
     try:
         check_partition_count(partitions)
     except InvalidArgument as error:
-        raise ApiError(ErrorCode.INVALID_PARTITIONS, str(error)) from None
+        raise ApiError(ErrorCode.INVALID_PARTITIONS, message_for(error)) from None
     return partitions

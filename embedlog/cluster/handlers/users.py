@@ -34,7 +34,7 @@ from ...wire.apis.describe_user_scram_credentials import (
     DescribeUserScramCredentialsResult,
 )
 from ...wire.error_codes import ErrorCode
-from ..api_errors import ApiError, error_code_for
+from ..api_errors import ApiError, error_code_for, message_for
 from ..broker_context import BrokerContext, Handler, RequestContext
 
 _NUMBER_OF = {name: number for number, name in NUMBERS.items()}
@@ -68,7 +68,7 @@ class UserHandlers:
             results = [self._describe(name, counts[name]) for name in counts]
         except EmbedlogError as error:
             return DescribeUserScramCredentialsResponse(
-                error_code=error_code_for(error), error_message=str(error)
+                error_code=error_code_for(error), error_message=message_for(error)
             )
         return DescribeUserScramCredentialsResponse(results=results)
 
@@ -126,7 +126,7 @@ class UserHandlers:
                 )
         except EmbedlogError as error:
             return AlterUserScramCredentialsResult(
-                user=name, error_code=error_code_for(error), error_message=str(error)
+                user=name, error_code=error_code_for(error), error_message=message_for(error)
             )
         return AlterUserScramCredentialsResult(user=name)
 
@@ -135,7 +135,7 @@ def _check_name(name: str) -> None:
     try:
         check_user(name)
     except InvalidArgument as error:
-        raise ApiError(ErrorCode.UNACCEPTABLE_CREDENTIAL, str(error)) from None
+        raise ApiError(ErrorCode.UNACCEPTABLE_CREDENTIAL, message_for(error)) from None
 
 
 def _credential(given: ScramCredentialUpsertion) -> ScramCredential:

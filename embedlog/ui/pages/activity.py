@@ -10,7 +10,7 @@ knows, so the page has to be told of tables.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from starlette.requests import Request
@@ -72,9 +72,9 @@ def activity(request: Request) -> Response:
         try:
             noted = _of_topics(noted_mirrors(site.store.catalog), site.log.topics(internal=True))
         except EmbedlogError as error:
-            problems.append(str(error))
+            problems.append(site.told(error))
     sample = site.sampler.latest()
-    positions, looked_at, of = _positions(site.log, sample)
+    positions, looked_at, of = _positions(site.log, sample, site.told)
     known = {topic.target_topic for each in noted for topic in each.topics}
     groups = [found for each in sample.groups.values() for found in mirror_groups(each)]
     return page(
@@ -102,9 +102,11 @@ def _of_topics(mirrors: list[NotedMirror], topics: list[str]) -> list[NotedMirro
     return [each for each, whole in zip(kept, mirrors, strict=True) if each.topics or not whole.topics]
 
 
-def _positions(log: Log, sample: Sample) -> tuple[Mapping[str, list[Position]], int, int]:
+def _positions(
+    log: Log, sample: Sample, told: Callable[[BaseException], str]
+) -> tuple[Mapping[str, list[Position]], int, int]:
     """By topic of this log, how far its mirrors' sources are copied; how many partitions were asked."""
-    looked = look(log, sample, "", 0, _PARTITIONS)
+    looked = look(log, sample, "", 0, _PARTITIONS, told)
     found: dict[str, list[Position]] = {}
     for tp, each in looked.producers:
         if each.producer_id >= FIRST_MIRROR_ID:

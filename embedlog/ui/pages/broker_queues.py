@@ -62,7 +62,7 @@ def list_page(request: Request, backend: RemoteBackend) -> Response:
             with contextlib.suppress(TopicNotFound):  # deleted, the group's offsets are not yet
                 queues.append(_queue(log, groups, of[name], topic))
     except EmbedlogError as error:
-        problem = str(error)
+        problem = request.app.state.site.told(error)
     return page(
         request, "broker_queues.html", queues=queues, found=count, problem=problem, together=_TOGETHER
     )

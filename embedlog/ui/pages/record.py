@@ -39,7 +39,7 @@ def record(request: Request) -> Response:
         if found is None:
             problem = f"offset {offset:,} has no record: compaction removed it, or it ended a transaction"
     except EmbedlogError as error:
-        problem = str(error)
+        problem = site.told(error)
     facts: dict[str, Any] = {"topic": topic, "partition": partition, "offset": offset, "record": found}
     if found is not None:
         most = _UNFOLDED if request.query_params.get("part") else _WHOLE

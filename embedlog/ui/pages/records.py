@@ -42,7 +42,7 @@ def records(request: Request) -> Response:
         else:
             found = _page(request, source)
     except EmbedlogError as error:
-        problem = str(error)
+        problem = request.app.state.site.told(error)
     rows = found.rows if asked.get("order") == "oldest" else found.rows[::-1]
     number = asked.get("partition", "")
     return page(
@@ -102,7 +102,7 @@ def _source(request: Request) -> Source:
         filled = [each for each in edges if edges[each].log_end_offset > edges[each].log_start_offset]
         edges = {each: edges[each] for each in filled[:MOST_PARTITIONS]}
     committed = request.query_params.get("committed") == "yes"
-    return Source(site.log.backend, topic, count, edges, committed, site.serializers.get(topic))
+    return Source(site.log.backend, topic, count, edges, committed, site.serializers.get(topic), site.told)
 
 
 def _page(request: Request, source: Source) -> Page:

@@ -100,7 +100,7 @@ def sql(request: Request) -> Response:
     try:
         sandbox.warm()
     except EmbedlogError as error:
-        problem = str(error)
+        problem = request.app.state.site.told(error)
     return page(
         request,
         "sql.html",
@@ -120,7 +120,7 @@ async def run(request: Request) -> Response:
     try:
         query = await run_in_threadpool(_start, request, given.get("query", ""))
     except EmbedlogError as error:
-        return _refusal(error)
+        return _refusal(request, error)
     return StreamingResponse(_events(request, query), media_type="application/jsonl")
 
 
@@ -140,7 +140,7 @@ async def columns(request: Request) -> Response:
             query.close()
         await run_in_threadpool(request.app.state.site.sandbox.warm)
     except EmbedlogError as error:
-        return _refusal(error)
+        return _refusal(request, error)
     topics = [
         Topic(name, mine[0][1] if mine else "", [(column, kind) for _, _, column, kind in mine])
         for name in names
@@ -206,8 +206,9 @@ def _may_read(backend: Backend, topic: str) -> bool:
     return True
 
 
-def _refusal(error: EmbedlogError) -> Response:
-    return JSONResponse({"problem": visible(str(error))}, 503 if isinstance(error, Busy) else 409)
+def _refusal(request: Request, error: EmbedlogError) -> Response:
+    problem = visible(request.app.state.site.told(error))
+    return JSONResponse({"problem": problem}, 503 if isinstance(error, Busy) else 409)
 
 
 # -- a query that runs ---------------------------------------------------------------------------------------
@@ -235,7 +236,7 @@ async def _events(request: Request, query: Query) -> AsyncIterator[str]:
         async for line in _written(request, drawn.lines):
             yield line
     except EmbedlogError as error:
-        yield json.dumps({"problem": visible(str(error))}) + "\n"
+        yield json.dumps({"problem": visible(request.app.state.site.told(error))}) + "\n"
     finally:
         query.close()
     await run_in_threadpool(request.app.state.site.sandbox.warm)

@@ -93,7 +93,8 @@ def topic_page(request: Request) -> Response:
         plots=_plots(grown, from_ms, to_ms) if grown else [],
         grown=grown,
         partitions=[
-            _partition(site.store, sample, TopicPartition(name, each), edges[each]) for each in numbers
+            _partition(site.store, sample, TopicPartition(name, each), edges[each], site.told)
+            for each in numbers
         ],
         first=first,
         together=_TOGETHER,
@@ -232,7 +233,11 @@ def _rate(count: int, seconds: float, said: Callable[[int], str]) -> str:
 
 
 def _partition(
-    store: ReadOnlyStore | None, sample: Sample, name: TopicPartition, edges: PartitionOffsets
+    store: ReadOnlyStore | None,
+    sample: Sample,
+    name: TopicPartition,
+    edges: PartitionOffsets,
+    told: Callable[[BaseException], str],
 ) -> _Partition:
     leader = None
     if sample.cluster is not None:
@@ -252,7 +257,7 @@ def _partition(
         taken = sum(size for _, size in filled)
         return _Partition(name.partition, edges, len(filled), taken, span, leader, problem)
     except (EmbedlogError, OSError) as error:
-        return _Partition(name.partition, edges, None, None, Span(), leader, str(error))
+        return _Partition(name.partition, edges, None, None, Span(), leader, told(error))
 
 
 def _segment(fs: FileSystem, segment: Segment, size: int, cleaned: int, is_active: bool) -> _Segment:

@@ -39,12 +39,12 @@ def transactions(request: Request) -> Response:
     try:
         found = site.log.transactions()
     except UnsupportedByBackend as error:
-        problem = str(error)
+        problem = site.told(error)
     found.sort(key=lambda each: (not each.is_open, -max(each.last_update_ms, each.start_ms)))
     sample = site.sampler.latest()
     topic = request.query_params.get("topic", "")
     first = number(request.query_params.get("first", "0"), 1 << 30)
-    looked = look(site.log, sample, topic, first, _PARTITIONS)
+    looked = look(site.log, sample, topic, first, _PARTITIONS, site.told)
     # Those with an open transaction first, then those that appended last.
     looked.producers.sort(key=lambda each: (each[1].transaction_start < 0, -each[1].last_timestamp_ms))
     return page(
