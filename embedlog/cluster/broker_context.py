@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, Future
@@ -21,6 +22,7 @@ from .access import Access, AccessControl
 from .api_errors import ApiError
 from .authentication import Authenticator
 from .broker_channel import BrokerClient
+from .close_reasons import CloseConnection
 from .connection import Connection
 from .coordination import BrokerAddress, Coordination
 from .group_settings import GroupConfigs
@@ -90,6 +92,7 @@ class BrokerContext:
         self.users: UserStore | None = None  # set before requests come, as is:
         self.authenticator: Authenticator | None = None  # None: no listener has SASL
         self.shares = shares
+        self.is_stopping = False  # set when the broker begins to close
         self.access: AccessControl | None = None
         self.quotas: Quotas | None = None  # None on the socket of a log's owner
         self.group_configs = GroupConfigs(store, lambda: self.settings)
@@ -144,6 +147,13 @@ class BrokerContext:
             raise ApiError(
                 ErrorCode.UNKNOWN_LEADER_EPOCH, f"the leader epoch is {current}, not {leader_epoch} yet"
             )
+
+    def check_wanted(self, connection: Connection) -> None:
+        """Raises CloseConnection if nobody waits for the answer of a long request any more."""
+        if self.is_stopping:
+            raise CloseConnection("the broker is shutting down")
+        if connection.half_closed:
+            raise CloseConnection("the client has gone", logging.DEBUG)
 
     def access_of(self, connection: Connection, api: str) -> Access | None:
         """What a connection's requests may do; None: everything."""

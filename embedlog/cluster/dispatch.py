@@ -169,6 +169,7 @@ class Dispatcher:
 
     def stop(self) -> None:
         """Answer the requests that wait for other clients or for records, so that closing need not wait."""
+        self._broker.is_stopping = True
         if self._members is not None:
             self._members.stop()
         self._groups.stop()

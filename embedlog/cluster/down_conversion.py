@@ -2,7 +2,6 @@
 
     Produce before version 3    message set, magic 0 or 1  ->  batches        as_batches
     Fetch before version 4      batches  ->  message set, magic 0 or 1        as_message_set
-    Fetch before version 10     batches, but none compressed with zstd        size_before_zstd
 
 Up: single messages are combined into batches; those of a wrapper keep its codec. A batch has at most
 `_BATCH_BYTES`, which bounds the objects that a conversion holds. A producer's offsets are ignored. Magic 0
@@ -13,10 +12,12 @@ Down: offsets stay, with the gaps of compaction. What a message cannot hold (hea
 dropped, and so are control batches. A compressed batch becomes wrappers of the same codec, one for each piece
 that it is decompressed in. The set is truncated at the bytes that the client requested, usually within a
 message: so the client sees that there is more, or, if it is the only message, that it needs more bytes. Old
-clients do not know zstd: a response ends before such a batch, and a fetch that begins at one fails.
+clients do not know zstd: a response ends before such a batch, and a fetch that begins at one fails. From
+Fetch 4 on clients get such batches, as from Kafka 4.
 
 One response converts a bounded amount (`Conversion`), however much the client requests. Conversion ends early
-once the client has disconnected or the broker stops; the response has the messages converted so far.
+once the client has disconnected or the broker stops, also while it skips records. The response has the
+messages converted so far.
 
 Source: Kafka 2.7 implementation, section 5.4 (old message format); KIP-32 (timestamps), KIP-74 (one whole
 message at least, from Fetch 3 on), KIP-110 (zstd).
@@ -30,11 +31,9 @@ from typing import Final
 
 from ..codec import NONE, ZSTD, BatchHeader, RecordTuple, codec_number, decode_pieces, encode_batch, scan
 from ..codec.message_set import ENTRY_OVERHEAD, encode_message_set, inner_messages, iter_messages
-from ..codec.record_batch import ATTRIBUTES_POS, CODEC_MASK, LENGTH_OVERHEAD
 from ..config import MIB, TopicSettings
 from ..errors import CorruptRecord, DecompressedTooLarge, EmbedlogError
 from ..model import Record
-from ..segment import Segment
 from ..storage.reader import ReadablePartition
 from ..wire.error_codes import ErrorCode
 from .api_errors import ApiError
@@ -46,11 +45,8 @@ _CHUNK_BYTES: Final = MIB
 _CONVERTED_BYTES: Final = 4 * MIB  # of decompressed records, for one response
 _UNSENT_BYTES: Final = 64 * MIB  # with that much unsent, a response is one piece
 _OBJECT_BYTES: Final = 64  # overhead of a record
-_WINDOW_BYTES: Final = 64 << 10
 _LENGTH: Final = struct.Struct(">i")
 _LENGTH_POS: Final = 8
-_ATTRIBUTES: Final = struct.Struct(">h")
-_TO_ATTRIBUTES: Final = ATTRIBUTES_POS + _ATTRIBUTES.size
 
 
 # -- up ------------------------------------------------------------------------------------------------
@@ -141,7 +137,7 @@ class _Batches:
 
 
 class Conversion:
-    """The progress of one response's conversion, which is at least one piece.
+    """The progress of one response's conversion, which looks at one piece at least.
 
     Args:
         unsent_bytes: of other responses, in memory until their clients read them.
@@ -152,9 +148,16 @@ class Conversion:
         self._is_over = is_over
         self._room = max(min(_CONVERTED_BYTES, _UNSENT_BYTES - unsent_bytes), 1)
         self._used = 0
+        self._has_begun = False
 
     def convert(self, records: Sequence[Record], header: BatchHeader, magic: int) -> bytes:
-        """Records of one batch as messages; as one wrapper if the batch is compressed."""
+        """Records of one batch as messages; as one wrapper if the batch is compressed.
+
+        Without records, which lie before the offset that the client requested, it is a piece all the same.
+        """
+        self._has_begun = True
+        if not records:
+            return b""
         self._used += sum(_OBJECT_BYTES + len(r.key or b"") + len(r.value or b"") for r in records)
         return encode_message_set(
             [(r.key, r.value, (), r.timestamp_ms) for r in records],
@@ -167,7 +170,7 @@ class Conversion:
     @property
     def ends(self) -> bool:
         """Whether the response is complete."""
-        return self._used >= self._room or (self._used > 0 and self._is_over())
+        return self._used >= self._room or (self._has_begun and self._is_over())
 
 
 def as_message_set(
@@ -190,8 +193,7 @@ def as_message_set(
     limit = max_bytes
     try:
         for records, header in _pieces(partition, offset, end_offset):
-            if records:
-                made += conversion.convert(records, header, magic)
+            made += conversion.convert(records, header, magic)
             if made and at_least_one:
                 limit = max(limit, ENTRY_OVERHEAD + _LENGTH.unpack_from(made, _LENGTH_POS)[0])
             if len(made) >= limit or conversion.ends:
@@ -208,7 +210,7 @@ def _pieces(
     """The records of offset..end_offset in pieces, each with its batch's header; [] for a control batch."""
     for data, header in _batches(partition, offset, end_offset):
         if header.compression == ZSTD:
-            raise no_zstd()
+            raise _no_zstd()
         if header.is_control:
             yield [], header
             continue
@@ -234,31 +236,9 @@ def _batches(
             return
 
 
-def size_before_zstd(segment: Segment, pos: int, size: int) -> int:
-    """The number of bytes before the first batch that is compressed with zstd.
-
-    Raises ApiError if it is the first batch; OSError.
-    """
-    at = pos
-    window, window_pos = b"", pos
-    while pos + size - at >= _TO_ATTRIBUTES:
-        if at + _TO_ATTRIBUTES > window_pos + len(window):
-            window, window_pos = segment.pread(min(_WINDOW_BYTES, pos + size - at), at), at
-            if len(window) < _TO_ATTRIBUTES:
-                break
-        (attributes,) = _ATTRIBUTES.unpack_from(window, at - window_pos + ATTRIBUTES_POS)
-        if attributes & CODEC_MASK == ZSTD:
-            if at == pos:
-                raise no_zstd()
-            return at - pos
-        (length,) = _LENGTH.unpack_from(window, at - window_pos + _LENGTH_POS)
-        at += max(length, 0) + LENGTH_OVERHEAD
-    return size
-
-
-def no_zstd() -> ApiError:
+def _no_zstd() -> ApiError:
     """The error for a client that does not know zstd."""
     return ApiError(
         ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
-        "zstd needs version 10 of Fetch: read this topic with a newer client",
+        "message sets have no zstd: read this topic with a client that fetches batches",
     )

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import gc
+import pkgutil
 import socket
+import threading
 import time
 import weakref
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from wire import Wire, batch_of, fetch, produce, records_of
@@ -14,9 +17,13 @@ from wire import Wire, batch_of, fetch, produce, records_of
 import embedlog
 from embedlog.cluster import Broker
 from embedlog.cluster.handlers.fetch import DelayedFetch, Purgatory
+from embedlog.wire.apis.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from embedlog.wire.apis.describe_log_dirs import DescribeLogDirsRequest
 from embedlog.wire.apis.fetch import FetchRequest
+from embedlog.wire.apis.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from embedlog.wire.apis.produce import ProduceRequest
 from embedlog.wire.frames import encode_request
+from embedlog.wire.messages import Request
 
 T = "t"
 FOREVER_MS = 600_000
@@ -39,6 +46,65 @@ def test_a_disconnected_client_waits_no_longer(broker: Broker) -> None:
         wire.send(fetch(T, 0, max_wait_ms=FOREVER_MS), 11)
         until(lambda: there_are(DelayedFetch) == 1)
     until(lambda: there_are(DelayedFetch) == 0)
+
+
+def _listing() -> Request:
+    partitions = [ListOffsetsPartition(partition_index=n, timestamp=1) for n in range(50)]
+    return ListOffsetsRequest(topics=[ListOffsetsTopic(name=T, partitions=partitions)])
+
+
+def _describing() -> Request:
+    return DescribeConfigsRequest(
+        resources=[DescribeConfigsResource(resource_type=2, resource_name=f"t-{n}") for n in range(50)]
+    )
+
+
+@pytest.mark.parametrize("ends", ["client", "broker"])
+@pytest.mark.parametrize(
+    ("work", "asked", "version"),
+    [
+        ("embedlog.storage.reader.PartitionReader.offset_for_time", _listing(), 5),
+        ("embedlog.cluster.handlers.configs.ConfigHandlers._values", _describing(), 2),
+        (
+            "embedlog.cluster.handlers.describe.DescribeLogDirsPartition",
+            DescribeLogDirsRequest(topics=None),
+            2,
+        ),
+    ],
+    ids=["ListOffsets", "DescribeConfigs", "DescribeLogDirs"],
+)
+def test_a_long_request_ends_with_its_client_and_with_the_broker(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, ends: str, work: str, asked: Request, version: int
+) -> None:
+    """Between two partitions or topics: here in the first of 50."""
+    where, _, name = work.rpartition(".")
+    owner = pkgutil.resolve_name(where)
+    one = getattr(owner, name)
+    begun, go, made = threading.Event(), threading.Event(), list[object]()
+
+    def held(*args: Any, **more: Any) -> Any:
+        made.append(args)
+        begun.set()
+        go.wait()
+        return one(*args, **more)
+
+    monkeypatch.setattr(owner, name, held)
+    broker.log.create_topic(T, 50)
+    (processor,) = broker.server.processors
+    wire = Wire(broker)
+    wire.send(asked, version)
+    assert begun.wait(60)
+    closing = threading.Thread(target=broker.close if ends == "broker" else wire.close)
+    closing.start()
+    if ends == "broker":
+        until(lambda: broker.context.is_stopping)
+    else:
+        until(lambda: all(each.half_closed for each in list(processor.connections)))
+    go.set()
+    closing.join()
+    until(lambda: not processor.connections)
+    assert len(made) == 1
+    wire.close()
 
 
 @pytest.mark.slow

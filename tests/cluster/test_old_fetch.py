@@ -1,4 +1,4 @@
-"""Fetch before version 4: record batches become message sets; and zstd, unknown before version 10."""
+"""Fetch before version 4: record batches become message sets, which have no zstd."""
 
 from __future__ import annotations
 
@@ -146,7 +146,8 @@ def test_control_batches_are_left_out(broker: Broker) -> None:
     assert [r.offset for r in decode_message_set(fetched(broker, 2, 1, max_bytes=70))] == [4]
 
 
-def test_zstd_is_for_new_clients_only(broker: Broker) -> None:
+def test_message_sets_have_no_zstd(broker: Broker) -> None:
+    """Batches do, in every version, as from Kafka 4: clients that know batches may know zstd or not."""
     broker.log.create_topic("t")
     append(broker, encode_batch([(None, b"a", (), T)]))
     append(broker, encode_batch([(None, b"b", (), T)]))
@@ -154,30 +155,14 @@ def test_zstd_is_for_new_clients_only(broker: Broker) -> None:
     append(broker, encode_batch([(None, b"d", (), T)]))
     for version in range(4):
         assert [r.value for r in decode_message_set(fetched(broker, version))] == [b"a", b"b"]
-    for version in range(4, 10):
-        assert [header.base_offset for header in scan(fetched(broker, version)).headers] == [0, 1]
-    for version in range(10):
         (part,) = fetch(broker, version, 2)
         assert part.error_code == ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
         assert not part.records
         (part,) = fetch(broker, version, 3)
         assert part.error_code == 0
-    for version in range(10, 13):
-        assert len(scan(fetched(broker, version)).headers) == 4
-
-
-def test_zstd_after_many_batches_and_after_a_large_one(broker: Broker) -> None:
-    """The headers are looked at through a window of the file."""
-    broker.log.create_topic("t")
-    for i in range(3_000):
-        append(broker, encode_batch([(None, b"%d" % i, (), T)]))
-    append(broker, encode_batch([(None, bytes(200_000), (), T)]))
-    append(broker, encode_batch([(None, b"z", (), T)], compression=codec.ZSTD))
-    headers = scan(fetched(broker, 4)).headers
-    assert (len(headers), headers[-1].base_offset) == (3_001, 3_000)
-    assert [header.base_offset for header in scan(fetched(broker, 4, 2_990, max_bytes=500)).headers] == list(
-        range(2_990, 2_990 + 500 // headers[-2].size)
-    )
+    for version in range(4, 13):
+        assert [header.base_offset for header in scan(fetched(broker, version)).headers] == [0, 1, 2, 3]
+        assert scan(fetched(broker, version, 2)).headers[0].compression == codec.ZSTD
 
 
 def test_a_waiting_fetch_gets_a_message_set(broker: Broker) -> None:
@@ -292,6 +277,62 @@ def test_a_disconnected_client_costs_at_most_one_piece(
         assert 0 < len(part.records) < MIB
         wire.close()
     assert len(pieces) == 10
+
+
+def test_records_that_are_skipped_are_work_too(broker: Broker) -> None:
+    """A fetch that begins near the end of a large batch makes no message of most pieces."""
+    fill_pieces(broker)
+    partition = broker.context.store.partition("t", 0)
+    asked: list[int] = []
+
+    def over() -> bool:
+        asked.append(1)
+        return len(asked) == 3
+
+    assert as_message_set(partition, 19_999, 20_000, 1, MIB, Conversion(0, over), at_least_one=False) == b""
+    assert len(asked) == 3
+    whole = as_message_set(partition, 19_999, 20_000, 1, MIB, Conversion(), at_least_one=False)
+    assert [record.value for record in decode_message_set(whole)] == [value_at(19_999)]
+
+
+@pytest.mark.parametrize("ends", ["clients", "broker"])
+def test_conversions_end_with_their_clients_and_with_the_broker(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, ends: str
+) -> None:
+    """Many wait for the one thread that converts, each with a long way to its first record."""
+    fill_pieces(broker)
+    pieces: list[int] = []
+    convert = Conversion.convert
+
+    def counted(self: Conversion, records: list[Record], *more: Any) -> bytes:
+        pieces.append(len(records))
+        return convert(self, records, *more)
+
+    monkeypatch.setattr(Conversion, "convert", counted)
+    go = threading.Event()
+    holding = broker.context.run_conversion(go.wait, TIMEOUT_S)
+    wires = [Wire(broker) for _ in range(24)]
+    for wire in wires:
+        wire.send(request_of("t", 19_999, max_bytes=50 * MIB), 2)
+    (processor,) = broker.server.processors
+    eventually(lambda: sum(not each.is_idle for each in list(processor.connections)) == 24)
+    if ends == "clients":
+        for wire in wires:
+            wire.close()
+        eventually(lambda: all(each.half_closed for each in list(processor.connections)))
+        go.set()
+        broker.context.run_conversion(bool).result(TIMEOUT_S)
+        assert len(pieces) <= 24
+        return
+    closing = threading.Thread(target=broker.close)
+    closing.start()
+    eventually(lambda: processor._stopping)
+    go.set()
+    closing.join()
+    assert holding.result(TIMEOUT_S)
+    for wire in wires:
+        wire.close()
+    assert not pieces
 
 
 def test_conversions_block_no_other_client(broker: Broker) -> None:

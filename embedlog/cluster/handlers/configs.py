@@ -125,12 +125,13 @@ class ConfigHandlers:
         self, context: RequestContext, request: DescribeConfigsRequest
     ) -> Future[DescribeConfigsResponse]:
         """Runs in another thread: a thousand topics are a lot of text. Duplicates are described once."""
+
+        def described(resource: DescribeConfigsResource) -> DescribeConfigsResult:
+            self._broker.check_wanted(context.connection)
+            return self._describe(resource, request.include_synonyms)
+
         return self._broker.run_blocking(
-            lambda: DescribeConfigsResponse(
-                results=[
-                    self._describe(each, request.include_synonyms) for each in _distinct(request.resources)
-                ]
-            )
+            lambda: DescribeConfigsResponse(results=[*map(described, _distinct(request.resources))])
         )
 
     def _describe(self, resource: DescribeConfigsResource, synonyms: bool) -> DescribeConfigsResult:

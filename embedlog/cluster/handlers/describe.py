@@ -40,9 +40,11 @@ class DescribeHandlers:
     def describe_log_dirs(
         self, context: RequestContext, request: DescribeLogDirsRequest
     ) -> Future[DescribeLogDirsResponse]:
-        return self._broker.run_blocking(self._describe_log_dirs, request)
+        return self._broker.run_blocking(self._describe_log_dirs, context, request)
 
-    def _describe_log_dirs(self, request: DescribeLogDirsRequest) -> DescribeLogDirsResponse:
+    def _describe_log_dirs(
+        self, context: RequestContext, request: DescribeLogDirsRequest
+    ) -> DescribeLogDirsResponse:
         """One directory. Unknown partitions are omitted, as in Kafka."""
         store = self._broker.store
         result = DescribeLogDirsResult(log_dir=store.path)
@@ -53,6 +55,7 @@ class DescribeHandlers:
             result.error_code = ErrorCode.KAFKA_STORAGE_ERROR
         topics: dict[str, DescribeLogDirsTopic] = {}
         for partition in self._requested_partitions(request):
+            self._broker.check_wanted(context.connection)
             topic, number = partition.name
             of_topic = topics.setdefault(topic, DescribeLogDirsTopic(name=topic))
             taken = sum(segment.size for segment in partition.segments())

@@ -36,7 +36,7 @@ from ...wire.messages import Records
 from ..api_errors import ApiError, error_code_for
 from ..broker_context import BrokerContext, Handler, RequestContext
 from ..connection import Connection, EventLoop
-from ..down_conversion import Conversion, as_message_set, size_before_zstd
+from ..down_conversion import Conversion, as_message_set
 from ..event_loop import Cancellable
 from ..fetch_sessions import FetchSessions, RequestedPartition, Session, authorized
 from ..futures import flatten_future
@@ -45,7 +45,6 @@ from ..outbox import FileRegion
 _FIRST_WITH_WHOLE_BATCHES: Final = 3
 _FIRST_WITH_MAGIC_1: Final = 2
 _FIRST_WITH_BATCHES: Final = 4  # record batches as in the log; message sets before
-_FIRST_WITH_ZSTD: Final = 10
 _FIRST_WITH_TOPIC_IDS: Final = 13
 _READ_BYTES: Final = 32 << 10  # a range up to this size is read and sent with the rest of the response
 _MANY: Final = 1_000  # partitions: looking at more would keep a processor for too long
@@ -116,11 +115,8 @@ class FetchHandlers:
                     context.connection.loop.unsent_bytes,
                     lambda: self._stopped or context.connection.half_closed,
                 )
-                return self._broker.run_conversion(
-                    self._response, session, results, _message_sets(context.version, max_bytes, conversion)
-                )
-            if context.version < _FIRST_WITH_ZSTD:
-                return self._broker.run_blocking(self._response, session, results, _without_zstd)
+                convert = _message_sets(context.version, max_bytes, conversion, lambda: self._stopped)
+                return self._broker.run_conversion(self._response, session, results, convert)
             return self._response(session, results, _records)
 
         def attempt(expired: bool) -> _Result | None:
@@ -295,26 +291,18 @@ def _records(result: ReadResult, file_range: FileRange) -> Records:
     )
 
 
-def _without_zstd(result: ReadResult, file_range: FileRange) -> Records:
-    """The batches up to the first that the client cannot decompress. Raises ApiError."""
-    segment = file_range.segment
-    if segment is None:
-        return b""
-    size = size_before_zstd(segment, file_range.pos, file_range.size)
-    return _records(result, file_range._replace(size=size))
-
-
 def _message_sets(
-    version: int, max_bytes: int, conversion: Conversion
+    version: int, max_bytes: int, conversion: Conversion, is_stopping: Callable[[], bool]
 ) -> Callable[[ReadResult, FileRange], Records]:
-    """A function that converts the records of one response, at most max_bytes together."""
+    """A function that converts the records of one response, at most max_bytes together; none while the broker
+    stops, when many may wait."""
     left = max_bytes
     magic = 1 if version >= _FIRST_WITH_MAGIC_1 else 0
     at_least_one = version >= _FIRST_WITH_WHOLE_BATCHES
 
     def convert(result: ReadResult, file_range: FileRange) -> Records:
         nonlocal left, at_least_one
-        if not file_range.size or conversion.ends:
+        if not file_range.size or conversion.ends or is_stopping():
             return b""
         assert result.partition is not None
         message_set = as_message_set(

@@ -99,7 +99,7 @@ class OffsetHandlers:
                 try:
                     if (topic.name, index) in duplicates:
                         raise ApiError(ErrorCode.INVALID_REQUEST, "the request names the partition twice")
-                    found = self._list(context.version, topic.name, asked, committed)
+                    found = self._list(context, topic.name, asked, committed)
                 except (EmbedlogError, OSError) as error:
                     found = ListOffsetsPartitionResponse(error_code=self._code(error, topic.name, index))
                 found.partition_index = index
@@ -108,8 +108,9 @@ class OffsetHandlers:
         return response
 
     def _list(
-        self, version: int, topic: str, asked: ListOffsetsPartition, committed: bool
+        self, context: RequestContext, topic: str, asked: ListOffsetsPartition, committed: bool
     ) -> ListOffsetsPartitionResponse:
+        version = context.version
         partition = self._broker.led_partition(topic, asked.partition_index, asked.current_leader_epoch)
         if not version:
             found = partition.offsets_before(asked.timestamp, max(asked.max_num_offsets, 0))
@@ -120,6 +121,7 @@ class OffsetHandlers:
         if time_ms in _EDGES:
             offset, timestamp, epoch = _edge(partition, time_ms, committed)
         else:
+            self._broker.check_wanted(context.connection)  # each may decompress a batch
             by_time = (
                 partition.offset_for_time(time_ms) if time_ms >= 0 else partition.reader.largest_timestamp()
             )

@@ -466,7 +466,7 @@ def remember(
 
     rules: see `LastProduce`.
     """
-    if request.acks not in _ACKS or request.transactional_id is not None:
+    if request.acks not in _ACKS or request.transactional_id is not None or not request.topic_data:
         return
     if any(
         _options(request, data).expected_offset is not None
