@@ -82,7 +82,7 @@ def should_compact(
     if settings.max_compaction_lag_ms >= MAX_INT64:
         return False
     first = (next(segment.walk(0, segment.size), None) for segment in sizes.dirty_segments)
-    oldest_ms = min((h.max_timestamp_ms for h in first if h and h.max_timestamp_ms >= 0), default=now_ms)
+    oldest_ms = min((h.max_timestamp_ms for h in first if h and h.max_timestamp_ms > 0), default=now_ms)
     return now_ms - oldest_ms > settings.max_compaction_lag_ms
 
 
@@ -163,7 +163,7 @@ class _Sizes(NamedTuple):
         def may_be_cleaned(segment: Segment) -> bool:
             if segment.next_offset > state.last_stable_offset:
                 return False
-            return not lag_ms or segment.largest_timestamp_ms <= now_ms - lag_ms
+            return not lag_ms or segment.youngest_ms <= now_ms - lag_ms
 
         clean = [segment for segment in sealed if segment.next_offset <= first_dirty_offset]
         dirty = tuple(takewhile(may_be_cleaned, sealed[len(clean) :]))

@@ -37,7 +37,7 @@ import contextlib
 import logging
 from collections.abc import Callable
 
-from .codec import scan
+from .codec import correct_max_timestamps, scan
 from .config import TopicSettings
 from .errors import FlushFailed, InvalidArgument, StorageError
 from .fast_append import PartitionFields
@@ -154,8 +154,8 @@ class Partition(PartitionFields):
         """Append batches at the offsets they state; a gap remains between the log end and them.
 
         For import. The topic must allow gaps, durably (`Store.mark_gaps`), before it has any. A partition
-        without records begins with the first batch. Leader epochs are filled in, in place. Producer sequences
-        are accepted as they are, since the source may be compacted.
+        without records begins with the first batch. Leader epochs are filled in, in place, and largest
+        timestamps corrected. Producer sequences are accepted as they are, since the source may be compacted.
 
         Args:
             batches: whole record batches without gaps between them, none before the log end.
@@ -168,6 +168,7 @@ class Partition(PartitionFields):
         if not headers or [header.base_offset for header in headers[1:]] != following:
             raise InvalidArgument("an append must be whole record batches, with no gaps between them")
         first = headers[0].base_offset
+        correct_max_timestamps(batches)
         self.appender.make_room(len(batches))
         with self.lifecycle.lifecycle_lock:
             if self.appender.skip_to(first):

@@ -8,7 +8,8 @@ A policy gets the segments, oldest first, and returns how many of the oldest are
 contiguous. A segment is deleted if any of the topic's policies says so. Built in:
 
     modification_time   the file was last modified more than retention_ms ago (Kafka 0.7 and 0.10 design)
-    record_timestamp    the largest timestamp of its records is more than retention_ms ago (Kafka 2.7)
+    record_timestamp    the largest timestamp of its records is more than retention_ms ago (Kafka 2.7); if
+                        none is after 1970, as modification_time
     bytes               at least retention_bytes are left without it
     finished            every share group has finished all its records: for a topic of jobs
 
@@ -84,7 +85,7 @@ class SegmentInfo(Fields, frozen=True):
 
     @property
     def largest_timestamp_ms(self) -> int:
-        """The largest timestamp of its records; -1 if none has one."""
+        """The largest timestamp of its records; -1 if none is above 0 (see `Segment.youngest_ms`)."""
         return self._largest_timestamp_ms()
 
 
@@ -228,7 +229,8 @@ def _info(partition: Partition, segment: Segment, finished_offset: int, *, activ
         return partition.files.fs.stat(segment.path).st_mtime_ns // 1_000_000
 
     def largest_timestamp_ms() -> int:
-        return segment.largest_timestamp_ms
+        largest = segment.largest_timestamp_ms
+        return largest if largest > 0 else -1
 
     next_offset = segment.next_offset
     return SegmentInfo(

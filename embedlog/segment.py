@@ -250,6 +250,16 @@ class Segment(SegmentFields):
             self._largest_timestamp_ms = self._find_largest_timestamp()[0]
         return self._largest_timestamp_ms
 
+    @property
+    def youngest_ms(self) -> int:
+        """When its youngest record was written: its largest timestamp or, without one, as in Kafka, when the
+        file was last modified. Raises OSError.
+
+        0 counts as none: earlier versions kept batches with 0 in the header whose records have no time.
+        """
+        largest = self.largest_timestamp_ms
+        return largest if largest > 0 else self._files.fs.stat(self._handle.path).st_mtime_ns // 1_000_000
+
     def batch_after_damage(
         self, pos: int, end: int, min_offset: int, limit_offset: int, *, may_have_gaps: bool
     ) -> BatchHeader | None:

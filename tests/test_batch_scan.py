@@ -108,8 +108,9 @@ def test_compiled_and_plain_are_the_same() -> None:
                     module.check_run(buffer, 0, end),
                     module.intact_run(buffer, 0, end),
                     [
-                        module.ready_batch(buffer[each.pos : each.pos + each.size])
+                        call(buffer[each.pos : each.pos + each.size])
                         for each in scan(data, check_crc=False).headers
+                        for call in (module.ready_batch, module.latest_timestamp)
                     ],
                 ]
                 for module in _MODULES
@@ -271,9 +272,18 @@ def test_a_batch_as_most_producers_send_it(module: ModuleType) -> None:
         "control": sealed(good[:22] + b"\x20" + good[23:]),
         "without a record for each offset": sealed(good[:26] + b"\x0a" + good[27:]),
         "later than it says": sealed(good[:35] + bytes(8) + good[43:]),
+        "earlier than it says": sealed(good[:42] + b"\xff" + good[43:]),
         "of records that cannot be read": sealed(good[:61] + b"\x7f" + good[62:]),
     }
     assert {what: module.ready_batch(data) for what, data in odd.items()} == dict.fromkeys(odd)
+    times = {
+        what: module.latest_timestamp(odd[what]) for what in ("later than it says", "earlier than it says")
+    }
+    assert set(times.values()) == {1000}
+    assert module.latest_timestamp(odd["cut off"]) is None
+    assert module.latest_timestamp(odd["compressed"]) is None
+    assert module.latest_timestamp(odd["of records that cannot be read"]) is None
+    assert module.latest_timestamp(bytes(encode_batch([(None, b"v", (), -7), (None, b"v", (), -9)]))) == -7
 
 
 # -- a file ------------------------------------------------------------------------------------------

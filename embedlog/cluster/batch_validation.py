@@ -2,7 +2,7 @@
 
 The whole batch is checked: its header, its CRC, and every record, decompressed piece by piece to at most
 max_decompressed_message_bytes. It is appended unchanged unless the topic sets another compression or
-LogAppendTime, or a record is later than the header's maximum timestamp. The log assigns base offset and
+LogAppendTime, or the header's maximum timestamp is not that of its records. The log assigns base offset and
 leader epoch, which no CRC covers.
 
 Batches that are rejected, with Kafka's error codes:
@@ -26,16 +26,16 @@ from ..codec import (
     NONE,
     ZSTD,
     BatchHeader,
-    check_pieces,
     codec_number,
     decode_pieces,
+    latest_timestamp,
     loops,
     read_header,
     recompressed,
     set_append_time,
     set_max_timestamp,
 )
-from ..config import TopicSettings
+from ..config import MAX_INT64, TopicSettings
 from ..errors import CorruptRecord, DecompressedTooLarge
 from ..wire.error_codes import ErrorCode
 from .api_errors import ApiError, InvalidRecords
@@ -116,19 +116,20 @@ def validate(
     records: memoryview, header: BatchHeader, settings: TopicSettings, now_ms: int, max_bytes: int
 ) -> bytearray | memoryview:
     """The batch to append: usually these very bytes. It may decompress to max_bytes. Raises ApiError."""
-    latest = header.max_timestamp_ms
     codec = _target_codec(header, settings)
     try:
-        if settings.compacts or not check_pieces(records, header, max_bytes):
-            latest = _latest_timestamp(records, header, settings, max_bytes)
+        latest = None if settings.compacts else latest_timestamp(records, header, max_bytes)
+        if latest is None:
+            latest = _check_records(records, header, settings, max_bytes)
         if codec is not None:
             records = memoryview(recompressed(records, header, codec, max_bytes=max_bytes))
     except DecompressedTooLarge:
         raise decompresses_to_more(max_bytes) from None
     except CorruptRecord as error:
         raise ApiError(ErrorCode.INVALID_RECORD, str(error)) from None
-    if latest > header.max_timestamp_ms:
-        # Some clients leave the field empty (Sarama), and lookups by time rely on it.
+    if latest != header.max_timestamp_ms:
+        # Some clients leave the field empty (Sarama), or write 0 if no record has a time (librdkafka).
+        # Retention and lookups by time rely on it.
         corrected = bytearray(records)
         set_max_timestamp(corrected, latest)
         records = memoryview(corrected)
@@ -148,11 +149,10 @@ def decompresses_to_more(max_bytes: int) -> ApiError:
     )
 
 
-def _latest_timestamp(
-    records: memoryview, header: BatchHeader, settings: TopicSettings, max_bytes: int
-) -> int:
-    """The largest timestamp in the batch; checks every record. Raises InvalidRecords, CorruptRecord."""
-    latest = header.max_timestamp_ms
+def _check_records(records: memoryview, header: BatchHeader, settings: TopicSettings, max_bytes: int) -> int:
+    """The largest timestamp of the batch's records, once each is checked. Raises InvalidRecords,
+    CorruptRecord."""
+    latest = -MAX_INT64 - 1
     invalid: list[int] = []
     keyless = index = 0
     for piece in decode_pieces(records, header, "", -1, max_bytes=max_bytes):

@@ -5,6 +5,7 @@ The rest of embedlog imports the record batch (magic 2) from here:
     BatchBuilder                                                           records, as they come -> one batch
     encode_batch / encode_one / encode_control_batch                       records -> one batch
     assign / set_append_time / set_max_timestamp / set_producer            fields set after encoding
+    latest_timestamp / correct_max_timestamps                              one of them, from the records
     scan / read_batch / read_header / find_batch                           a buffer -> its batches' headers
     decode / decode_values / filter_batch                                  one batch -> records, or fewer
 
@@ -28,7 +29,7 @@ from .batch_decode import (
     scan,
 )
 from .batch_encode import encode_batch
-from .batch_pieces import check_pieces, decode_pieces
+from .batch_pieces import correct_max_timestamps, decode_pieces, latest_timestamp
 from .checksum import crc32, crc32c
 from .compression import GZIP, LZ4, NONE, SNAPPY, ZSTD, codec_name, codec_number, compress, decompress
 from .control_batch import (
@@ -77,12 +78,12 @@ __all__ = [
     "TransactionEnd",
     "assign",
     "assign_all",
-    "check_pieces",
     "checksum_implementation",
     "codec_name",
     "codec_number",
     "compress",
     "control_type",
+    "correct_max_timestamps",
     "crc32",
     "crc32c",
     "crc_matches",
@@ -96,6 +97,7 @@ __all__ = [
     "filter_batch",
     "find_batch",
     "heads_sum",
+    "latest_timestamp",
     "opened_body",
     "read_batch",
     "read_header",

@@ -19,9 +19,18 @@ from typing import TYPE_CHECKING, Final
 from ..errors import CorruptRecord
 from ..model import Record
 from . import loops
-from .batch_decode import DEFAULT_MAX_BYTES, located
+from .batch_decode import DEFAULT_MAX_BYTES, located, scan
 from .compression import NONE, decompressed
-from .record_batch import CODEC_MASK, HEAD, HEADER_SIZE, LENGTH_OVERHEAD, MAGIC, TAIL, BatchHeader
+from .record_batch import (
+    CODEC_MASK,
+    HEAD,
+    HEADER_SIZE,
+    LENGTH_OVERHEAD,
+    MAGIC,
+    TAIL,
+    BatchHeader,
+    set_max_timestamp,
+)
 from .varint import decode_varint, decode_varlong
 
 if TYPE_CHECKING:
@@ -99,27 +108,51 @@ def decode_pieces(
         raise located(header, error) from error.__cause__
 
 
-def check_pieces(buffer: ReadBuffer, header: BatchHeader, max_bytes: int) -> bool:
-    """Are the records valid, and none later than the batch's max timestamp? Makes no objects.
+def latest_timestamp(buffer: ReadBuffer, header: BatchHeader, max_bytes: int) -> int | None:
+    """The largest timestamp of the batch's records, whatever its header says. Makes no objects.
 
-    The batch must have a record for each of its offsets. Raises CorruptRecord if it cannot be opened.
+    None if they are invalid, or if an offset has no record. Raises CorruptRecord if the batch cannot be
+    opened.
     """
     done = 0
+    latest = None
     attributes = header.attributes & ~CODEC_MASK | NONE
     try:
         for body, count in body_pieces(buffer, header, max_bytes):
             if _first_delta(body) != done:
-                return False
+                return None
             done += count
             # An uncompressed batch of these records alone, since the loop takes whole batches.
             length = HEADER_SIZE - LENGTH_OVERHEAD + len(body)
             piece = HEAD.pack(header.base_offset, length, header.leader_epoch, MAGIC, 0)
             piece += TAIL.pack(attributes, done - 1, *header[8:13], count) + body
-            if loops.check_run(piece, 0, len(piece)) != len(piece):
-                return False
+            of_piece = loops.latest_timestamp(piece)
+            if of_piece is None:
+                return None
+            latest = of_piece if latest is None else max(latest, of_piece)
     except CorruptRecord as error:
         raise located(header, error) from error.__cause__
-    return True
+    return latest
+
+
+def correct_max_timestamps(batches: bytearray) -> None:
+    """Set the max timestamp of each batch to the largest of its records', in place, as Kafka does on append.
+
+    For whole batches that another program wrote: some write 0 or -1 there, and retention and lookups by time
+    rely on it. A batch without records, or that cannot be opened, stays as it is.
+    """
+    for header in scan(batches, check_crc=False).headers:
+        if not header.record_count or header.timestamp_type:
+            continue
+        try:
+            latest = latest_timestamp(batches, header, DEFAULT_MAX_BYTES)
+            if latest is None:  # compaction has left gaps
+                pieces = decode_pieces(batches, header, "", -1)
+                latest = max(record.timestamp_ms for piece in pieces for record in piece)
+        except CorruptRecord:
+            continue
+        if latest != header.max_timestamp_ms:
+            set_max_timestamp(batches, latest, header.pos)
 
 
 def _first_delta(body: bytes) -> int:

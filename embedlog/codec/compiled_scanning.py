@@ -18,6 +18,7 @@ if not cython.compiled:
     raise ImportError("this module works only compiled: plain_scanning is its twin")
 
 ANY_OFFSET = cython.declare(int64_t, 0x7FFFFFFFFFFFFFFF)
+EARLIEST = cython.declare(int64_t, -0x8000000000000000)
 ENTRY_END = cython.declare(int64_t, 0x100000000)
 _SHORT = cython.declare(cython.Py_ssize_t, 4096)  # checked faster than the GIL is released and acquired
 
@@ -369,13 +370,14 @@ def intact_run(buffer, pos, end):
         PyBuffer_Release(cython.address(view))
 
 
-def _checked(at, batch):
-    """Are its records as they should be?"""
+def _checked(at, batch, latest):
+    """Are its records valid? If so, sets their largest timestamp."""
     fields: Fields
     last: int64_t = -1
     timestamp: int64_t
     base: uint64_t = cython.cast(uint64_t, batch.base_timestamp_ms)
-    by_record: cython.bint = batch.attributes & TIMESTAMP_TYPE_BIT == 0
+    by_record: cython.bint = batch.attributes & TIMESTAMP_TYPE_BIT == 0 and batch.record_count > 0
+    largest: int64_t = EARLIEST if by_record else batch.max_timestamp_ms
     i: int32_t
     for i in range(batch.record_count):
         at = record(at, batch.end, last, batch.last_offset_delta, cython.address(fields))
@@ -383,14 +385,16 @@ def _checked(at, batch):
             return False
         last = fields.offset_delta
         timestamp = cython.cast(int64_t, base + cython.cast(uint64_t, fields.timestamp_delta))
-        if by_record and timestamp > batch.max_timestamp_ms:
-            return False
+        if by_record and timestamp > largest:
+            largest = timestamp
+    latest[0] = largest
     return at == batch.end
 
 
 def check_run(buffer, pos, end):
     """See `plain_scanning`."""
     batch: Header
+    latest: int64_t
     view: Py_buffer
     PyObject_GetBuffer(buffer, cython.address(view), PyBUF_SIMPLE)
     try:
@@ -399,10 +403,34 @@ def check_run(buffer, pos, end):
         stop: Reading = start + min(cython.cast(cython.Py_ssize_t, end), view.len)
         with cython.nogil:
             while header(at, stop, cython.address(batch)):
-                if batch.attributes & CODEC_MASK or not _checked(at + HEADER_SIZE, cython.address(batch)):
+                if (
+                    batch.attributes & CODEC_MASK
+                    or not _checked(at + HEADER_SIZE, cython.address(batch), cython.address(latest))
+                    or latest > batch.max_timestamp_ms
+                ):
                     break
                 at = batch.end
         return at - start
+    finally:
+        PyBuffer_Release(cython.address(view))
+
+
+def latest_timestamp(batch):
+    """See `plain_scanning`."""
+    fields: Header
+    latest: int64_t = 0
+    valid: cython.bint
+    view: Py_buffer
+    PyObject_GetBuffer(batch, cython.address(view), PyBUF_SIMPLE)
+    try:
+        start: Reading = cython.cast(Reading, view.buf)
+        with cython.nogil:
+            valid = (
+                header(start, start + view.len, cython.address(fields))
+                and not fields.attributes & CODEC_MASK
+                and _checked(start + HEADER_SIZE, cython.address(fields), cython.address(latest))
+            )
+        return latest if valid else None
     finally:
         PyBuffer_Release(cython.address(view))
 
@@ -428,6 +456,7 @@ def ready_batch(buffer):
 
 
 def _is_ready(start, stop, batch):
+    latest: int64_t
     return (
         header(start, stop, batch)
         and batch.end == stop
@@ -435,7 +464,8 @@ def _is_ready(start, stop, batch):
         and batch.record_count > 0
         and batch.record_count == cython.cast(int64_t, batch.last_offset_delta) + 1
         and intact(start, stop)
-        and _checked(start + HEADER_SIZE, batch)
+        and _checked(start + HEADER_SIZE, batch, cython.address(latest))
+        and latest == batch.max_timestamp_ms
     )
 
 

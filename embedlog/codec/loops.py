@@ -6,7 +6,7 @@
                 decode_run  values_run  record_at                              the records of a run (rules.py)
     scanning    scan_run  intact_run  compare_run  check_run  whole_batches  find_offset  bytes_near
                 increasing
-                ready_batch                                                    one batch as sent
+                ready_batch  latest_timestamp                                  one batch as sent
                 whole_records                                                  a piece of one batch
     columns     Columns                                                        records as columns
     json        json_fields                                                    fields of JSON as columns
@@ -85,6 +85,7 @@ scan_run = _scanning.scan_run
 intact_run = _scanning.intact_run
 compare_run = _scanning.compare_run
 check_run = _scanning.check_run
+latest_timestamp = _scanning.latest_timestamp
 ready_batch = _scanning.ready_batch
 whole_records = _scanning.whole_records
 whole_batches = _scanning.whole_batches

@@ -4,6 +4,7 @@
     intact_run      checks CRCs only
     compare_run     compares the entries of an index with the batches
     check_run       checks the records inside
+    latest_timestamp  the same for one batch, and the largest timestamp of its records
     whole_batches   how far complete batches reach
     find_offset     the batch that contains an offset
     bytes_near      the same by an index
@@ -168,7 +169,7 @@ def check_run(buffer: ReadBuffer, pos: int, end: int) -> int:
         try:
             header = read_header(buffer, pos)
             size = header.size
-            if size > end - pos or header.compression or not _records_match(buffer, header, size):
+            if size > end - pos or header.compression or _latest(buffer, header) > header.max_timestamp_ms:
                 break
         except CorruptRecord:
             break
@@ -176,12 +177,24 @@ def check_run(buffer: ReadBuffer, pos: int, end: int) -> int:
     return pos
 
 
-def _records_match(buffer: ReadBuffer, header: BatchHeader, size: int) -> bool:
-    """Are the records of an uncompressed batch valid, and none later than its header says? Raises
-    CorruptRecord."""
+def latest_timestamp(batch: ReadBuffer) -> int | None:
+    """The largest timestamp of the records of an uncompressed batch, whatever its header says.
+
+    None if the batch is compressed or incomplete, or its records are invalid. Checks no CRC.
+    """
+    try:
+        header = read_header(batch)
+        return None if header.size > len(batch) or header.compression else _latest(batch, header)
+    except CorruptRecord:
+        return None
+
+
+def _latest(buffer: ReadBuffer, header: BatchHeader) -> int:
+    """The largest timestamp of the records of an uncompressed batch. Raises CorruptRecord if any is
+    invalid."""
     latest = header.max_timestamp_ms
     records = decode_records(
-        bytes(buffer[header.pos + HEADER_SIZE : header.pos + size]),
+        bytes(buffer[header.pos + HEADER_SIZE : header.pos + header.size]),
         header.record_count,
         "",
         0,
@@ -191,12 +204,12 @@ def _records_match(buffer: ReadBuffer, header: BatchHeader, size: int) -> bool:
         latest if header.attributes & TIMESTAMP_TYPE_BIT else None,
         0,
     )
-    return all(record.timestamp_ms <= latest for record in records)
+    return max((record.timestamp_ms for record in records), default=latest)
 
 
 def ready_batch(buffer: ReadBuffer) -> tuple[int, int, bool] | None:
-    """Fast check of one batch that was sent: complete and valid, CRC and records included, uncompressed, not
-    part of a transaction, with a record for every offset.
+    """Fast check of one batch that was sent: complete and valid, CRC, records and largest timestamp included,
+    uncompressed, not part of a transaction, with a record for every offset.
 
     Returns its number of records, its largest timestamp, and whether it has a producer id; None if any of
     this fails.
@@ -210,7 +223,7 @@ def ready_batch(buffer: ReadBuffer) -> tuple[int, int, bool] | None:
             or not count
             or count != header.last_offset_delta + 1
             or not crc_matches(buffer, header)
-            or not _records_match(buffer, header, size)
+            or _latest(buffer, header) != header.max_timestamp_ms
         ):
             return None
     except CorruptRecord:

@@ -2,7 +2,7 @@
 
     0.7                my_topic-0/<20 digits>.kafka    offsets were byte positions: new ones are given
     0.8 to 0.10        my_topic-0/<20 digits>.log      message sets v0 and v1: offsets are kept
-    0.11 on            the same                        record batches: kept as they are, byte for byte
+    0.11 on            the same                        record batches: kept, but for a wrong max timestamp
     design documents   my_topic_0/00000000000.kafka    any of the three
 
 A source is a file, a partition's directory, or a directory of those (import_source.py). The format is
@@ -111,7 +111,8 @@ def import_files(
             to import.
         format: "0.7", "message-set" or "batch"; by default detected from the bytes.
         compression: for messages of the older formats; by default the topic's compression_type, or the
-            source's codec if that is "producer". Record batches stay as they are.
+            source's codec if that is "producer". Record batches stay as they are, but
+            for a largest timestamp that is not that of their records.
         on_damage: "stop" raises at damage that has valid entries after it (what precedes it is imported),
             "skip" reports it and continues after it.
         groups: also import the offsets that groups have committed for the imported partitions, from the

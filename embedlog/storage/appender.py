@@ -16,7 +16,14 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from ..codec import TIMESTAMP_TYPE_BIT, TransactionEnd, assign_all, encode_control_batch, encode_one
+from ..codec import (
+    TIMESTAMP_TYPE_BIT,
+    TransactionEnd,
+    assign_all,
+    correct_max_timestamps,
+    encode_control_batch,
+    encode_one,
+)
 from ..config import MAX_INT32, MAX_INT64
 from ..errors import InvalidArgument, RecordTooLarge, UnexpectedOffset, shown
 from ..fast_append import FastAppend
@@ -133,9 +140,10 @@ class Appender:
 
     def append_copied(self, batches: bytearray) -> Appended:
         """Append batches and accept any sequences, transactions and markers: those of a mirror's source,
-        which may have gaps. Otherwise as `append`."""
+        which may have gaps. Their largest timestamps are corrected. Otherwise as `append`."""
         if self._log.state is not _ONLINE:
             raise self._log.refusal()
+        correct_max_timestamps(batches)
         self.make_room(len(batches))
         return self.append_unchecked(batches, None)
 

@@ -35,7 +35,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
-from ..codec import BatchHeader, set_append_time
+from ..codec import BatchHeader, correct_max_timestamps, set_append_time
 from ..config import MAX_INT64
 from ..errors import (
     CorruptCheckpoint,
@@ -316,6 +316,7 @@ def _append_missing(store: AppendableStore, plan: _Planned, append: _Append) -> 
         if missing:
             start = missing[0].pos
             batches = bytearray(memoryview(piece)[start : missing[-1].pos + missing[-1].size])
+            correct_max_timestamps(batches)
             if settings.append_time:
                 now = store.clock_ms()
                 for header in missing:

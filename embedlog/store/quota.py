@@ -147,7 +147,7 @@ class Quota:
                 with self._failures.tolerated("looking for the oldest records of", partition.name, *_ERRORS):
                     first = next((segment for segment in partition.segments() if segment.size), None)
                     if first is not None:
-                        oldest.append((first.largest_timestamp_ms, partition, first))
+                        oldest.append((first.youngest_ms, partition, first))
         for _, partition, first in sorted(oldest, key=lambda each: each[0]):
             with self._failures.tolerated("dropping the oldest records of", partition.name, *_ERRORS):
                 if partition.lifecycle.drop_up_to(first):
