@@ -255,7 +255,7 @@ class Log(Administration):
         end: Where | None = None,
         max_bytes: int = DEFAULT_FETCH_BYTES,
         follow: bool = False,
-        isolation_level: str = "read_uncommitted",
+        isolation_level: str = "read_committed",
     ) -> Iterator[Record]:
         """Iterate over the records of one partition, or of all partitions in turn, without a group.
 
@@ -265,7 +265,9 @@ class Log(Administration):
             end: where to stop (exclusive), in the same forms. By default the current end; none with `follow`.
             max_bytes: how many bytes to fetch at a time. A larger batch is fetched whole.
             follow: wait for new records at the end, in all partitions at once.
-            isolation_level: "read_committed" omits aborted transactions, and stops before the first open one.
+            isolation_level: "read_committed" leaves out aborted transactions, and ends before the first open
+                one, which a warning in the log names; with `follow` it waits there until that has ended.
+                "read_uncommitted" also gives the records of aborted and open transactions.
 
         Raises errors about arguments at once. The iteration raises CorruptRecord (after the records before
         the damage), OffsetOutOfRange, LogTruncated, StorageError, Closed.
@@ -289,7 +291,7 @@ class Log(Administration):
         start: Where = "earliest",
         end: Where | None = None,
         max_bytes: int = DEFAULT_FETCH_BYTES,
-        isolation_level: str = "read_uncommitted",
+        isolation_level: str = "read_committed",
     ) -> Iterator[bytes | None]:
         """Iterate over the values only, without creating Record objects: several times as fast as `read`.
 
@@ -305,14 +307,18 @@ class Log(Administration):
             isolation_level=isolation_level,
         )
 
-    def read_at(self, topic: str, partition: int, offset: int) -> Record | None:
+    def read_at(
+        self, topic: str, partition: int, offset: int, *, isolation_level: str = "read_committed"
+    ) -> Record | None:
         """Return the record at an offset, found by an index lookup.
 
-        Returns None if compaction removed it, or if the offset is that of a transaction marker. Raises
+        Returns None if compaction removed it, if the offset is that of a transaction marker, or if the record
+        is of a transaction that was aborted; also, with a warning in the log, while it is of one that has not
+        ended, or that began after one that has not. isolation_level="read_uncommitted" returns those. Raises
         TopicNotFound, PartitionNotFound, InvalidType, OffsetOutOfRange (also at the log end), CorruptRecord,
         StorageError, Closed.
         """
-        return read_at(self.backend, topic, partition, offset)
+        return read_at(self.backend, topic, partition, offset, isolation_level)
 
     def read_arrow(
         self,
@@ -323,7 +329,7 @@ class Log(Administration):
         start: Where = "earliest",
         end: Where | None = None,
         max_bytes: int = DEFAULT_FETCH_BYTES,
-        isolation_level: str = "read_uncommitted",
+        isolation_level: str = "read_committed",
     ) -> Iterator[pyarrow.RecordBatch]:
         """Iterate over the records as Arrow record batches (needs pyarrow), decoded column by column.
 

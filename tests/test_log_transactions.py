@@ -110,7 +110,7 @@ def test_an_exception_aborts_and_goes_on(log: Log, error: type[BaseException]) -
         raise error
     assert repr(tx) == "<embedlog.Transaction 'loader-1': aborted>"
     assert committed(log) == []
-    assert len(list(log.read("out"))) == 1, "reads are read_uncommitted"
+    assert len(list(log.read("out", isolation_level="read_uncommitted"))) == 1
     assert not has_open(log)
     with log.transaction("loader-1") as tx:
         tx.append("out", b"2")

@@ -314,7 +314,7 @@ class Log(AsyncClosing):
         end: Where | None = None,
         max_bytes: int = DEFAULT_FETCH_BYTES,
         follow: bool = False,
-        isolation_level: str = "read_uncommitted",
+        isolation_level: str = "read_committed",
     ) -> AsyncIterator[Record]:
         """Iterate over records without a group; see `embedlog.Log.read`.
 

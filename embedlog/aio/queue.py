@@ -128,7 +128,7 @@ class Queue(AsyncClosing, Generic[V, K]):
                 f"a handler of jobs is a coroutine function (async def) here, not {shown(handler)}"
             )
         async for job in self:
-            await job.attempt(handler)
+            await job._attempt(handler)
 
     async def _take(self, wait_s: float) -> AsyncJob[V, K] | None:
         deadline = time.monotonic() + wait_s

@@ -102,7 +102,7 @@ class Topic(Generic[V, K]):
         end: Where | None = None,
         max_bytes: int = DEFAULT_FETCH_BYTES,
         follow: bool = False,
-        isolation_level: str = "read_uncommitted",
+        isolation_level: str = "read_committed",
     ) -> AsyncIterator[Record[V, K]]:
         """Iterate over the records, decoded; see `embedlog.Topic.read`."""
         records = self._log.read(
@@ -116,9 +116,11 @@ class Topic(Generic[V, K]):
         )
         return _Decoded(records, self._serde)
 
-    async def read_at(self, partition: int, offset: int) -> Record[V, K] | None:
+    async def read_at(
+        self, partition: int, offset: int, *, isolation_level: str = "read_committed"
+    ) -> Record[V, K] | None:
         """The record at an offset, decoded; see `embedlog.Topic.read_at`."""
-        record = await self._log.read_at(self.name, partition, offset)
+        record = await self._log.read_at(self.name, partition, offset, isolation_level=isolation_level)
         return None if record is None else self._serde.decode(record)
 
     def consumer(self, group: str | None = None, **options: Unpack[ConsumerOptions]) -> Consumer[V, K]:
@@ -154,7 +156,7 @@ class TopicLog(Protocol):
     @property
     def read(self) -> Callable[..., AsyncIterator[Record]]: ...
     @property
-    def read_at(self) -> Callable[[str, int, int], Coroutine[Any, Any, Record | None]]: ...
+    def read_at(self) -> Callable[..., Coroutine[Any, Any, Record | None]]: ...
     @property
     def describe_topic(self) -> Callable[[str], Coroutine[Any, Any, TopicDescription]]: ...
     @property

@@ -13,6 +13,7 @@ import select
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
+from ..clients.open_transactions import held_back_at, stable_end
 from ..clients.partition_reader import PartitionReader
 from ..clients.places import PLACES
 from ..clients.reader import ISOLATION_LEVELS, partition_readers
@@ -123,9 +124,9 @@ def _add(subparsers: Any, name: str, summary: str, what: str) -> argparse.Argume
     parser.add_argument(
         "--isolation-level",
         choices=ISOLATION_LEVELS,
-        default="read_uncommitted",
+        default="read_committed",
         metavar="LEVEL",
-        help="read_uncommitted (default), or read_committed: without records of aborted transactions",
+        help="read_committed (default), or read_uncommitted: also records of aborted and open transactions",
     )
     parser.add_argument(
         "--group",
@@ -146,13 +147,13 @@ def run(args: argparse.Namespace, ui: UI) -> int:
         if args.start is None or args.follow:
             _print(args, _tail(args, log, ui), write)
         elif ui.out.isatty():
-            _print(args, _cat(args, log, PartitionReader.read, Progress()), write)
+            _print(args, _cat(args, log, ui, PartitionReader.read, Progress()), write)
         else:
             with ui.progress(sizes=False) as bars:
                 if args.json or args.kcat_format is not None or args.format != _VALUE:
-                    _print(args, _cat(args, log, PartitionReader.read, bars), write)
+                    _print(args, _cat(args, log, ui, PartitionReader.read, bars), write)
                 else:  # no records are made for values alone
-                    _print(args, _cat(args, log, PartitionReader.read_values, bars), _value_writer(ui))
+                    _print(args, _cat(args, log, ui, PartitionReader.read_values, bars), _value_writer(ui))
         ui.flush()
     return 0
 
@@ -245,7 +246,7 @@ def _first(count: int, chunks: Iterator[Sequence[T]]) -> Iterator[Sequence[T]]:
 
 
 def _cat(
-    args: argparse.Namespace, log: Log, read: Callable[[PartitionReader], list[T]], bars: Progress
+    args: argparse.Namespace, log: Log, ui: UI, read: Callable[[PartitionReader], list[T]], bars: Progress
 ) -> Iterator[list[T]]:
     readers = partition_readers(
         log.backend, args.topic, args.partition, args.start, args.to, isolation_level=args.isolation_level
@@ -258,6 +259,14 @@ def _cat(
             yield records
             bars.update("reading", before + each.position - start, total)
         before += max(each.end - start, 0)
+        _note_held_back(ui, each)
+
+
+def _note_held_back(ui: UI, reader: PartitionReader) -> None:
+    """Say that a partition was not printed to its end, and on whose account."""
+    if reader.held_back:
+        where = held_back_at(reader.backend, reader.tp, reader.position)
+        ui.note(f"{where}; --isolation-level read_uncommitted prints what follows")
 
 
 def _tail(args: argparse.Namespace, log: Log, ui: UI) -> Iterator[_Records]:
@@ -278,12 +287,20 @@ def _tail(args: argparse.Namespace, log: Log, ui: UI) -> Iterator[_Records]:
         )
     else:
         last: list[Record] = []
+        readers = []
         for number, (start, end, _) in edges.items():
-            last += _last(log, args, number, start, end)
+            each = _reader(args, log, number, end)
+            if each.read_committed:
+                each.position = max(start, min(end, stable_end(log.backend, each.tp, end)))
+            each.held_back = each.position < end
+            last += _last(log, args, number, start, each.position)
+            readers.append(each)
         yield sorted(last, key=_when)[len(last) - min(args.last, len(last)) :]
-        readers = [_reader(args, log, number, edge.log_end_offset) for number, edge in edges.items()]
     if args.follow:
         yield from _follow(args, log, ui, readers)
+    else:
+        for each in readers:
+            _note_held_back(ui, each)
 
 
 def _reader(args: argparse.Namespace, log: Log, number: int, offset: int) -> PartitionReader:
@@ -311,6 +328,7 @@ def _last(log: Log, args: argparse.Namespace, number: int, start: int, end: int)
 def _follow(args: argparse.Namespace, log: Log, ui: UI, readers: list[PartitionReader]) -> Iterator[_Records]:
     """Follow the partitions, until the reader of our output is gone."""
     committed = args.isolation_level == "read_committed"
+    told: set[tuple[TopicPartition, int]] = set()
     while True:
         idle = True
         for each in readers:
@@ -325,6 +343,10 @@ def _follow(args: argparse.Namespace, log: Log, ui: UI, readers: list[PartitionR
         ):
             if _nobody_reads(ui):
                 return
+            for each in readers:
+                if (each.tp, each.position) not in told:
+                    _note_held_back(ui, each)
+                    told.add((each.tp, each.position))
             if args.partition is None:
                 for number in range(len(readers), log.describe_topic(args.topic).partitions):
                     start = log.offsets(args.topic)[number].log_start_offset

@@ -98,7 +98,9 @@ def _told(backend: Backend, of: PartitionSize) -> Contents:
         oldest = -1 if first is None else first.timestamp_ms
         with contextlib.suppress(OffsetOutOfRange):  # deleted meanwhile
             start = of.log_end_offset - 1
-            for record in read_records(backend, of.topic, of.partition, start=start, max_bytes=1):
+            for record in read_records(
+                backend, of.topic, of.partition, start=start, max_bytes=1, isolation_level="read_uncommitted"
+            ):
                 newest = record.timestamp_ms
     return Contents(oldest, newest, frozenset(), 0, 0)
 

@@ -25,6 +25,7 @@ from ..codec.rules import Rules
 from ..errors import EmbedlogError, InvalidArgument, InvalidType, shown
 from ..model import Record, TopicPartition
 from ..validation import is_several
+from .open_transactions import warn_of_open_transactions
 from .partition_reader import DEFAULT_FETCH_BYTES, PartitionReader
 from .reader import Where, partition_readers
 
@@ -71,7 +72,7 @@ def read_arrow(
     start: Where = "earliest",
     end: Where | None = None,
     max_bytes: int = DEFAULT_FETCH_BYTES,
-    isolation_level: str = "read_uncommitted",
+    isolation_level: str = "read_committed",
     interrupt: Interrupt | None = None,
 ) -> Iterator[pyarrow.RecordBatch]:
     """The records as Arrow record batches; arguments and errors as for `reader.read_records`.
@@ -101,6 +102,8 @@ def _batches(
             yield batch
             if interrupt is not None and interrupt.is_set:
                 return
+        if reader.held_back:
+            warn_of_open_transactions(reader.backend, reader.tp, reader.position)
 
 
 class ArrowReader:

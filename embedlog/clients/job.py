@@ -9,7 +9,7 @@
                 raises an Exception    -> release after a back-off, or reject after the last delivery
                 raises anything else   -> release, uncounted (Ctrl-C, SystemExit, cancellation)
 
-As after any block of a transaction in Python, what was raised propagates. `attempt` is for loops that go on
+As after any block of a transaction in Python, what was raised propagates. `_attempt` is for loops that go on
 after a job that failed: `Queue.run`, and workers.
 
 `Job` is for threads, `AsyncJob` for tasks. A block that settles its job itself is left alone at its end.
@@ -210,7 +210,7 @@ class Job(_Handed[V, K]):
     ) -> None:
         self._end(error)
 
-    def attempt(self, handler: Callable[[Self], object]) -> None:
+    def _attempt(self, handler: Callable[[Self], object]) -> None:
         """Call a function with the job, as in its block, but log an Exception instead of raising it."""
         self._source.check_process()
         try:
@@ -281,8 +281,8 @@ class AsyncJob(_Handed[V, K]):
     ) -> None:
         await self._end(error)
 
-    async def attempt(self, handler: Callable[[Self], Awaitable[object]]) -> None:
-        """See `Job.attempt`."""
+    async def _attempt(self, handler: Callable[[Self], Awaitable[object]]) -> None:
+        """See `Job._attempt`."""
         self._source.check_process()
         try:
             await handler(self)

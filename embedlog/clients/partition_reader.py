@@ -47,17 +47,19 @@ class PartitionReader:
     """A position that moves through one partition, chunk by chunk. For one thread.
 
     position: the next offset to fetch. epoch: the leader epoch of the last batch before it (-1: unknown).
-    end: the offset to stop at, exclusive. fetch_bytes: the size of the next fetch.
+    end: the offset to stop at, exclusive. fetch_bytes: the size of the next fetch. held_back: the position is
+    where the first open transaction begins, and records that are to be read follow.
     """
 
     __slots__ = (
         "_at_boundary",
-        "_backend",
         "_max_bytes",
         "at_end",
+        "backend",
         "end",
         "epoch",
         "fetch_bytes",
+        "held_back",
         "position",
         "read_committed",
         "tp",
@@ -79,7 +81,8 @@ class PartitionReader:
         self.end = end
         self.epoch = epoch
         self.at_end = False
-        self._backend = backend
+        self.held_back = False
+        self.backend = backend
         self._max_bytes = max_bytes
         self.fetch_bytes = min(max_bytes, FIRST_FETCH_BYTES)
         self.read_committed = read_committed
@@ -88,7 +91,7 @@ class PartitionReader:
     def of(self, tp: TopicPartition, offset: int) -> PartitionReader:
         """A reader of another partition with the same settings and no end."""
         return PartitionReader(
-            self._backend, tp, offset, max_bytes=self._max_bytes, read_committed=self.read_committed
+            self.backend, tp, offset, max_bytes=self._max_bytes, read_committed=self.read_committed
         )
 
     @property
@@ -106,7 +109,7 @@ class PartitionReader:
         Raises OffsetOutOfRange, LogTruncated, CorruptRecord, and what the backend raises. The position does
         not change then.
         """
-        if self.at_end and not self._backend.may_have_data(
+        if self.at_end and not self.backend.may_have_data(
             *self.tp, self.position, read_committed=self.read_committed
         ):
             return []
@@ -142,7 +145,7 @@ class PartitionReader:
         Any thread may run it; it does not change the reader.
         """
         return partial(
-            self._backend.fetch,
+            self.backend.fetch,
             *self.tp,
             offset,
             self.fetch_bytes,
@@ -154,8 +157,10 @@ class PartitionReader:
     def take(self, fetched: Fetched, sink: Sink) -> bool:
         """Decode a chunk fetched at the position into a sink, and advance; otherwise as `read_into`."""
         self.fetch_bytes = min(self.fetch_bytes * 4, self._max_bytes)
+        stable_end = fetched.last_stable_offset  # -1 unless read_committed
         if not fetched.data:
             self.at_end = True
+            self.held_back = 0 <= stable_end <= self.position < min(self.end, fetched.log_end_offset)
             return False
         decoded = decode_chunk(
             fetched,
@@ -168,7 +173,7 @@ class PartitionReader:
         )
         self.position = decoded.next_offset
         self.epoch = decoded.epoch
-        stable_end = fetched.last_stable_offset  # -1 unless read_committed
         self.at_end = self.position >= (fetched.log_end_offset if stable_end < 0 else stable_end)
+        self.held_back = 0 <= stable_end <= self.position < min(self.end, fetched.log_end_offset)
         self._at_boundary = True
         return True

@@ -182,7 +182,7 @@ class Intake(Generic[V, K]):
         source, (partition, offset, *_) = self.source, held.delivery
         end = source.following(held)
         if end == offset + 1:
-            return read_at(self._backend, source.topic, partition, offset)
+            return read_at(self._backend, source.topic, partition, offset, "read_uncommitted")
         records = read_range(self._backend, source.topic, partition, offset, end)
         if not records or records[0].offset != offset:
             return None
@@ -384,7 +384,7 @@ class Queue(Closing, Generic[V, K]):
         if is_coroutine_function(handler):
             raise InvalidType("a coroutine function can handle jobs in embedlog.aio, or as a worker")
         for job in self:
-            job.attempt(handler)
+            job._attempt(handler)
 
     def _take(self, wait_s: float) -> Job[V, K] | None:
         found = self.intake.taken(wait_s)

@@ -251,7 +251,9 @@ def _renewed(coordinator: ShareCoordinator, topic: str, deliveries: Sequence[Del
 def _sent_again(
     backend: Backend, coordinator: ShareCoordinator, topic: str, delivery: Delivery, to: str | None
 ) -> Redriven:
-    record = delivery.record or read_at(backend, topic, delivery.partition, delivery.offset)
+    record = delivery.record or read_at(
+        backend, topic, delivery.partition, delivery.offset, "read_uncommitted"
+    )
     assert record is not None, "a record that is locked is there"
     headers = dict(record.headers)
     target = to or _text(headers, _ORIGIN_TOPIC)

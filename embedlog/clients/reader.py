@@ -15,6 +15,7 @@ from itertools import chain
 from typing import Final, Literal, TypeAlias, TypeVar
 
 from ..backends.port import Backend, Interrupt
+from ..codec import read_header
 from ..codec.fetch_decoder import Records, decode_chunk
 from ..codec.rules import ANY_OFFSET
 from ..config import MAX_INT64
@@ -22,6 +23,7 @@ from ..errors import InvalidArgument, InvalidType, OffsetOutOfRange, shown
 from ..model import Last, PartitionOffsets, Record, TopicPartition
 from ..validation import check_choice, check_flag, check_int, check_partition, check_positive
 from .follower import Follower, follow_records
+from .open_transactions import warn_of_open_transactions
 from .partition_reader import DEFAULT_FETCH_BYTES, FIRST_FETCH_BYTES, PartitionReader, lent_buffer
 
 T = TypeVar("T")
@@ -44,7 +46,7 @@ def read_records(
     end: Where | None = None,
     max_bytes: int = DEFAULT_FETCH_BYTES,
     follow: bool = False,
-    isolation_level: str = "read_uncommitted",
+    isolation_level: str = "read_committed",
     interrupt: Interrupt | None = None,
 ) -> Iterator[Record]:
     """See `Log.read`. Returns an iterator, for one thread at a time.
@@ -80,7 +82,7 @@ def read_values(
     start: Where = "earliest",
     end: Where | None = None,
     max_bytes: int = DEFAULT_FETCH_BYTES,
-    isolation_level: str = "read_uncommitted",
+    isolation_level: str = "read_committed",
     interrupt: Interrupt | None = None,
 ) -> Iterator[bytes | None]:
     """See `Log.read_values`."""
@@ -88,26 +90,39 @@ def read_values(
     return _one_by_one(readers, PartitionReader.read_values, interrupt)
 
 
-def read_at(backend: Backend, topic: str, partition: int, offset: int) -> Record | None:
+def read_at(
+    backend: Backend, topic: str, partition: int, offset: int, isolation_level: str = "read_committed"
+) -> Record | None:
     """See `Log.read_at`."""
+    read_committed = checked_isolation(isolation_level)
     if type(offset) is not int or type(partition) is not int or not 0 <= offset <= MAX_INT64:
         check_partition(topic, partition, backend.describe_topic(topic).partitions)
         check_int("offset", offset, low=0, high=MAX_INT64)
     record = backend.record_at(topic, partition, offset)
     if record is not None:
         return record
-    records = read_range(backend, topic, partition, offset, offset + 1)
+    records = read_range(backend, topic, partition, offset, offset + 1, read_committed=read_committed)
     return records[0] if records else None
 
 
-def read_range(backend: Backend, topic: str, partition: int, offset: int, end: int) -> list[Record]:
+def read_range(
+    backend: Backend, topic: str, partition: int, offset: int, end: int, *, read_committed: bool = False
+) -> list[Record]:
     """The records from `offset` to before `end`, or the first ones of them: as many as one fetch brings.
 
-    Raises as `Log.read_at` for `offset`.
+    read_committed: without those of aborted transactions. If the first one is part of a transaction past the
+    last stable offset, there are none, and a warning in the log says so. Raises as `Log.read_at`.
     """
     sink = Records(topic, partition)
     with lent_buffer(FIRST_FETCH_BYTES) as buffer:
-        fetched = backend.fetch(topic, partition, offset, FIRST_FETCH_BYTES, buffer=buffer)
+        fetched = backend.fetch(
+            topic, partition, offset, FIRST_FETCH_BYTES, read_committed=read_committed, buffer=buffer
+        )
+        if 0 <= fetched.last_stable_offset <= offset < fetched.log_end_offset:
+            fetched = backend.fetch(topic, partition, offset, FIRST_FETCH_BYTES, buffer=buffer)
+            if fetched.data and read_header(fetched.data, 0).is_transactional:
+                warn_of_open_transactions(backend, TopicPartition(topic, partition), offset)
+                return []
         if offset >= fetched.log_end_offset:
             raise OffsetOutOfRange(
                 f"{TopicPartition(topic, partition)}: nothing has been appended at offset {offset:,} yet",
@@ -115,7 +130,7 @@ def read_range(backend: Backend, topic: str, partition: int, offset: int, end: i
                 log_start_offset=fetched.log_start_offset,
                 log_end_offset=fetched.log_end_offset,
             )
-        decode_chunk(fetched, topic, partition, offset, sink, end=end)
+        decode_chunk(fetched, topic, partition, offset, sink, end=end, read_committed=read_committed)
     return sink.taken
 
 
@@ -126,7 +141,7 @@ def partition_readers(
     start: Where,
     end: Where | None,
     max_bytes: int = DEFAULT_FETCH_BYTES,
-    isolation_level: str = "read_uncommitted",
+    isolation_level: str = "read_committed",
     *,
     follow: bool = False,
 ) -> list[PartitionReader]:
@@ -178,6 +193,8 @@ def _chunks(
             taken[:] = taken[::_KEPT_ALIVE]
             if interrupt is not None and interrupt.is_set:
                 return
+        if reader.held_back:
+            warn_of_open_transactions(reader.backend, reader.tp, reader.position)
 
 
 # -- start and end -----------------------------------------------------------------------------------

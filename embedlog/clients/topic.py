@@ -207,7 +207,7 @@ class Topic(Generic[V, K]):
         end: Where | None = None,
         max_bytes: int = DEFAULT_FETCH_BYTES,
         follow: bool = False,
-        isolation_level: str = "read_uncommitted",
+        isolation_level: str = "read_committed",
     ) -> Iterator[Record[V, K]]:
         """Iterate over the decoded records. Arguments and errors are those of `Log.read`.
 
@@ -224,11 +224,13 @@ class Topic(Generic[V, K]):
         )
         return self._serde.decode_all(records)
 
-    def read_at(self, partition: int, offset: int) -> Record[V, K] | None:
+    def read_at(
+        self, partition: int, offset: int, *, isolation_level: str = "read_committed"
+    ) -> Record[V, K] | None:
         """Return the decoded record at an offset, as `Log.read_at`.
 
         Also raises DeserializationError, whatever `on_decode_error` is."""
-        record = self._log.read_at(self.name, partition, offset)
+        record = self._log.read_at(self.name, partition, offset, isolation_level=isolation_level)
         return None if record is None else self._serde.decode(record)
 
     def consumer(self, group: str | None = None, **options: Unpack[ConsumerOptions]) -> Consumer[V, K]:
@@ -322,7 +324,7 @@ class TopicLog(Protocol):
     @property
     def read(self) -> Callable[..., Iterator[Record]]: ...
     @property
-    def read_at(self) -> Callable[[str, int, int], Record | None]: ...
+    def read_at(self) -> Callable[..., Record | None]: ...
     @property
     def describe_topic(self) -> Callable[[str], TopicDescription]: ...
     @property

@@ -299,7 +299,7 @@ def _check_distinct(workers: Sequence[Worker]) -> None:
 
 def _run(queue: Queue[Any, Any], function: Callable[[Any], object], stopping: OneShotEvent) -> None:
     for job in queue:
-        job.attempt(function)
+        job._attempt(function)
         if stopping.is_set:
             return
 
@@ -348,7 +348,7 @@ class _Feeding:
         import asyncio
 
         try:
-            await job.attempt(self._function)
+            await job._attempt(self._function)
         except asyncio.CancelledError:
             pass  # the job was given back
         except EmbedlogError:

@@ -305,7 +305,7 @@ def record_at(
         at = batch.end
     if batch.base_offset > offset or batch.last_offset >= end_offset or batch.leader_epoch != epoch:
         return None
-    if not _simple(cython.address(batch), True) or not intact(at, batch.end):
+    if not _simple(cython.address(batch), False) or not intact(at, batch.end):
         return None
     append_time_ms = batch.max_timestamp_ms if batch.attributes & TIMESTAMP_TYPE_BIT else None
     if not _decode(

@@ -135,7 +135,7 @@ def decode_chunk(
     if not data:
         return Decoded(offset, NO_EPOCH)
     continuity = _Continuity(fetched, topic, partition, offset, at_boundary)
-    aborted = _Aborted(fetched.aborted) if read_committed else None
+    aborted = _Aborted(fetched.aborted) if read_committed and fetched.aborted else None
     epoch = NO_EPOCH
     decompressed = pos = 0
     try:

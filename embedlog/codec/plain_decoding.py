@@ -406,7 +406,7 @@ def record_at(
 ) -> Record | None:
     """The record at an offset in a series of batches without gaps; None if any precondition fails.
 
-    The batch with the record is checked, CRC included; it must be neither compressed nor a control batch. Of
+    The batch with the record is checked, CRC included; it must be neither compressed nor of a transaction. Of
     those before it only the headers are checked.
 
     Args:
@@ -431,7 +431,7 @@ def record_at(
         begins, ends = header.next_offset, -1
     if header.base_offset > offset or header.last_offset >= end_offset or header.leader_epoch != epoch:
         return None
-    if header.compression or header.is_control or not crc_matches(data, header):
+    if header.compression or header.is_control or header.is_transactional or not crc_matches(data, header):
         return None
     try:
         found = decode_records(

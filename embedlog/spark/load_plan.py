@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Final, NamedTuple
 
+from ..clients.open_transactions import stable_end, warn_of_open_transactions
 from ..clients.partition_reader import PartitionReader
 from ..clients.reader import time_ms
 from ..codec.fetch_decoder import Values
@@ -165,8 +166,10 @@ class _Partition:
         """The durable end, or with read_committed the last stable offset if lower."""
         if not self._read_committed or start >= self.end:
             return self.end
-        fetched = self._log.backend.fetch(*self.tp, start, _ONE_BATCH, read_committed=True)
-        return min(self.end, fetched.last_stable_offset)
+        end = stable_end(self._log.backend, self.tp, start)
+        if end < self.end:
+            warn_of_open_transactions(self._log.backend, self.tp, end)
+        return min(self.end, end)
 
     def survived(self, loaded: Loaded) -> int:
         """The offset up to which the loaded records still match the log."""

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Final, NamedTuple
 
+from ..clients.open_transactions import stable_end, warn_of_open_transactions
 from ..config import MAX_INT64
 from ..errors import InvalidArgument, OffsetOutOfRange, PartitionNotFound, TopicNotFound
 from ..log import Log
@@ -134,7 +135,8 @@ def _at_time(
 
 
 def planned_spans(log: Log, options: ReadOptions, wanted: ScanBounds = ALL) -> list[Span]:
-    """The spans of a batch query; empty ones are left out.
+    """The spans of a batch query; empty ones are left out. With read_committed a partition's ends at the last
+    stable offset, if that is lower: the tasks read nothing that is committed meanwhile.
 
     Raises what the functions above raise, and with fail_on_data_loss OffsetOutOfRange for offsets that the
     log no longer has, or does not have yet.
@@ -151,6 +153,11 @@ def planned_spans(log: Log, options: ReadOptions, wanted: ScanBounds = ALL) -> l
             )
         first = within(tp, options.start.option, start[tp], edge, options.fail_on_data_loss)
         last = within(tp, options.end.option, end[tp], edge, options.fail_on_data_loss)
+        if options.read_committed and first < last:
+            stable = max(stable_end(log.backend, tp, first), first)
+            if stable < last:
+                warn_of_open_transactions(log.backend, tp, stable)
+                last = stable
         span = _narrowed(log, Span(*tp, first, last), wanted)
         if span.start < span.end:
             spans.append(span)

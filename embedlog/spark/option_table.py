@@ -66,8 +66,8 @@ OPTIONS: Final = (
     Option("maxRecordsPerPartition", _READ, "", "cut the read so that no task gets more offsets than this"),
     Option("includeHeaders", _READ, "false", "true: add a column headers"),
     Option(
-        "isolation_level", _READ, "read_uncommitted",
-        "read_committed: leave out records of aborted and open transactions; also kafka.isolation.level",
+        "isolation_level", _READ, "read_committed",
+        "read_uncommitted: also records of aborted and open transactions; also kafka.isolation.level",
     ),
     Option(
         "skipDamaged", _READ, "false",

@@ -16,6 +16,7 @@ from typing import Any, Final, Literal, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from ..backends.remote.settings import is_secret
+from ..clients.reader import ISOLATION_LEVELS
 from ..config import MAX_INT32, MAX_INT64
 from ..errors import InvalidArgument, shown
 from ..fields import Secret
@@ -64,7 +65,7 @@ class ReadOptions(NamedTuple):
     min_partitions: int | None = None
     max_records_per_partition: int | None = None
     include_headers: bool = False
-    read_committed: bool = False
+    read_committed: bool = True
     skip_damaged: bool = False
     damage_report_path: str | None = None
     max_offsets_per_trigger: int | None = None
@@ -265,12 +266,10 @@ class _Typed:
 
     def isolation(self) -> str:
         names = ("isolation_level", "kafka.isolation.level")
-        levels = {
-            self.choice(name, ("read_uncommitted", "read_committed")) for name in names if self.text(name)
-        }
+        levels = {self.choice(name, ISOLATION_LEVELS) for name in names if self.text(name)}
         if len(levels) > 1:
             raise InvalidArgument(f"{' and '.join(names)} say different things: give one of them")
-        return levels.pop() if levels else "read_uncommitted"
+        return levels.pop() if levels else "read_committed"
 
     def skip_damaged(self) -> bool:
         skip = self.flag("skipDamaged", False)

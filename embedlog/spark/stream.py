@@ -24,6 +24,7 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from ..backends.port import Backend
+from ..clients.open_transactions import stable_end, warn_of_open_transactions
 from ..codec import HEADER_SIZE, read_header
 from ..errors import (
     CorruptRecord,
@@ -75,6 +76,7 @@ class Stream:
         self._latest: Progress | None = None
         self._verified: dict[TopicPartition, tuple[Position, PartitionOffsets]] = {}
         self._warned: set[str] = set()
+        self._told: dict[TopicPartition, int] = {}
 
     def initial(self) -> Progress:
         """The start of a query without a checkpoint. Raises what resolving the starting options raises."""
@@ -162,7 +164,8 @@ class Stream:
 
     def _take_snapshot(self, before: Progress = _NONE) -> _Snapshot:
         log = opened(self._options.location)
-        snapshot = _Snapshot(_ReadableEnd(log.backend, read_committed=self._options.read_committed), {}, {})
+        readable_end = _ReadableEnd(log.backend, self._told, read_committed=self._options.read_committed)
+        snapshot = _Snapshot(readable_end, {}, {})
         for topic, numbers in _chosen(log, self._options.selection).items():
             try:
                 topic_id = log.describe_topic(topic).topic_id
@@ -262,9 +265,11 @@ class _ReadableEnd:
     lower.
     """
 
-    def __init__(self, backend: Backend, *, read_committed: bool) -> None:
+    def __init__(self, backend: Backend, told: dict[TopicPartition, int], *, read_committed: bool) -> None:
+        """told: where open transactions have ended a partition, of which the log was told."""
         self._backend = backend
         self._read_committed = read_committed
+        self._told = told
 
     def edges(self, topic: str) -> dict[int, PartitionOffsets]:
         """The readable range of each partition of a topic. Raises TopicNotFound, and what reading raises."""
@@ -279,7 +284,11 @@ class _ReadableEnd:
         except UnsupportedByBackend:
             end = edges.log_end_offset
         if self._read_committed and end > edges.log_start_offset:
-            end = min(end, self._backend.fetch(*tp, end, 1, read_committed=True).last_stable_offset)
+            stable = stable_end(self._backend, tp, end)
+            if stable < end and self._told.get(tp) != stable:
+                self._told[tp] = stable
+                warn_of_open_transactions(self._backend, tp, stable)
+            end = min(end, stable)
         end = max(end, edges.log_start_offset)
         return PartitionOffsets(edges.log_start_offset, end, end)
 

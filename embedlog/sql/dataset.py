@@ -23,6 +23,7 @@ import pyarrow.dataset as ds
 
 from ..backends.port import Backend
 from ..clients.arrow import ArrowReader
+from ..clients.open_transactions import warn_of_open_transactions
 from ..clients.partition_reader import PartitionReader
 from ..clients.reader import partition_readers
 from ..codec import loops
@@ -149,6 +150,8 @@ class TopicDataset(ds.Dataset):  # type: ignore[misc]
                 if expression is not None:
                     table = table.filter(expression)
                 yield from table.select(names).cast(schema).to_batches()
+            if reader.held_back:
+                warn_of_open_transactions(self._backend, reader.tp, reader.position)
 
     def _readers(self, expression: Any) -> list[PartitionReader]:
         filters = [] if self._within is None else [self._within]

@@ -2,7 +2,8 @@
 
     bounds -> segment -> index -> one pread -> one call of the loops: walk to the batch, check it, decode
 
-Unusual cases (compressed, a gap, damage, a wrong index) are left to `fetch`, which raises the errors.
+Unusual cases (compressed, of a transaction, a gap, damage, a wrong index) are left to `fetch`, which raises
+the errors.
 From the third lookup in a neighbourhood on, the verified records around it are kept, and a lookup there reads
 and checks nothing. Only the partitions looked up last keep any (`Files.kept_records`): memory is bounded.
 """
@@ -44,7 +45,8 @@ class RecordLookup:
     def record_at(self, offset: int) -> Record | None:
         """Fast path for one record. Returns None, and raises nothing, if any precondition fails.
 
-        The index must lead to its batch, which must be uncompressed and valid. Otherwise call `fetch`.
+        The index must lead to its batch, which must be uncompressed, valid, and of no transaction. Otherwise
+        call `fetch`.
         """
         try:
             segments, start, (end, end_pos, last), epochs = self._bounds()
@@ -86,7 +88,7 @@ class RecordLookup:
         records: list[Record] = []
         rules = Rules(first, epoch, epoch, inside=True, end_offset=end)
         name = self._topic, self._partition
-        loops.decode_run(data, pos, len(data), rules, offset + _NEAR, *name, True, records)
+        loops.decode_run(data, pos, len(data), rules, offset + _NEAR, *name, False, records)
         if records and len(records) == records[-1].offset + 1 - first:
             self._kept.put(self, (segments, first, first + len(records), records))
 

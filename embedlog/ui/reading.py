@@ -37,7 +37,8 @@ _LARGEST_SPAN: Final = 1 << 17  # offsets, between two looks at the clock
 class Source(NamedTuple):
     """A topic that is read, or one partition of it.
 
-    edges: of the partitions that are read, at most MOST_PARTITIONS. partitions: how many the topic has.
+    edges: of the partitions that are read, at most MOST_PARTITIONS, up to where records are read: with
+    read_committed no further than their first open transactions. partitions: how many the topic has.
     """
 
     backend: Backend

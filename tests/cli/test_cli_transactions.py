@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -56,3 +57,37 @@ def test_abort_what_a_killed_process_has_left(run: Run, log: Path) -> None:
         {"transactional_id": "left", "aborted": True}
     ]
     assert run("transactions", "list", "data", "--open").out == "no open transactions\n"
+
+
+@pytest.mark.parametrize("name", ["cat", "tail"])
+@pytest.mark.parametrize("form", [[], ["--json"], ["--partition", "0"], ["--from", "earliest"]])
+def test_printed_records_are_committed(run: Run, tmp_path: Path, name: str, form: list[str]) -> None:
+    with embedlog.open(tmp_path / "data") as log:
+        log.create_topic("t")
+        log.append("t", b"plain")
+        with pytest.raises(ValueError, match="abort"), log.transaction("tx-1") as tx:
+            tx.append("t", b"aborted")
+            raise ValueError("abort")
+        with log.transaction("tx-2") as tx:
+            tx.append("t", b"committed")
+
+        def values(*options: str) -> tuple[list[str], str]:
+            ran = run(name, "data", "t", *form, *options)
+            if "--json" in form:
+                return [each["value"] for each in ran.objects], ran.err
+            return ran.out.splitlines(), ran.err
+
+        asked = ["--isolation-level", "read_uncommitted"]
+        assert values() == (["plain", "committed"], "")
+        assert values(*asked) == (["plain", "aborted", "committed"], "")
+        with log.transaction("loader-1") as tx:
+            tx.append("t", b"open")
+            found, said = values()
+            assert found == ["plain", "committed"]
+            assert re.fullmatch(
+                r"t 0: committed records end before offset 5, where an open transaction begins: that of "
+                r"'loader-1' \(producer id 2, epoch 0\); "
+                r"--isolation-level read_uncommitted prints what follows\n",
+                said,
+            )
+            assert values(*asked)[0] == ["plain", "aborted", "committed", "open"]

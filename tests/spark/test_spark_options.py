@@ -40,7 +40,7 @@ def test_defaults() -> None:
     assert (batch["fail_on_data_loss"], batch["include_headers"], batch["read_committed"]) == (
         True,
         False,
-        False,
+        True,
     )
     assert options("stream")["start"] == Limit("latest", "startingOffsets")
 
@@ -80,7 +80,7 @@ def test_limits() -> None:
 
 def test_isolation_by_either_name() -> None:
     for name in ("isolation_level", "kafka.isolation.level"):
-        assert options(**{name: "read_committed"})["read_committed"] is True
+        assert options(**{name: "read_uncommitted"})["read_committed"] is False
     with pytest.raises(InvalidArgument, match="say different things"):
         options(**{"isolation_level": "read_committed", "kafka.isolation.level": "read_uncommitted"})
 

@@ -160,7 +160,7 @@ def test_with_read_committed_the_last_stable_offset_is_the_end(live: Log, stream
     producers.send(2, b"c")
     producers.plain(b"d")
     live.flush()
-    committed, all_of_it = stream(isolation_level="read_committed"), stream()
+    committed, all_of_it = stream(), stream(isolation_level="read_uncommitted")
     start = committed.initial()
     end = committed.latest(start)
     assert offsets(end) == {A0: 3, A1: 0}

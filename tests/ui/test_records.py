@@ -50,7 +50,7 @@ def visitor(log: Log) -> Iterator[TestClient]:
 
 def offsets_in(page: str) -> list[tuple[int, int]]:
     """Partition and offset of each row, in their order."""
-    found = re.findall(r'data-href="[^"]*\?partition=(\d+)&amp;offset=(\d+)"', page)
+    found = re.findall(r'data-href="[^"]*\?partition=(\d+)&amp;offset=(\d+)["&]', page)
     return [(int(partition), int(offset)) for partition, offset in found]
 
 
@@ -133,11 +133,31 @@ def test_compacted_and_aborted(log: Log, visitor: TestClient) -> None:
             transaction.append("t", b"aborted")
         raise RuntimeError("as asked")
     log.append("t", b"last")
-    assert len(offsets_in(visitor.get("/topics/t/records").text)) == 50
-    committed = visitor.get("/topics/t/records?committed=yes").text
+    everything = visitor.get("/topics/t/records?uncommitted=yes").text
+    assert len(offsets_in(everything)) == 50
+    committed = visitor.get("/topics/t/records").text
     last = log.offsets("t")[0].log_end_offset - 1
     assert offsets_in(committed) == [(0, last), (0, 0)]
     assert linked(committed, "Older") is None
+    assert visitor.get("/topics/t/record?partition=0&offset=7").status_code == 404
+    shown = re.findall(r'<a href="([^"]*/record\?[^"]*)"', everything)[-1]
+    assert "aborted" in visitor.get(html.unescape(shown)).text
+
+
+def test_an_open_transaction_ends_a_page(log: Log, visitor: TestClient) -> None:
+    log.create_topic("t")
+    log.append("t", b"first")
+    with log.transaction("loader-1") as transaction:
+        transaction.append("t", b"open")
+        log.append("t", b"behind it")
+        page = visitor.get("/topics/t/records").text
+        assert offsets_in(page) == [(0, 0)]
+        assert "t 0: committed records end before offset 1, where an open transaction begins" in page
+        assert "loader-1" in page
+        assert offsets_in(visitor.get("/topics/t/records?uncommitted=yes").text) == [(0, 2), (0, 1), (0, 0)]
+    page = visitor.get("/topics/t/records").text
+    assert offsets_in(page) == [(0, 2), (0, 1), (0, 0)]
+    assert "loader-1" not in page
 
 
 @pytest.mark.slow

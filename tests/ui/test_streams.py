@@ -75,7 +75,7 @@ def test_a_tail_comes_back_where_it_was(log: Log, served: Served) -> None:
 
 
 def test_an_open_transaction_holds_a_committed_tail_back(log: Log, served: Served) -> None:
-    events = served.events("/topics/t/records/live?committed=yes")
+    events = served.events("/topics/t/records/live")
     next(events)
     with log.transaction("tx") as transaction:
         for number in range(100):

@@ -35,9 +35,12 @@ def record(request: Request) -> Response:
     site = request.app.state.site
     found, problem = None, ""
     try:
-        found = site.log.read_at(topic, partition, offset)
+        found = site.log.read_at(topic, partition, offset, isolation_level=_isolation_level(request))
         if found is None:
-            problem = f"offset {offset:,} has no record: compaction removed it, or it ended a transaction"
+            problem = (
+                f"offset {offset:,} has no committed record: compaction removed it, it ended a transaction, "
+                "or its transaction was aborted or is open"
+            )
     except EmbedlogError as error:
         problem = site.told(error)
     facts: dict[str, Any] = {"topic": topic, "partition": partition, "offset": offset, "record": found}
@@ -55,11 +58,16 @@ def record(request: Request) -> Response:
     )
 
 
+def _isolation_level(request: Request) -> str:
+    return "read_uncommitted" if request.query_params.get("uncommitted") == "yes" else "read_committed"
+
+
 def download(request: Request) -> Response:
     """A record's value, its key, or the value of one of its headers by their order, byte for byte."""
     topic, partition, offset = _place(request)
     which = request.query_params.get("of", "value")
-    found = request.app.state.site.log.read_at(topic, partition, offset)
+    level = _isolation_level(request)
+    found = request.app.state.site.log.read_at(topic, partition, offset, isolation_level=level)
     data = None if found is None else _part_of(found, which)
     if data is None:
         raise HTTPException(404, "There is no such part of a record")

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from ...clients.open_transactions import held_back_at, stable_end
 from ...clients.places import place
 from ...errors import EmbedlogError, InvalidArgument
-from ...model import TopicPartition
+from ...model import PartitionOffsets, TopicPartition
 from ...validation import check_partition
 from ..places import Positions, clipped, link, offset_at, positions
 from ..query import Query
 from ..reading import MOST_PARTITIONS, Page, Row, Source, page_after, page_before
 from ..rendering import page, part
 from ..streaming import Search, Streams, Tail
+
+if TYPE_CHECKING:
+    from ...backends.port import Backend
 
 _TOGETHER: Final = 50
 
@@ -35,8 +39,10 @@ def records(request: Request) -> Response:
     """A page of records; with `search`, the frame that a search fills."""
     asked = request.query_params
     source, problem, found = None, "", Page([], {}, {}, [])
+    held_back: list[str] = []
     try:
         source = _source(request)
+        held_back = _held_back(request, source)
         if asked.get("search"):
             _search(request, source)
         else:
@@ -60,7 +66,8 @@ def records(request: Request) -> Response:
         to=asked.get("to", ""),
         text=asked.get("search", "") if not problem else "",
         written=asked.get("search", ""),
-        committed=asked.get("committed") == "yes",
+        uncommitted=_shows_uncommitted(request),
+        held_back=held_back,
         older=link(found.low) if source and _has_older(source, found.low) else "",
         newer=link(found.high) if source and _has_newer(source, found.high) else "",
         begins="" if source is None or _has_newer(source, found.high) else link(found.high),
@@ -101,8 +108,33 @@ def _source(request: Request) -> Source:
     elif count > MOST_PARTITIONS:
         filled = [each for each in edges if edges[each].log_end_offset > edges[each].log_start_offset]
         edges = {each: edges[each] for each in filled[:MOST_PARTITIONS]}
-    committed = request.query_params.get("committed") == "yes"
+    committed = not _shows_uncommitted(request)
+    if committed:
+        backend = site.log.backend
+        edges = {
+            number: _committed(backend, TopicPartition(topic, number), edges[number]) for number in edges
+        }
     return Source(site.log.backend, topic, count, edges, committed, site.serializers.get(topic), site.told)
+
+
+def _shows_uncommitted(request: Request) -> bool:
+    return request.query_params.get("uncommitted") == "yes"
+
+
+def _committed(backend: Backend, tp: TopicPartition, edges: PartitionOffsets) -> PartitionOffsets:
+    """The edges of a partition's committed records. A page that follows goes on where they end."""
+    end = stable_end(backend, tp, edges.log_end_offset)
+    return edges._replace(log_end_offset=max(min(end, edges.log_end_offset), edges.log_start_offset))
+
+
+def _held_back(request: Request, source: Source) -> list[str]:
+    """Where open transactions end the page before the log."""
+    ends = request.app.state.site.log.offsets(source.topic)
+    return [
+        held_back_at(source.backend, TopicPartition(source.topic, number), edges.log_end_offset)
+        for number, edges in source.edges.items()
+        if number in ends and edges.log_end_offset < ends[number].log_end_offset
+    ]
 
 
 def _page(request: Request, source: Source) -> Page:
@@ -145,7 +177,7 @@ def _drawer(request: Request) -> Callable[[list[Row]], str]:
     base, topic = request.scope.get("root_path", ""), request.path_params["topic"]
 
     def draw(rows: list[Row]) -> str:
-        return part("rows.html", rows=rows, base=base, topic=topic)
+        return part("rows.html", rows=rows, base=base, topic=topic, uncommitted=_shows_uncommitted(request))
 
     return draw
 
@@ -166,6 +198,6 @@ def _command(request: Request, found: Page) -> str:
         [number] = found.low
         words += ["--partition", str(number), "--from", str(found.low[number])]
         words += ["--to", str(found.high[number])]
-    if request.query_params.get("committed") == "yes":
-        words += ["--isolation-level", "read_committed"]
+    if _shows_uncommitted(request):
+        words += ["--isolation-level", "read_uncommitted"]
     return shlex.join([*words, "--json"])

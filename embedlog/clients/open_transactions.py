@@ -1,0 +1,50 @@
+"""Where reads of committed records end: before the first open transaction of a partition, and which that is.
+
+A reader that is to reach an end and does not says so, with the transaction's id. One that follows the log, or
+is a consumer, waits there instead (`Consumer.held_back`).
+"""
+
+from __future__ import annotations
+
+import logging
+
+from ..backends.port import Backend
+from ..errors import EmbedlogError
+from ..model import TopicPartition
+from .transaction_admin import TransactionDescription, describe_transactions
+
+_logger = logging.getLogger(__name__)
+
+
+def stable_end(backend: Backend, tp: TopicPartition, offset: int) -> int:
+    """The last stable offset of a partition: where its committed records end.
+
+    offset: one that the partition has, or its end. Raises what `Backend.fetch` raises.
+    """
+    return backend.fetch(*tp, offset, 1, read_committed=True).last_stable_offset
+
+
+def open_transactions(backend: Backend, tp: TopicPartition) -> list[TransactionDescription]:
+    """The open transactions of a partition; none where that cannot be told, such as by old brokers."""
+    try:
+        described = describe_transactions(backend)
+    except EmbedlogError:
+        return []
+    return [each for each in described if each.is_open and tp in each.partitions]
+
+
+def held_back_at(backend: Backend, tp: TopicPartition, offset: int) -> str:
+    """A sentence: where a read of committed records ends before the log, and on whose account."""
+    found = ", ".join(
+        f"{each.transactional_id!r} (producer id {each.producer_id}, epoch {each.producer_epoch})"
+        for each in open_transactions(backend, tp)
+    )
+    return (
+        f"{tp}: committed records end before offset {offset:,}, where an open transaction begins"
+        f"{': that of ' if found else ''}{found}"
+    )
+
+
+def warn_of_open_transactions(backend: Backend, tp: TopicPartition, offset: int) -> None:
+    """Log that a read ends before the log does, and why."""
+    _logger.warning('%s; isolation_level="read_uncommitted" reads on', held_back_at(backend, tp, offset))
