@@ -11,7 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE
 BUILT := setup.py $(foreach where, embedlog/codec embedlog/fast_append, \
   $(wildcard $(where)/compiled*.py $(where)/*.pxd $(where)/*.h))
 
-.PHONY: audit demo docs examples test test-all test-plain soak test-foreign test-java bench bench-sizes bench-growth bench-spark bench-kafka lint hooks wire clean
+.PHONY: audit demo docs examples test test-programs test-all test-plain soak test-foreign test-java bench bench-sizes bench-growth bench-spark bench-kafka lint hooks wire clean
 
 demo: $(VENV)/.demo
 	$(BIN)/embedlog demo
@@ -32,6 +32,11 @@ FRAMEWORKS := tests/foreign/frameworks/.venv tests/foreign/quix/.venv
 
 test: $(VENV)/.test
 	$(PYTEST) -m 'not ($(REST) or soak)' $(PYTEST_ARGS)
+
+# Of these, the tests that need programs which are no Python packages (tests/optional_programs.py): `make test` runs them
+# too, or skips them.
+test-programs: $(VENV)/.test
+	$(PYTEST) -m 'program and not ($(REST) or soak)' $(PYTEST_ARGS)
 
 test-all: $(VENV)/.test
 	$(PYTEST) -m '($(REST)) and not soak' $(PYTEST_ARGS)

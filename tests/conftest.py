@@ -6,11 +6,12 @@ import faulthandler
 import logging
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import hypothesis
+import optional_programs
 import pytest
 from programs import Program
 from servers import Started
@@ -34,8 +35,6 @@ hypothesis.settings.register_profile("unhurried", deadline=None)
 hypothesis.settings.load_profile("unhurried")
 
 
-CHROMIUM = "/usr/bin/chromium"  # Debian's; Playwright brings its own, which nobody needs here
-
 JAVA_FIXTURES = {"spark": "spark", "zookeeper_server": "zookeeper", "zookeeper_servers": "zookeeper"}
 
 
@@ -43,6 +42,7 @@ JAVA_FIXTURES = {"spark": "spark", "zookeeper_server": "zookeeper", "zookeeper_s
 # the process shows its stacks and exits: pytest-xdist names the test, and the run fails.
 EXIT_S = 120.0
 STDERR = pytest.StashKey[int]()
+PROGRAMS = pytest.StashKey[optional_programs.Programs]()
 
 
 def _exit_after(seconds: float, config: pytest.Config) -> None:
@@ -52,6 +52,15 @@ def _exit_after(seconds: float, config: pytest.Config) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     _exit_after(_timeout_of(item) + EXIT_S, item.config)
+    if missing := item.config.stash[PROGRAMS].missing(item):
+        pytest.skip("; ".join(missing))
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """A test, with its fixtures, has the programs of every machine and those that it names."""
+    with item.config.stash[PROGRAMS].named_by(item):
+        return (yield)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -75,6 +84,8 @@ def pytest_configure(config: pytest.Config) -> None:
     Of a directory that it comes back to, pytest 9.1 does not find the fixtures again (its issue 14635).
     """
     config.stash[STDERR] = os.dup(2)  # pytest captures the original one while tests run
+    config.stash[PROGRAMS] = optional_programs.Programs()
+    config.add_cleanup(config.stash[PROGRAMS].close)
     config.args.sort(key=lambda given: os.path.dirname(given.partition("::")[0]))
 
 
@@ -87,6 +98,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         for name in JAVA_FIXTURES.keys() & getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.xdist_group(JAVA_FIXTURES[name]))
+        if "browser" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.program("chromium"))
 
 
 @pytest.fixture(autouse=True)
@@ -146,13 +159,14 @@ def start() -> Iterator[Callable[..., Started]]:
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     """Chromium, for the tests of a module: Playwright's event loop ends with it."""
-    if not os.path.exists(CHROMIUM):
-        pytest.skip(f"there is no {CHROMIUM}: apt-get install chromium")
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
-            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-dev-shm-usage"]
+            executable_path=optional_programs.find(
+                "chromium"
+            ),  # the system's: Playwright's own is a download
+            args=["--no-sandbox", "--disable-dev-shm-usage"],
         )
         yield browser
         browser.close()

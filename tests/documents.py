@@ -27,6 +27,10 @@ import tomllib
 from pathlib import Path
 from typing import Final, NamedTuple
 
+import pytest
+from optional_programs import INSTALL
+from programs import session_of
+
 import embedlog
 
 ROOT: Final = Path(__file__).resolve().parent.parent
@@ -55,6 +59,16 @@ class Block(NamedTuple):
 def blocks(page: str) -> list[Block]:
     """The fenced blocks of a page, in order."""
     return [Block(*match.groups(default="")) for match in _FENCE.finditer(page)]
+
+
+def programs_of(page: str) -> list[pytest.MarkDecorator]:
+    """A test that types a page's commands needs the programs that they start."""
+    typed = "\n".join(block.text for block in blocks(page) if block.language == "console")
+    return [
+        pytest.mark.program(name)
+        for name in INSTALL
+        if re.search(rf"(?:^\$|; |\| |\$\() ?{name} ", typed, re.M)
+    ]
 
 
 def python_blocks(page: str) -> list[str]:
@@ -123,11 +137,9 @@ class Shell:
             for job in reversed(self._jobs):
                 self._type(f"kill -TERM {job} 2> /dev/null && wait {job}")
         assert self._bash.stdin is not None and self._bash.stdout is not None
-        for pid in subprocess.run(
-            ["ps", "-s", str(self._bash.pid), "-o", "pid="], capture_output=True, text=True
-        ).stdout.split():
+        for pid in session_of(self._bash.pid):
             with contextlib.suppress(ProcessLookupError):
-                os.kill(int(pid), signal.SIGKILL)
+                os.kill(pid, signal.SIGKILL)
         self._bash.wait()
         self._bash.stdin.close()
         self._bash.stdout.close()

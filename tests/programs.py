@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import IO
 
 _ROOT = Path(__file__).parent.parent
+_PROC = Path("/proc")
 
 
 def crash(path: Path, destination: Path) -> Path:
@@ -21,6 +22,49 @@ def crash(path: Path, destination: Path) -> Path:
     )  # may go while we look at them
     shutil.copytree(path, destination, ignore=passing)
     return destination
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process runs: one that has ended may be left for its parent to see."""
+    return pid in _running()
+
+
+def children_of(parent: int) -> list[int]:
+    """The processes that a process has started and that run."""
+    return [pid for pid, its_parent in _running().items() if its_parent == parent]
+
+
+def session_of(leader: int) -> list[int]:
+    """The processes of a session (setsid) that run."""
+    members = []
+    for pid in _running():
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            if os.getsid(pid) == leader:
+                members.append(pid)
+    return members
+
+
+def _running() -> dict[int, int]:
+    """The processes that run, each with its parent. Not every Linux has `ps`; other systems have no /proc."""
+    if not _PROC.exists():
+        shown = subprocess.run(["ps", "-A", "-o", "pid=,ppid=,stat="], capture_output=True, text=True).stdout
+        rows = [line.split() for line in shown.splitlines()]
+    else:
+        rows = []
+        for status in _PROC.glob("[0-9]*/stat"):
+            with contextlib.suppress(OSError):
+                state, parent = status.read_text(errors="replace").rpartition(") ")[2].split()[:2]
+                rows.append([status.parent.name, parent, state])
+    return {int(pid): int(parent) for pid, parent, state in rows if not state.startswith("Z")}
+
+
+def may_mount() -> bool:
+    """May this user mount a file system of his own (user and mount namespaces)?"""
+    command = ["unshare", "-rm", "mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", "/mnt"]
+    try:
+        return subprocess.run(command, capture_output=True, check=False).returncode == 0
+    except FileNotFoundError:
+        return False
 
 
 class Program:

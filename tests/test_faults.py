@@ -26,6 +26,7 @@ from faults import (
     values,
 )
 from housekeeping import housekeep
+from programs import may_mount
 
 import embedlog
 from embedlog.errors import (
@@ -461,18 +462,9 @@ def test_a_real_limit_of_the_file_size(tmp_path: Path) -> None:
     _check_filled(done.stdout)
 
 
-def _namespaces() -> bool:
-    """May this user mount a file system of his own (user and mount namespaces)?"""
-    command = ["unshare", "-rm", "mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", "/mnt"]
-    try:
-        return subprocess.run(command, capture_output=True, check=False).returncode == 0
-    except FileNotFoundError:
-        return False
-
-
 def test_a_real_disk_that_is_full(tmp_path: Path) -> None:
     """A tmpfs of 1 MB, where namespaces may be made; elsewhere the limit of the file size stands for it."""
-    if not _namespaces():
+    if not may_mount():
         test_a_real_limit_of_the_file_size(tmp_path)
         return
     script = tmp_path / "fill.py"

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import ast
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
+import optional_programs
 import pytest
 
 import embedlog
@@ -109,3 +113,48 @@ def test_the_package_exports_every_error() -> None:
 
 def test_a_type_checker_sees_the_package() -> None:
     assert (ROOT / "embedlog" / "py.typed").exists()
+
+
+def test_one_module_of_the_tests_looks_for_programs() -> None:
+    """It also sets their PATH, so a test that forgets to name a program does not find it."""
+    strays = []
+    for path in sorted((ROOT / "tests").rglob("*.py")):
+        if path.samefile(optional_programs.__file__) or ".venv" in path.parts:
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            looks = isinstance(node, ast.Attribute) and node.attr == "which"
+            names = isinstance(node, ast.Constant) and re.match(r"/(usr/|opt/|s?bin/)\S+$", str(node.value))
+            if looks or names:
+                strays.append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    assert not strays, "@pytest.mark.program names what a test starts"
+
+
+def test_the_path_of_a_test_without_programs() -> None:
+    (directory,) = os.environ["PATH"].split(os.pathsep)
+    assert {"sh", "cat"} <= set(os.listdir(directory)) <= set(optional_programs.UTILITIES.split())
+    assert not set(optional_programs.INSTALL) & set(optional_programs.UTILITIES.split())
+
+
+@pytest.mark.program("kcat", required=False)
+def test_the_path_of_a_test_with_a_program() -> None:
+    kcat, utilities = os.environ["PATH"].split(os.pathsep)
+    assert os.listdir(kcat) in ([], ["kcat"])
+    assert "sh" in os.listdir(utilities)
+    assert (optional_programs.find("kcat") is None) == (os.listdir(kcat) == [])
+
+
+def test_a_test_whose_program_is_missing_is_skipped() -> None:
+    """It says how to install the program. Below this test's PATH there is no kcat."""
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "tests/cluster/test_kcat_format.py",
+    ]
+    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stdout
+    assert "kcat is not installed: apt-get install kcat" in ran.stdout
+    assert re.search(r"^\d+ skipped in", ran.stdout, re.M), ran.stdout

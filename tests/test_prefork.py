@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -101,15 +99,16 @@ for name in sys.argv[2:]:
 
 
 FILES = "filesystem://"
-REDIS = "redis-server" if shutil.which("redis-server") and importlib.util.find_spec("redis") else None
+REDIS = "redis-server"
 
 
-@pytest.fixture(params=[FILES, REDIS] if REDIS else [FILES])
+@pytest.fixture(params=[FILES, pytest.param(REDIS, marks=pytest.mark.program(REDIS))])
 def broker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """The address of Celery's broker. With redis, if it is installed, Celery has another pool (AsynPool)."""
     if request.param == FILES:
         yield FILES
         return
+    pytest.importorskip("redis")
     address = tmp_path / "redis.sock"
     with subprocess.Popen(
         [request.param, "--port", "0", "--unixsocket", address, "--save", ""], stdout=subprocess.DEVNULL

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 import pytest
-from documents import DOCS, DOCUMENTS, Shell, blocks, on_free_ports
+from documents import DOCS, DOCUMENTS, Shell, blocks, on_free_ports, programs_of
 
 FIGURES: Final = re.compile(
     r"(?<![\w/.-])[\w-]{22,24}(?![\w.-])"  # an id, a token
@@ -221,7 +221,17 @@ def test_every_section() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=pytest.mark.jvm if name.partition(": ")[2] in JVM else ()) for name in CASES],
+    [
+        pytest.param(
+            name,
+            marks=[
+                *programs_of(SECTIONS[name]),
+                *([pytest.mark.jvm] if name.partition(": ")[2] in JVM else []),
+            ],
+        )
+        for name in CASES
+        if name in SECTIONS
+    ],
 )
 def test_the_commands_of_a_section(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

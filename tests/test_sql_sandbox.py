@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import os
 import socket
-import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from programs import Program
+from programs import Program, is_alive
 
 import embedlog
 from embedlog import EmbedlogError, InvalidArgument, Log
@@ -69,12 +68,6 @@ def copied(sandbox: Sandbox, query: str, format: str) -> bytes:
     finally:
         started.close()
     return found
-
-
-def is_alive(pid: int) -> bool:
-    """Whether a process runs: one that has ended may be left for its parent to see."""
-    shown = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True).stdout
-    return bool(shown.strip()) and not shown.startswith("Z")
 
 
 def wait_until_gone(pid: int) -> None:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-import shutil
 import subprocess
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import confluent_kafka
 import pytest
@@ -183,8 +182,13 @@ CLIENTS = [
     Client("kcat", _kcat_produce, _kcat_consume),
 ]
 
-NEEDS_KCAT = pytest.mark.skipif(shutil.which("kcat") is None, reason="kcat is not installed")
-EACH = [
-    pytest.param(client, id=client.name, marks=[NEEDS_KCAT] if client.name == "kcat" else [])
-    for client in CLIENTS
-]
+NEEDS_KCAT = pytest.mark.program("kcat")
+
+
+def case(client: Any, *more: str) -> Any:
+    """Parameters of a test: a client by name, and more. kcat is no Python package."""
+    name = "-".join((client.name, *more))
+    return pytest.param(client, *more, id=name, marks=NEEDS_KCAT if client.name == "kcat" else ())
+
+
+EACH = [case(client) for client in CLIENTS]

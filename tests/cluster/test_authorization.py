@@ -15,7 +15,7 @@ import confluent_kafka
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.errors import GroupAuthorizationFailedError, TopicAuthorizationFailedError
-from clients import CLIENTS, Client, Sent
+from clients import EACH, Client, Sent
 from confluent_kafka import admin as confluent
 from kafka import KafkaConsumer, KafkaProducer
 from kafka.errors import GroupAuthorizationFailedError as GroupRefused
@@ -92,7 +92,7 @@ def authorizer(broker: Broker) -> Authorizer:
 # -- clients -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("client", CLIENTS, ids=lambda client: client.name)
+@pytest.mark.parametrize("client", EACH)
 def test_what_is_allowed_works(broker: Broker, authorizer: Authorizer, client: Client) -> None:
     authorizer.add(allow(TOPIC, "mine", READ, WRITE) + allow(GROUP, "group", READ))
     records = [Sent(b"k", b"one"), Sent(b"k", b"two")]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import socket
 import subprocess
 import sys
@@ -12,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from optional_programs import find
 from producers import CLIENTS
 from programs import Program
 
@@ -58,9 +58,10 @@ def crashing(tmp_path: Path, program: Callable[..., Program]) -> Iterator[Crashi
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.program("kcat", required=False)
 @pytest.mark.parametrize("kind", ["idempotent", pytest.param("plain", marks=pytest.mark.slow)])
 def test_killed_while_all_clients_produce(crashing: Crashing, tmp_path: Path, kind: str) -> None:
-    clients = [client for client in CLIENTS if client != "kcat" or shutil.which("kcat")]
+    clients = [client for client in CLIENTS if client != "kcat" or find("kcat")]
     running = {}
     for client in clients:
         command = [sys.executable, PRODUCERS, client, crashing.bootstrap, client, kind, RECORDS]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import confluent_kafka
 import pytest
+from clients import case
 from confluent_kafka.admin import AdminClient
 from secured import CLIENTS, PASSWORD, WITH_PASSWORDS, Issuer, Login, SecureClient, librdkafka, secured
 
@@ -16,7 +17,7 @@ from embedlog.cluster import Broker
 # What a client leaves behind whose constructor has failed, it does not let anybody close.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
-by_name = pytest.mark.parametrize("client", CLIENTS, ids=lambda client: client.name)
+by_name = pytest.mark.parametrize("client", [case(client) for client in CLIENTS])
 
 
 @pytest.fixture(autouse=True)
@@ -41,12 +42,11 @@ def secure(tmp_path_factory: pytest.TempPathFactory, issuer: Issuer) -> Iterator
 @pytest.mark.parametrize(
     ("client", "mechanism"),
     [
-        (client, mechanism)
+        case(client, mechanism)
         for client in CLIENTS
         for mechanism in (*WITH_PASSWORDS, "OAUTHBEARER")
         if (client.name, mechanism) != ("kcat", "OAUTHBEARER")
     ],
-    ids=lambda each: getattr(each, "name", each),
 )
 def test_produce_and_consume_in_a_group(
     secure: Broker, issuer: Issuer, client: SecureClient, mechanism: str

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 
 import pytest
-from tls import NEEDS_OPENSSL, Authority, TlsWire, at, serving
+from tls import Authority, TlsWire, at, serving
 from wire import TIMEOUT_S, Wire, batch_of, fetch, produce, records_of
 
 from embedlog.cluster import Broker
@@ -199,7 +199,7 @@ def test_an_endless_handshake(broker: Broker, size: int) -> None:
 # -- after it ---------------------------------------------------------------------------------------------
 
 
-@NEEDS_OPENSSL
+@pytest.mark.program("openssl")
 def test_renegotiation_is_refused(broker: Broker, authority: Authority) -> None:
     command = ["openssl", "s_client", "-connect", f"127.0.0.1:{broker.port}", "-tls1_2", "-CAfile"]
     ran = subprocess.run(
@@ -209,7 +209,7 @@ def test_renegotiation_is_refused(broker: Broker, authority: Authority) -> None:
     assert b"no renegotiation" in ran.stdout + ran.stderr
 
 
-@NEEDS_OPENSSL
+@pytest.mark.program("openssl")
 def test_key_updates(broker: Broker, authority: Authority) -> None:
     """Of a client that wants one in return each time."""
     command = ["openssl", "s_client", "-connect", f"127.0.0.1:{broker.port}", "-tls1_3", "-brief", "-CAfile"]

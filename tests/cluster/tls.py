@@ -14,19 +14,14 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import confluent_kafka
-import pytest
 import trustme
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
-from clients import LARGEST, NEEDS_KCAT
+from clients import LARGEST, case
 from kafka import KafkaConsumer, KafkaProducer
 from wire import TIMEOUT_S, Wire
 
 from embedlog.cluster import Broker
 
-NEEDS_OPENSSL = pytest.mark.skipif(
-    "OpenSSL" not in subprocess.run(["openssl", "version"], capture_output=True, text=True).stdout,
-    reason="the command openssl is another library's",
-)
 LISTENERS = "SSL://127.0.0.1:0"
 VERSIONS = ("TLSv1.2", "TLSv1.3")
 USER, PASSWORD = "alice", "open, sesame=1"
@@ -226,7 +221,4 @@ TLS_CLIENTS = [
     TlsClient("aiokafka", _aiokafka_produce, _aiokafka_consume),
     TlsClient("kcat", _kcat_produce, _kcat_consume),
 ]
-EACH_WITH_TLS = [
-    pytest.param(client, id=client.name, marks=[NEEDS_KCAT] if client.name == "kcat" else [])
-    for client in TLS_CLIENTS
-]
+EACH_WITH_TLS = [case(client) for client in TLS_CLIENTS]

@@ -19,6 +19,7 @@ import pytest
 from broker_process import served
 from certificates import Authority
 
+pytestmark = pytest.mark.program("go")
 HERE = Path(__file__).parent
 HANGS_S = 1_200
 RECORDS = 20_000  # that each of the larger tests produces; franz-go's own number is 500,000

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.program("node")
 HERE = Path(__file__).parent
 HANGS_S = 240.0
 SCENARIOS = (

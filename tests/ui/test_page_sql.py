@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import re
 import signal
-import subprocess
 from collections.abc import Callable, Iterator
 from html import unescape
 from typing import Any
 
 import httpx2 as httpx
 import pytest
+from programs import children_of, is_alive
 from served_page import Served
 from servers import Started
 from starlette.testclient import TestClient
@@ -215,10 +215,6 @@ def test_so_many_at_once(served: Callable[..., Served]) -> None:
     assert asked(page.client, "SELECT 1")[-2] == {"end": {"rows": 1, "more": False}}
 
 
-def shown_by(*command: object) -> str:
-    return subprocess.run(list(map(str, command)), capture_output=True, text=True).stdout
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_a_page_that_ends_leaves_no_query(log: Log, start: Callable[..., Started], number: int) -> None:
@@ -230,12 +226,12 @@ def test_a_page_that_ends_leaves_no_query(log: Log, start: Callable[..., Started
         with client.stream("POST", "/sql/run", data=fields) as response:
             lines = response.iter_lines()
             next(lines)
-            pids = shown_by("pgrep", "-P", page.process.pid).split()
+            pids = children_of(page.process.pid)
             assert len(pids) == 1
             page.process.send_signal(number)
             assert page.process.wait() == (0 if number == signal.SIGTERM else -number)
             for pid in pids:
-                while shown_by("ps", "-o", "stat=", "-p", pid).strip(" \nZ"):
+                while is_alive(pid):
                     pass
 
 
