@@ -70,12 +70,13 @@ class OwnerSocket:
         self._listening: socket.socket | None = None
         self._server: Served | None = None
         self._stopping = False
-        self._waker, self._woken = socket.socketpair()
+        self._wakers: tuple[socket.socket, ...] = ()  # to wake the thread, and to be woken; none without it
         self._thread = threading.Thread(target=self._run, name="embedlog-owner", daemon=True)
 
     def start(self) -> None:
         """Listen, if the file system has sockets."""
         try:
+            self._wakers = socket.socketpair()
             self._home = unix_sockets.identity(self._directory)
             self._listening = unix_sockets.listen(self._path)
             self._identity = unix_sockets.identity(self._path)
@@ -109,7 +110,8 @@ class OwnerSocket:
         """Answer the requests that have begun, and listen no more."""
         with self._lock:
             self._stopping = True
-            self._waker.close()
+            for waker in self._wakers[:1]:
+                waker.close()
         if self._thread.ident is not None and self._thread is not threading.current_thread():
             self._thread.join()
         if self._listening is not None:
@@ -121,11 +123,12 @@ class OwnerSocket:
             self._server.close()
         elif self._listening is not None:
             self._listening.close()
-        self._woken.close()
+        for woken in self._wakers[1:]:
+            woken.close()
 
     def abandon(self) -> None:
         """In a forked child: close the copies of the sockets."""
-        for each in (self._listening, self._waker, self._woken):
+        for each in (self._listening, *self._wakers):
             if each is not None:
                 each.close()
         if self._server is not None:
@@ -155,7 +158,7 @@ class OwnerSocket:
         assert listening is not None
         waiting = select.poll()
         waiting.register(listening, select.POLLIN)
-        waiting.register(self._woken, select.POLLIN)
+        waiting.register(self._wakers[1], select.POLLIN)
         waiting.poll()
         if listening is self._listening:
             return True

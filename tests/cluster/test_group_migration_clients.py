@@ -151,7 +151,7 @@ class KafkaPython(Threaded):
             heartbeat_interval_ms=50,
         )
         while not self.stopping.is_set():
-            found = consumer.poll(timeout_ms=10)
+            found = consumer.poll(timeout_ms=1_000)  # one that ends within a join loses it (3.0.12)
             self.got(consumer.assignment(), found)
         consumer.close()
 

@@ -242,9 +242,11 @@ def test_a_listener_without_sasl(broker: Broker) -> None:
 
 def test_requests_behind_a_failure_are_not_answered(secure: Broker, wire: Wire) -> None:
     handshake(wire, "PLAIN")
-    number = wire.send(SaslAuthenticateRequest(auth_bytes=plain(password="x")), 2)
-    wire.send(SaslAuthenticateRequest(auth_bytes=plain()), 2)
-    wire.send(MetadataRequest(topics=None), 9)
+    number = wire.send_together(  # one by one, the last would meet a connection that is closed
+        (SaslAuthenticateRequest(auth_bytes=plain(password="x")), 2),
+        (SaslAuthenticateRequest(auth_bytes=plain()), 2),
+        (MetadataRequest(topics=None), 9),
+    )
     answer = wire.receive(SaslAuthenticateRequest, 2, number)
     assert answer.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
     with pytest.raises(ConnectionError):

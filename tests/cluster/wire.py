@@ -59,9 +59,17 @@ class Wire(Closing):
 
     def send(self, request: Request, version: int) -> int:
         """Send a request; its correlation id."""
-        number = next(self._numbers)
-        self.socket.sendall(b"".join(map(bytes, encode_request(request, version, number, self._client_id))))  # type: ignore[arg-type]
-        return number
+        return self.send_together((request, version))
+
+    def send_together(self, *requests: tuple[Request, int]) -> int:
+        """Send requests with their versions at once; the correlation id of the first."""
+        numbers = [next(self._numbers) for _ in requests]
+        frames = [
+            b"".join(map(bytes, encode_request(request, version, number, self._client_id)))  # type: ignore[arg-type]
+            for number, (request, version) in zip(numbers, requests, strict=True)
+        ]
+        self.socket.sendall(b"".join(frames))
+        return numbers[0]
 
     def receive_exactly(self, size: int) -> bytes:
         """Read so many bytes. Raises ConnectionError if the connection ends before."""

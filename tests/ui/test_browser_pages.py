@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 from collections.abc import Callable
@@ -88,14 +89,13 @@ def found_by_axe(page: Page) -> list[str]:
     return [f"{page.url} {each['id']}: {node['html']:.200}" for each in violations for node in each["nodes"]]
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("width", [375, 1440])
-def test_every_page(address: str, visit: Callable[..., Page], width: int, theme: str) -> None:
-    page = visit(address, width=width, theme=theme)
-    for each in PAGES:
-        page.goto(each)
-        assert found_by_axe(page) == [], each
-        assert page.evaluate("document.documentElement.scrollWidth") <= width, each
+@pytest.mark.parametrize("shown", PAGES)
+def test_every_page(address: str, visit: Callable[..., Page], shown: str) -> None:
+    for width, theme in itertools.product((375, 1440), ("light", "dark")):
+        page = visit(address, width=width, theme=theme)
+        page.goto(shown)
+        assert found_by_axe(page) == [], (width, theme)
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, theme
 
 
 @pytest.mark.parametrize(("width", "theme"), [(375, "light"), (1440, "dark")])
