@@ -91,8 +91,10 @@ def found_by_axe(page: Page) -> list[str]:
 
 @pytest.mark.parametrize("shown", PAGES)
 def test_every_page(address: str, visit: Callable[..., Page], shown: str) -> None:
+    page = visit(address)
     for width, theme in itertools.product((375, 1440), ("light", "dark")):
-        page = visit(address, width=width, theme=theme)
+        page.set_viewport_size({"width": width, "height": 900})
+        page.emulate_media(color_scheme=theme)
         page.goto(shown)
         assert found_by_axe(page) == [], (width, theme)
         assert page.evaluate("document.documentElement.scrollWidth") <= width, theme
