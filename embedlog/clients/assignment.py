@@ -9,12 +9,13 @@ Giving up is always in this order: commit what is done, call on_revoked or on_lo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Final, TypeAlias
 
 from ..backends.port import Backend
 from ..model import TopicPartition
 from ..validation import check_partition
+from .first_offsets import FirstOffsets
 from .membership import Assigned, MemberOffsets, Membership
 from .offset_commits import Commits
 from .positions import Positions
@@ -41,6 +42,7 @@ class Assignment:
         *,
         membership: Membership | None,
         positions: Positions,
+        first_offsets: FirstOffsets,
         commits: Commits,
         on_assigned: RebalanceCallback | None,
         on_revoked: RebalanceCallback | None,
@@ -52,10 +54,12 @@ class Assignment:
         self.on_assigned = on_assigned
         self._backend = backend
         self._positions = positions
+        self._first_offsets = first_offsets
         self._commits = commits
         self._on_revoked = on_revoked
         self._on_lost = on_lost or on_revoked
         self.watch.refresh()
+        self._known = set(self.watch.all_partitions())
         if membership is None:
             self._assign_all()
 
@@ -74,6 +78,10 @@ class Assignment:
     def advance(self) -> None:
         """Look for new topics and partitions if that is due; stay in the group, and do what it says."""
         changed = self.watch.refresh()
+        if changed:
+            known = set(self.watch.all_partitions())
+            self._first_offsets.appeared(known - self._known)
+            self._known = known
         membership = self.membership
         if membership is None:
             if changed and not self.by_hand:
@@ -83,6 +91,7 @@ class Assignment:
             membership.request_rejoin()
         while (change := membership.advance(self.watch.partitions)) is not None:
             if isinstance(change, Assigned):
+                self._first_offsets.assigned(change.of_group)
                 self._positions.assign(change.partitions)
                 if self.on_assigned is not None:
                     self.on_assigned(change.partitions)
@@ -102,6 +111,7 @@ class Assignment:
                 MemberOffsets(self._backend.coordinator, None, read_committed=self._positions.read_committed)
             )
         self.watch = TopicWatch(self._backend, (), _LONGEST_REFRESH_MS)
+        self._first_offsets.by_hand()
         self.by_hand = True
         self._positions.assign(partitions)
 
@@ -124,5 +134,6 @@ class Assignment:
             self.membership.leave()
 
     def _assign_all(self) -> None:
-        counts: Iterable[tuple[str, int]] = self.watch.partitions.items()
-        self._positions.assign(TopicPartition(topic, n) for topic, count in counts for n in range(count))
+        partitions = self.watch.all_partitions()
+        self._first_offsets.assigned(partitions)
+        self._positions.assign(partitions)

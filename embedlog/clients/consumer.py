@@ -29,6 +29,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Generic
@@ -42,6 +43,7 @@ from ..runtime.thread_guard import ThreadGuard
 from .assignment import Assignment, RebalanceCallback
 from .assignors import Assignor, as_assignors
 from .decoding import decoded_chunk, take
+from .first_offsets import FirstOffsets, check_reset
 from .membership import MemberOffsets, Membership
 from .offset_commits import Commits, TransactionOffsets, as_commits, check_store
 from .offset_store import OffsetStore
@@ -54,7 +56,6 @@ from .subscription import Topics
 if TYPE_CHECKING:
     from .record_serde import RecordSerde
 
-RESETS: Final = ("earliest", "latest", "error")
 _FOREVER: Final = float("inf")
 _NOTHING: Final[Iterator[Any]] = iter(())
 
@@ -73,7 +74,10 @@ class Consumer(Seeking, Generic[V, K]):
             reads all records. Offsets are committed under this name.
         serde: decodes values and keys (see `Topic.consumer`); by default they are bytes.
         auto_offset_reset: where to start without a committed offset, or if that offset no longer exists:
-            "earliest", "latest", or "error", which raises OffsetOutOfRange or LogTruncated.
+            "earliest", "latest", "by_duration:PT1H" (the first record of the last hour; an ISO 8601
+            duration), or "error", which raises OffsetOutOfRange or LogTruncated. A partition or topic that
+            appears after the consumer, or after its group's first commit, is read from its first record,
+            except with "error". So with "latest" and "by_duration" a group commits where it begins at once.
         auto_commit: commit what is done every auto_commit_interval_ms, before giving up partitions, at the
             end of an iteration and at `close`. By default True in a group.
         assignors: strategies to assign the partitions, best first: names ("range", "roundrobin", "sticky")
@@ -125,7 +129,7 @@ class Consumer(Seeking, Generic[V, K]):
         on_lost: RebalanceCallback | None = None,
         metadata_refresh_ms: int = 1_000,
     ) -> None:
-        validation.check_choice("auto_offset_reset", auto_offset_reset, RESETS)
+        check_reset(auto_offset_reset)
         if group is not None:
             validation.check_group(group)
         validation.check_positive(max_poll_records=max_poll_records, fetch_max_bytes=fetch_max_bytes)
@@ -176,10 +180,13 @@ class Consumer(Seeking, Generic[V, K]):
             )
             store = MemberOffsets(coordinator, membership, read_committed=read_committed)
         self._commits = Commits(store, group, auto=auto_commit, interval_ms=auto_commit_interval_ms)
+        first_offsets = FirstOffsets(
+            backend, self._commits, auto_offset_reset, is_pattern=isinstance(topics, re.Pattern)
+        )
         self._positions = Positions(
             backend,
             load=self._commits.load,
-            reset=auto_offset_reset,
+            first_offsets=first_offsets,
             max_bytes=fetch_max_bytes,
             read_committed=read_committed,
             interrupt=self._interrupt,
@@ -190,6 +197,7 @@ class Consumer(Seeking, Generic[V, K]):
             metadata_refresh_ms,
             membership=membership,
             positions=self._positions,
+            first_offsets=first_offsets,
             commits=self._commits,
             on_assigned=on_assigned,
             on_revoked=on_revoked,

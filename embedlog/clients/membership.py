@@ -63,9 +63,13 @@ _LOST: Final = (UnknownMember, IllegalGeneration, GroupNotFound)
 
 
 class Assigned(NamedTuple):
-    """The member owns exactly these partitions now."""
+    """The member owns exactly these partitions now.
+
+    of_group: the partitions of all members, if this one has assigned them; else None.
+    """
 
     partitions: tuple[TopicPartition, ...]
+    of_group: tuple[TopicPartition, ...] | None
 
 
 class Revoked(NamedTuple):
@@ -173,6 +177,7 @@ class Membership:
         self._joining: Future[JoinResult] | None = None
         self._syncing: Future[bytes] | None = None
         self._owned: tuple[TopicPartition, ...] = ()
+        self._of_group: tuple[TopicPartition, ...] | None = None
         self._rejoin = False
         self._fenced: FencedInstance | None = None
         self._heartbeat_due = 0.0
@@ -289,6 +294,7 @@ class Membership:
             return
         self.departure.member_id = joined.member_id
         self.generation = joined.generation
+        self._of_group = None
         try:
             assignments = self._assignments(joined) if joined.leader_id == joined.member_id else {}
         except BaseException:
@@ -322,6 +328,7 @@ class Membership:
                 continue
         assigned = self._assignors[joined.protocol].assign(partitions, subscriptions)
         shares = _checked_shares(joined.protocol, assigned, subscriptions)
+        self._of_group = tuple(sorted(tp for share in shares.values() for tp in share))
         return {member: encode_assignment(Assignment(tuple(share))) for member, share in shares.items()}
 
     def _finish_sync(self) -> Assigned | None:
@@ -342,7 +349,7 @@ class Membership:
         self._state = _State.STABLE
         self._heartbeat_due = time.monotonic() + self._heartbeat_s
         self._owned = tuple(sorted(assignment.partitions))
-        return Assigned(self._owned)
+        return Assigned(self._owned, self._of_group)
 
     def _stay_alive(self) -> None:
         """Heartbeat while the sync is pending. The sync reports the same errors."""
@@ -383,6 +390,12 @@ class MemberOffsets:
     def load(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, CommittedOffset]:
         """Raises UnstableOffsetCommit."""
         return self._coordinator.committed_offsets(group, partitions, require_stable=self._read_committed)
+
+    def stored(
+        self, group: str, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, CommittedOffset]:
+        """As `load`, also of what an open transaction may change."""
+        return self._coordinator.committed_offsets(group, partitions)
 
     def save(self, group: str, offsets: Mapping[TopicPartition, CommittedOffset]) -> None:
         """Raises CommitFailed if the partitions are being, or have been, reassigned; FencedInstance."""

@@ -13,17 +13,24 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
-from ..errors import CommitFailed, FencedInstance, InvalidArgument, InvalidType
+from ..errors import CommitFailed, FencedInstance, InvalidArgument, InvalidType, UnstableOffsetCommit
 from ..model import CommittedOffset, TopicPartition
 from ..validation import as_seconds, as_topic_partition, check_committed, check_flag
 from .membership import Committer, MemberOffsets
 from .offset_store import OffsetStore
-from .positions import Positions
 
 _logger = logging.getLogger(__name__)
 _NEVER = float("inf")
+
+
+class Committed(Protocol):
+    """What is committed from: the consumer's positions."""
+
+    def done(self, *, unchanged: bool) -> dict[TopicPartition, CommittedOffset]: ...
+
+    def committed(self, offsets: Mapping[TopicPartition, CommittedOffset]) -> None: ...
 
 
 class TransactionOffsets(NamedTuple):
@@ -80,7 +87,26 @@ class Commits:
             check_committed(name, committed)
         return found
 
-    def save(self, offsets: Mapping[TopicPartition, CommittedOffset], positions: Positions) -> None:
+    @property
+    def stores(self) -> bool:
+        """Whether there is a store."""
+        return self._store is not None
+
+    def stored(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, CommittedOffset]:
+        """As `load`, also of what an open transaction may change."""
+        if isinstance(self._store, MemberOffsets):
+            return self._store.stored(self._group, partitions)
+        return self.load(partitions)
+
+    def begin(self, offsets: Mapping[TopicPartition, CommittedOffset]) -> None:
+        """Commit where the group begins. Raises UnstableOffsetCommit if it is rebalancing."""
+        if self._store is not None and offsets:
+            try:
+                self._store.save(self._group, offsets)
+            except CommitFailed as error:
+                raise UnstableOffsetCommit(str(error)) from error
+
+    def save(self, offsets: Mapping[TopicPartition, CommittedOffset], positions: Committed) -> None:
         """Commit these offsets. Raises InvalidArgument without a group."""
         if self._store is None:
             raise InvalidArgument("commit needs a group: give the consumer group=")
@@ -104,7 +130,7 @@ class Commits:
             )
         return TransactionOffsets(self._group, offsets, self._store.member(self._group, offsets))
 
-    def auto(self, positions: Positions) -> None:
+    def auto(self, positions: Committed) -> None:
         """Commit what is done, if auto-commit is on."""
         if not self._auto:
             return

@@ -40,6 +40,7 @@ from ..errors import (
 )
 from ..model import NO_EPOCH, CommittedOffset, PartitionOffsets, Record, TopicPartition
 from ..runtime.finalizing import when_collected
+from .first_offsets import FirstOffsets
 from .partition_reader import PartitionReader
 
 Load: TypeAlias = Callable[[Iterable[TopicPartition]], Mapping[TopicPartition, CommittedOffset]]
@@ -147,7 +148,7 @@ class Positions:
     """A consumer's partitions. For one thread at a time.
 
     Args:
-        reset: "earliest", "latest" or "error": where to start without a usable offset.
+        first_offsets: where to start without a usable offset.
         load: the committed offsets of partitions.
         interrupt: ends `wait`.
     """
@@ -157,7 +158,7 @@ class Positions:
         backend: Backend,
         *,
         load: Load,
-        reset: str,
+        first_offsets: FirstOffsets,
         max_bytes: int,
         read_committed: bool,
         interrupt: Interrupt,
@@ -167,7 +168,7 @@ class Positions:
         self._finalizer = when_collected(self, self.arrivals.close)
         self._load = load
         self._backend = backend
-        self._reset = reset
+        self._first_offsets = first_offsets
         self._max_bytes = max_bytes
         self.read_committed = read_committed
         self._all: dict[TopicPartition, Position] = {}
@@ -207,7 +208,9 @@ class Positions:
     @property
     def longest_wait_ms(self) -> float:
         """How long to sleep at most before partitions are asked again."""
-        if self._unresolved and all(position.reader is None for position in self._queue):
+        if self._first_offsets.is_due or (
+            self._unresolved and all(position.reader is None for position in self._queue)
+        ):
             return _UNSTABLE_MS
         return 1 if self._queue else math.inf
 
@@ -274,10 +277,12 @@ class Positions:
         self.seek(tp, found.offset if found is not None else self._edges(tp).log_end_offset)
 
     def resolve(self) -> None:
-        """Give new partitions a start offset: the committed one, else by the reset policy.
+        """Give new partitions a start offset: the committed one, else as first_offsets.py says.
 
-        Raises UnstableOffsetCommit while an open transaction may change a committed offset.
+        Raises UnstableOffsetCommit while an open transaction may change a committed offset, or the group's
+        leader has not decided where to start.
         """
+        self._first_offsets.begin_group()
         unknown = [position for position in self._unresolved if position.reader is None]
         committed = self._load([position.tp for position in unknown]) if unknown else {}
         for position in unknown:
@@ -286,13 +291,20 @@ class Positions:
                 position.committed = found.offset
                 self._hold(position, found[:2])
                 self.seek(position.tp, found.offset, found.leader_epoch)
-            elif self._reset == "error":
-                raise OffsetOutOfRange(
-                    f"{position.tp}: no committed offset, and auto_offset_reset is 'error': seek first"
-                )
-            else:
-                self.seek(position.tp, self._reset_offset(position.tp))
-        self._unresolved = []
+        missing = [position.tp for position in unknown if position.reader is None]
+        for tp, offset in self._first_offsets.of(missing).items() if missing else ():
+            self.seek(tp, offset)
+        self._unresolved = [position for position in unknown if position.reader is None]
+
+    def resolve_all(self) -> None:
+        """As `resolve`, after the group's leader has decided."""
+        while self._unresolved:
+            try:
+                self.resolve()
+            except UnstableOffsetCommit:
+                if not self._first_offsets.waits:
+                    raise
+                self._first_offsets.wait()
 
     def ready(self, *, idle: bool = True) -> Position | None:
         """The next partition with records, after a fetch if necessary; None if no partition has any.
@@ -300,7 +312,7 @@ class Positions:
         Moves it to the end of the queue. Raises what reading raises. idle=False: let partitions that were
         read to their ends stay in the queue. That costs less if they have grown when they are next looked at.
         """
-        if self._unresolved:
+        if self._unresolved or self._first_offsets.is_due:
             with contextlib.suppress(UnstableOffsetCommit):  # until its transaction has ended
                 self.resolve()
         queue = self._queue
@@ -447,17 +459,18 @@ class Positions:
         try:
             return self._fetch(position)
         except LogTruncated as error:
-            if self._reset == "error":
+            if self._first_offsets.reset == "error":
                 raise
             _logger.warning(
                 "%s; consuming continues from offset %d, the first lost", error, error.surviving_offset
             )
             self.seek(position.tp, error.surviving_offset)
         except OffsetOutOfRange as error:
-            if self._reset == "error":
+            if self._first_offsets.reset == "error":
                 raise
-            offset = self._reset_offset(position.tp)
-            _logger.warning("%s; consuming continues from %s, offset %d", error, self._reset, offset)
+            offset = self._first_offsets.policy_offset(position.tp)
+            reset = self._first_offsets.reset
+            _logger.warning("%s; consuming continues from %s, offset %d", error, reset, offset)
             self.seek(position.tp, offset)
         return self._fetch(position)
 
@@ -471,10 +484,6 @@ class Positions:
                 return False
         self._queue.pop()
         return False
-
-    def _reset_offset(self, tp: TopicPartition) -> int:
-        edges = self._edges(tp)
-        return edges.log_start_offset if self._reset == "earliest" else edges.log_end_offset
 
     def _edges(self, tp: TopicPartition) -> PartitionOffsets:
         """Raises NotAssigned."""

@@ -32,13 +32,13 @@ class Seeking(Closing):
         name = validation.as_topic_partition(tp)
         with self._using():
             position = self._positions[name]
-            self._positions.resolve()
+            self._positions.resolve_all()
             return position.at[0]
 
     def lag(self) -> dict[TopicPartition, int]:
         """The number of offsets from each position to the end of its partition, without deleted ones."""
         with self._using():
-            self._positions.resolve()
+            self._positions.resolve_all()
             return self._positions.lag()
 
     def estimated_lag(self) -> dict[TopicPartition, int]:

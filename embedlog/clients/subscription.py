@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 from ..backends.port import Backend
 from ..errors import InvalidArgument, InvalidType, TopicNotFound
+from ..model import TopicPartition
 from ..validation import as_seconds, is_several
 
 Topics: TypeAlias = str | Iterable[str] | re.Pattern[str]
@@ -38,6 +39,15 @@ class TopicWatch:
 
     def __str__(self) -> str:
         return repr(self._pattern.pattern) if self._pattern is not None else ", ".join(self._names)
+
+    @property
+    def is_pattern(self) -> bool:
+        """Whether it is a pattern."""
+        return self._pattern is not None
+
+    def all_partitions(self) -> list[TopicPartition]:
+        """The partitions of all its topics."""
+        return [TopicPartition(topic, n) for topic, count in self.partitions.items() for n in range(count)]
 
     def refresh(self) -> bool:
         """Refresh if it is due. Returns whether anything changed."""

@@ -11,12 +11,12 @@ Source: Kafka's GroupConfig (KIP-848, KIP-932).
 from __future__ import annotations
 
 import json
-import re
 import threading
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, ClassVar, Final
 
+from ..clients.first_offsets import duration_ms
 from ..config import MAX_INT32, Settings
 from ..errors import CorruptCheckpoint, EmbedlogError, InvalidSetting, StorageError
 from ..files.names import GROUP_SETTINGS_FILE
@@ -29,13 +29,6 @@ from .api_errors import ApiError
 from .settings import MAX_INT16, BrokerSettings
 
 _VERSION: Final = 1
-_BY_DURATION: Final = "by_duration:"
-_DURATION: Final = re.compile(  # ISO 8601, as Java's Duration reads it, without signs
-    r"P(?:(?P<days>\d{1,9})D)?"
-    r"(?:T(?=\d)(?:(?P<hours>\d{1,9})H)?(?:(?P<minutes>\d{1,9})M)?(?:(?P<seconds>\d{1,9}(?:\.\d{1,9})?)S)?)?",
-    re.ASCII | re.IGNORECASE,
-)
-_SECONDS: Final = {"days": 86_400, "hours": 3_600, "minutes": 60, "seconds": 1}
 _READ_COMMITTED: Final = "read_committed"
 _BROKER_NAMES: Final = {
     "consumer_heartbeat_interval_ms": "group_consumer_heartbeat_interval_ms",
@@ -78,7 +71,7 @@ class GroupSettings(Settings, frozen=True):
         parsed = super().parse(given)
         if "share_auto_offset_reset" in parsed:
             reset = parsed["share_auto_offset_reset"] = parsed["share_auto_offset_reset"].strip()
-            if reset not in ("latest", "earliest") and _duration_ms(reset) is None:
+            if reset not in ("latest", "earliest") and duration_ms(reset) is None:
                 raise InvalidSetting(
                     "share.auto.offset.reset must be latest, earliest, or by_duration: and an ISO 8601 "
                     "duration such as PT1H30M"
@@ -199,19 +192,8 @@ def _begins_at(reset: str, clock_ms: Callable[[], int], partition: Partition) ->
     offsets = partition.offsets()
     if reset == "earliest":
         return offsets.log_start_offset
-    duration_ms = _duration_ms(reset)
-    if duration_ms is None:
+    ago_ms = duration_ms(reset)
+    if ago_ms is None:
         return offsets.log_end_offset
-    found = partition.offset_for_time(max(clock_ms() - duration_ms, 0))
+    found = partition.offset_for_time(max(clock_ms() - ago_ms, 0))
     return offsets.log_end_offset if found is None else found.offset
-
-
-def _duration_ms(reset: str) -> int | None:
-    """The duration of by_duration:...; None if it is not one."""
-    if not reset.lower().startswith(_BY_DURATION):
-        return None
-    found = _DURATION.fullmatch(reset[len(_BY_DURATION) :])
-    parts = {} if found is None else {name: text for name, text in found.groupdict().items() if text}
-    if not parts:
-        return None
-    return round(sum(float(text) * _SECONDS[name] for name, text in parts.items()) * 1000)

@@ -553,6 +553,107 @@ def commits_from_outside(log: Log) -> object:
 
 
 @scenario
+def latest_reads_what_comes_to_a_partition_added_later(log: Log) -> object:
+    """By a live member, and again by one that starts after it: where it began was committed at once."""
+    log.create_topic("t")
+    log.append_many("t", [b"old"] * 3)
+    found = []
+    for group in ("g", None):
+        partitions = log.describe_topic("t").partitions
+        consumer = log.consumer(
+            "t", group, auto_offset_reset="latest", auto_commit=False, metadata_refresh_ms=1
+        )
+        while len(consumer.assignment()) < partitions:
+            consumer.poll(10)
+        consumer.poll(10)
+        log.create_partitions("t", partitions + 1)
+        log.append_many("t", [b"%d" % i for i in range(5)], partition=partitions)
+        records: list[Record] = []
+        while len(records) < 5:
+            records += consumer.poll(10)
+        found.append([record[:3] for record in records])
+        consumer.close()
+    groups = log.backend.coordinator
+    assert groups is not None
+    committed = {tp: each.offset for tp, each in groups.committed_offsets("g").items()}
+    with log.consumer("t", "g", auto_offset_reset="latest", stop_at_end=True) as again:
+        return found, committed, sorted(record[:3] for record in again)
+
+
+@scenario
+def latest_reads_a_partition_that_was_added_while_no_member_ran(log: Log) -> object:
+    log.create_topic("t", partitions=2)
+    log.append_many("t", [(None, b"old")] * 4)
+    with log.consumer("t", "g", auto_offset_reset="latest", stop_at_end=True) as consumer:
+        first = list(consumer)
+    log.create_partitions("t", 3)
+    log.append_many("t", [b"%d" % i for i in range(5)], partition=2)
+    log.append("t", b"new", partition=0)
+    with log.consumer("t", "g", auto_offset_reset="latest", stop_at_end=True) as consumer:
+        return first, sorted((record.partition, record.value) for record in consumer)
+
+
+@scenario
+def latest_reads_a_topic_that_comes_to_match_its_pattern(log: Log) -> object:
+    """Seen by the consumer itself, and by one that starts after the topic was created."""
+    pattern = re.compile("orders-.*")
+    log.create_topic("orders-a")
+    log.append_many("orders-a", [b"old"] * 3)
+    found = []
+    for group, topics in (("g", ("orders-b", "orders-c")), (None, ("orders-d",))):
+        with log.consumer(pattern, group, auto_offset_reset="latest", metadata_refresh_ms=1) as consumer:
+            while not consumer.assignment():
+                consumer.poll(10)
+            consumer.poll(10)
+            log.create_topic(topics[0])
+            log.append_many(topics[0], [b"%d" % i for i in range(5)])
+            records: list[Record] = []
+            while len(records) < 5:
+                records += consumer.poll(10)
+            found.append([record[:3] for record in records])
+        for topic in topics[1:]:
+            log.create_topic(topic)
+            log.append(topic, b"while none ran")
+    with log.consumer(pattern, "g", auto_offset_reset="latest", stop_at_end=True) as consumer:
+        return found, sorted((record.topic, record.offset) for record in consumer)
+
+
+@scenario
+def members_that_start_together_begin_at_the_end(log: Log) -> object:
+    """Although one of them commits where its partition begins before the other has looked."""
+    log.create_topic("t", partitions=2)
+    for partition in range(2):
+        log.append_many("t", [b"old"] * 50, partition=partition)
+    members = [log.consumer("t", "g", auto_offset_reset="latest", auto_commit=False) for _ in range(2)]
+    found: list[Record] = []
+    groups = log.backend.coordinator
+    assert groups is not None
+    together(members, lambda: shared(members, 2) and len(groups.committed_offsets("g")) == 2, found.append)
+    positions = sorted(member.position(tp) for member in members for tp in member.assignment())
+    for partition in range(2):
+        log.append_many("t", [b"new"] * 50, partition=partition)
+    together(members, lambda: len(found) >= 100, found.append)
+    for member in members:
+        member.close()
+    return positions, sorted((record.partition, record.offset) for record in found)
+
+
+@scenario
+def a_consumer_begins_a_time_ago(log: Log) -> object:
+    log.create_topic("t", partitions=3)
+    now_ms = time.time_ns() // 1_000_000
+    for hours in (5, 3, 1):
+        log.append("t", b"%d" % hours, partition=0, timestamp_ms=now_ms - hours * 3_600_000)
+        log.append("t", b"old", partition=1, timestamp_ms=now_ms - 10 * 3_600_000)
+    found = []
+    for reset in ("by_duration:PT4H", "BY_DURATION:pt2h0.5s", "by_duration:P1D", "by_duration:PT0S"):
+        with log.consumer("t", auto_offset_reset=reset, stop_at_end=True) as consumer:
+            found.append(sorted(record.value for record in consumer))
+    wrong = ("by_duration:", "by_duration:-PT1H", "by_duration:1h", "by_duration:P", "sometime", None, 5)
+    return found, [failing(lambda: log.consumer("t", auto_offset_reset=each)) for each in wrong]  # noqa: B023
+
+
+@scenario
 @newer
 def a_static_member_comes_back_as_itself(log: Log) -> object:
     log.create_topic("t", partitions=2)
