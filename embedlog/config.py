@@ -48,6 +48,8 @@ _RULES: dict[str, dict[str, Any]] = {
     "max_compaction_lag_ms": _between(1, MAX_INT64),
     # At most what a reader agrees to decompress (codec.DEFAULT_MAX_BYTES).
     "max_message_bytes": _between(61, 128 * MIB),
+    "message_timestamp_after_max_ms": _between(0, MAX_INT64),
+    "message_timestamp_before_max_ms": _between(0, MAX_INT64),
     "message_timestamp_type": _choice("CreateTime", "LogAppendTime"),
     "min_cleanable_dirty_ratio": _between(0, 1),
     "min_compaction_lag_ms": _between(0, MAX_INT64),
@@ -139,6 +141,8 @@ class TopicSettings(Settings, frozen=True):
     append_time: ClassVar[bool]
     compresses: ClassVar[bool]
     compacts: ClassVar[bool]
+    limits_past: ClassVar[bool]
+    limits_times: ClassVar[bool]
 
     cleanup_policy: str = "delete"
     compression_type: str = "producer"
@@ -150,6 +154,8 @@ class TopicSettings(Settings, frozen=True):
     index_interval_bytes: int = 4 * KIB
     max_compaction_lag_ms: int = MAX_INT64
     max_message_bytes: int = MIB + 12
+    message_timestamp_after_max_ms: int = MAX_INT64
+    message_timestamp_before_max_ms: int = MAX_INT64
     message_timestamp_type: str = "CreateTime"
     min_cleanable_dirty_ratio: float = 0.5
     min_compaction_lag_ms: int = 0
@@ -176,11 +182,17 @@ class TopicSettings(Settings, frozen=True):
 
     def __post_init__(self) -> None:
         """append_time: records get the time of their append. compresses: appends compress unless they specify
-        a codec. compacts: compaction keeps only the last record of each key."""
+        a codec. compacts: compaction keeps only the last record of each key. limits_past: records that are
+        too old are refused; limits_times: these, or those of the future."""
         stated = self.compression_type not in ("producer", "none", "uncompressed")
         self.__dict__["append_time"] = self.message_timestamp_type == "LogAppendTime"
         self.__dict__["compresses"] = stated
         self.__dict__["compacts"] = "compact" in self.cleanup_policy
+        own_time = not self.append_time
+        self.__dict__["limits_past"] = own_time and self.message_timestamp_before_max_ms < MAX_INT64
+        self.__dict__["limits_times"] = self.limits_past or (
+            own_time and self.message_timestamp_after_max_ms < MAX_INT64
+        )
 
 
 class LogSettings(Settings, frozen=True):

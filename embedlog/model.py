@@ -263,8 +263,10 @@ class GroupMetadata(NamedTuple):
 class Health(NamedTuple):
     """The condition of a log.
 
-    `status` is "degraded" if a partition refuses appends, data is damaged, or background work fails.
-    `failing` says what fails and why, e.g. no disk space. `status` is "full" if `max_bytes` left no room for
+    `status` is "degraded" if a partition refuses appends, data is damaged, background work fails, or
+    retention cannot delete.
+    `failing` says what fails and why, e.g. no disk space, and what keeps retention from deleting: a record
+    with a time of the future. `status` is "full" if `max_bytes` left no room for
     an append, and still leaves none. Otherwise it is "ok".
 
     `bytes` counts segments only. `disk_bytes` is all disk space that the log takes, and `used_fraction` its

@@ -29,13 +29,16 @@ import importlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol, cast
 
-from .config import FINISHED, TopicSettings
+from .config import FINISHED, HOUR_MS, MAX_INT64, TopicSettings
 from .errors import InvalidSetting, shown
 from .fields import Fields
 from .model import PartitionState, TopicPartition
 from .partition import Partition
 from .segment import Segment
 from .synonyms import plain
+from .units import iso
+
+_CLOCKS_DIFFER_MS: Final = HOUR_MS  # a time ahead by less may be that of another clock
 
 
 class Holds:
@@ -182,6 +185,33 @@ def apply_retention(partition: Partition, now_ms: int, finished_offset: int) -> 
     if not settings.deletes or _never_deletes(settings):
         return 0
     return _delete(partition, policy_of(settings), now_ms, finished_offset)
+
+
+def blocked_retention(partition: Partition, now_ms: int) -> str | None:
+    """What keeps retention by time from a partition's oldest segment, or will, for longer than retention_ms.
+
+    That is a record with a time of the future. None if there is none, or retention does not go by records'
+    times. Raises StorageError, OSError.
+    """
+    settings = partition.settings
+    if (
+        settings.retention_ms < 0
+        or not settings.deletes
+        or "record_timestamp" not in settings.delete_policies
+    ):
+        return None
+    segments = partition.segments()
+    for segment in {segments[0]: None, segments[-1]: None}:
+        kept = segment.next_offset > partition.log.log_start_offset  # its file may outlive its records
+        latest = segment.largest_timestamp_ms if kept else -1
+        if latest > now_ms + _CLOCKS_DIFFER_MS:
+            return (
+                f"retention of {partition.name} keeps everything from offset {segment.base_offset:,} on "
+                f"until {iso(min(latest + settings.retention_ms, MAX_INT64))}: a record has a time of the "
+                f"future, {iso(latest)}. delete_records deletes such records, message_timestamp_after_max_ms "
+                "refuses them"
+            )
+    return None
 
 
 def delete_finished(partition: Partition, finished_offset: int) -> int:

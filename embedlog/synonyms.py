@@ -53,6 +53,8 @@ BROKER_NAMES: Final = {
     "index_interval_bytes": "log_index_interval_bytes",
     "max_compaction_lag_ms": "log_cleaner_max_compaction_lag_ms",
     "max_message_bytes": "message_max_bytes",
+    "message_timestamp_after_max_ms": "log_message_timestamp_after_max_ms",
+    "message_timestamp_before_max_ms": "log_message_timestamp_before_max_ms",
     "message_timestamp_type": "log_message_timestamp_type",
     "min_cleanable_dirty_ratio": "log_cleaner_min_cleanable_ratio",
     "min_compaction_lag_ms": "log_cleaner_min_compaction_lag_ms",

@@ -483,7 +483,7 @@ class WriterBackend(EngineBackend):
         return (
             self.store.failed_partitions(),
             self.store.recovery.damage,
-            self.store.background.failures.reasons(),
+            [*self.store.background.failures.reasons(), *self.store.cleaner.blocked()],
         )
 
     def _disk(self) -> tuple[int, float, bool]:

@@ -99,6 +99,8 @@ class TopicOptions(TypedDict, total=False):
     index_interval_bytes: int
     max_compaction_lag_ms: int
     max_message_bytes: int
+    message_timestamp_after_max_ms: int
+    message_timestamp_before_max_ms: int
     message_timestamp_type: TimestampType
     min_cleanable_dirty_ratio: float
     min_compaction_lag_ms: int
@@ -122,6 +124,8 @@ class TopicChanges(TypedDict, total=False):
     index_interval_bytes: int | None
     max_compaction_lag_ms: int | None
     max_message_bytes: int | None
+    message_timestamp_after_max_ms: int | None
+    message_timestamp_before_max_ms: int | None
     message_timestamp_type: TimestampType | None
     min_cleanable_dirty_ratio: float | None
     min_compaction_lag_ms: int | None

@@ -83,6 +83,7 @@ _CODES: Final[tuple[tuple[type[Exception], ErrorCode], ...]] = (  # subclasses b
     (errors.GroupFull, ErrorCode.GROUP_MAX_SIZE_REACHED),
     (errors.TooManyGroups, ErrorCode.POLICY_VIOLATION),
     (errors.InvalidSetting, ErrorCode.INVALID_CONFIG),
+    (errors.InvalidTimestamp, ErrorCode.INVALID_TIMESTAMP),
     (errors.UnknownSetting, ErrorCode.INVALID_CONFIG),
     (errors.InvalidArgument, ErrorCode.INVALID_REQUEST),
     (errors.InvalidType, ErrorCode.INVALID_REQUEST),

@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from ..backends.local import WriterBackend
-from ..config import LogSettings, TopicSettings, sorted_settings
+from ..config import HOUR_MS, LogSettings, TopicSettings, sorted_settings
 from ..errors import Closed, InvalidArgument, InvalidSetting, ReadOnly, counted
 from ..files.descriptors import default_open_files
 from ..files.names import QUOTAS_FILE
@@ -203,6 +203,7 @@ class Broker(Closing):
                     undo.callback(shutil.rmtree, path, ignore_errors=True)
                 # Half of it: the other half is for connections.
                 of_log.setdefault("max_open_files", default_open_files() // 2)
+                of_log.setdefault("message_timestamp_after_max_ms", HOUR_MS)  # Kafka's default
                 alone = zookeeper is None
                 self.log = open_directory(as_path(path), shared=alone, in_cluster=not alone, **of_log)
                 undo.callback(self.log.close)

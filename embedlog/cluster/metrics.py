@@ -227,6 +227,8 @@ class MetricsServer:
         if store.quota.is_full:
             sizes = {"disk_bytes": store.quota.used(), "max_bytes": store.quota.limit}
             return 503, {"status": "full", "why": "max_bytes leaves no room for appends", **sizes}
+        if blocked := store.cleaner.blocked():
+            return 200, {"status": "degraded", "why": "retention cannot delete", "background": blocked}
         return 200, {"status": "ok", "partitions": len(self._broker.store.partitions())}
 
     def _told(self, reason: str) -> str:

@@ -46,7 +46,7 @@ def _ignored(type: int, value: str) -> FixedConfig:
 
 _NO_REPLICAS: Final = "each partition has one replica"
 _NO_TIERS: Final = "there is no tiered storage"
-_NO_TIME_LIMIT: Final = "timestamps are taken as they are; message.timestamp.type=LogAppendTime gives others"
+_TWO_LIMITS: Final = "it is message.timestamp.before.max.ms and message.timestamp.after.max.ms since Kafka 4"
 
 FIXED: Final[dict[str, FixedConfig]] = {
     "compression.gzip.level": _ignored(INT, "-1"),
@@ -58,9 +58,7 @@ FIXED: Final[dict[str, FixedConfig]] = {
     "local.retention.ms": _only(LONG, "-2", _NO_TIERS),
     "message.downconversion.enable": _only(BOOLEAN, "true", "old clients get their own formats"),
     "message.format.version": _ignored(STRING, "3.0-IV1"),
-    "message.timestamp.after.max.ms": _only(LONG, str(MAX_INT64), _NO_TIME_LIMIT),
-    "message.timestamp.before.max.ms": _only(LONG, str(MAX_INT64), _NO_TIME_LIMIT),
-    "message.timestamp.difference.max.ms": _only(LONG, str(MAX_INT64), _NO_TIME_LIMIT),
+    "message.timestamp.difference.max.ms": _only(LONG, str(MAX_INT64), _TWO_LIMITS),
     "min.insync.replicas": _only(INT, "1", _NO_REPLICAS),
     "remote.log.copy.disable": _only(BOOLEAN, "false", _NO_TIERS),
     "remote.log.delete.on.disable": _only(BOOLEAN, "false", _NO_TIERS),
@@ -77,8 +75,6 @@ _BROKER_NAMES: Final[dict[str, str]] = {
     "local.retention.ms": "log.local.retention.ms",
     "message.downconversion.enable": "log.message.downconversion.enable",
     "message.format.version": "log.message.format.version",
-    "message.timestamp.after.max.ms": "log.message.timestamp.after.max.ms",
-    "message.timestamp.before.max.ms": "log.message.timestamp.before.max.ms",
     "message.timestamp.difference.max.ms": "log.message.timestamp.difference.max.ms",
     "segment.index.bytes": "log.index.size.max.bytes",
     "segment.jitter.ms": "log.roll.jitter.ms",

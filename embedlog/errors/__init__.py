@@ -36,6 +36,8 @@ from .base import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ..model import Record
 
 # fmt: off
@@ -48,7 +50,8 @@ __all__ = [
     "DuplicateSequence", "EmbedlogError", "FencedInstance", "FlushFailed", "ForkedHandle", "GroupError",
     "GroupFull", "GroupNotEmpty", "GroupNotFound", "IllegalGeneration", "InconsistentProtocol",
     "InvalidArgument", "InvalidCommit", "InvalidGroup", "InvalidProducerEpoch",
-    "InvalidProducerIdMapping", "InvalidSetting", "InvalidTopicName", "InvalidTxnState", "InvalidType",
+    "InvalidProducerIdMapping", "InvalidSetting", "InvalidTimestamp", "InvalidTopicName",
+    "InvalidTxnState", "InvalidType",
     "JavaNotFound", "LoadFailed", "Located", "LockLost", "LogFull", "LogTruncated", "MemberIdRequired",
     "NotALog", "NotAssigned", "OffsetOutOfRange", "OutOfOrderSequence", "PartialAppend",
     "PartitionFailed", "PartitionNotFound", "ProducerFenced", "QueueEmpty", "ReadOnly", "RebalanceFailed",
@@ -98,6 +101,18 @@ class PartitionNotFound(EmbedlogError, LookupError):
 
 class RecordTooLarge(EmbedlogError):
     """A record or batch is larger than `max_message_bytes`, or than a segment can be."""
+
+
+class InvalidTimestamp(InvalidArgument):
+    """Records are older or newer than the topic's `message_timestamp_before_max_ms` and
+    `message_timestamp_after_max_ms` allow. Nothing was appended.
+
+    `records` has an (index in the append, timestamp_ms) for each of them, at most 10,000.
+    """
+
+    def __init__(self, message: str, *, records: Sequence[tuple[int, int]] = ()) -> None:
+        super().__init__(message)
+        self.records = records
 
 
 class UnexpectedOffset(EmbedlogError):

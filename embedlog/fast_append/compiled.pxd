@@ -97,6 +97,8 @@ cdef class LogFields:
     cdef int64_t segment_bytes
     cdef int64_t flush_messages
     cdef int64_t max_message_bytes
+    cdef bint limits_past
+    cdef int64_t after_max_ms
 
     cdef SegmentFields end_segment
     cdef int64_t end_offset

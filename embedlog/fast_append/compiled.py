@@ -11,7 +11,7 @@ other threads, and Ctrl-C cannot come between.
 import cython
 
 from ..codec import codec_number
-from ..config import MAX_INT32
+from ..config import MAX_INT32, MAX_INT64
 from ..model import Appended, PartitionState, RecordMetadata
 from .limits import CLOSE
 
@@ -26,6 +26,7 @@ _CLOSE = cython.declare(int64_t, CLOSE)
 _SMALL = cython.declare(cython.Py_ssize_t, 4096)
 _APPEND_TIME = cython.declare(cython.int, 8)
 _ANY = cython.declare(int64_t, -1)  # expected offset
+_UNLIMITED = cython.declare(int64_t, MAX_INT64)
 _OTHER = cython.declare(int64_t, -2)  # what is left to Python
 
 slots_prepare()
@@ -156,6 +157,8 @@ class LogFields:
         self.segment_bytes = settings.segment_bytes
         self.flush_messages = settings.flush_messages
         self.max_message_bytes = settings.max_message_bytes
+        self.limits_past = settings.limits_past
+        self.after_max_ms = settings.message_timestamp_after_max_ms
 
     @property
     def log_end(self):
@@ -312,8 +315,13 @@ class FastAppend:
         for i in range(number):
             size += pieces[i].size
             count += pieces[i].count
-        if log.state is not _ONLINE:
+        if log.state is not _ONLINE or log.limits_past:
             return -1
+        if log.after_max_ms != _UNLIMITED:
+            now: int64_t = _now_ms()
+            for i in range(number):
+                if pieces[i].timestamp_ms > now and pieces[i].timestamp_ms - now > log.after_max_ms:
+                    return -1
         self._acquire()
         try:
             if (expected == _ANY or expected == log.next_offset) and self._is_ordinary(size, count):

@@ -21,6 +21,7 @@ import mmap
 import os
 import struct
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
 from zlib import crc32
@@ -263,7 +264,7 @@ class FastAppend:
         with log.append_lock:
             base = log.next_offset
             batch = encode_one(key, value, timestamp_ms, attributes, base, log.leader_epoch, headers)
-            if expected_offset not in (None, base) or not self._is_ordinary(len(batch), 1):
+            if expected_offset not in (None, base) or not self._is_ordinary(len(batch), 1, timestamp_ms):
                 return None
             if not self._write(batch, 1, timestamp_ms):
                 return None
@@ -285,7 +286,7 @@ class FastAppend:
         """
         log = self._log
         with log.append_lock:
-            if not self._is_ordinary(len(batch), count):
+            if not self._is_ordinary(len(batch), count, timestamp_ms):
                 return None
             base = log.next_offset
             assign(batch, base, log.leader_epoch)
@@ -321,14 +322,15 @@ class FastAppend:
             log.store_slot()
         return True
 
-    def _is_ordinary(self, size: int, count: int) -> bool:
-        """Append lock held: is a batch of so many bytes and records to be written at the log end, as it
-        is?"""
+    def _is_ordinary(self, size: int, count: int, timestamp_ms: int) -> bool:
+        """Append lock held: is a batch of so many bytes and records, and of this largest timestamp, to be
+        written at the log end, as it is?"""
         log, file = self._log, self._file
         end_offset, end_pos, segment = log.log_end
         next_offset = end_offset + count
         return (
             log.state is _ONLINE
+            and not (log.settings.limits_times and self._may_be_out_of_range(timestamp_ms))
             and log.dirty_reported
             and not (log.append_in_flight or log.new_epoch or self._bounded)
             and segment is log.segments[-1]
@@ -340,6 +342,11 @@ class FastAppend:
             and file._direct
             and (file._durable < CLOSE or end_pos + size <= file._length)
         )
+
+    def _may_be_out_of_range(self, timestamp_ms: int) -> bool:
+        """May a batch of this largest timestamp have records that the topic's limits of time forbid?"""
+        settings, now_ms = self._log.settings, time.time_ns() // 1_000_000
+        return settings.limits_past or timestamp_ms - now_ms > settings.message_timestamp_after_max_ms
 
 
 class PartitionFields:

@@ -21,14 +21,16 @@ from ..codec import (
     TransactionEnd,
     assign_all,
     correct_max_timestamps,
+    decode_pieces,
     encode_control_batch,
     encode_one,
+    scan,
 )
 from ..config import MAX_INT32, MAX_INT64
-from ..errors import InvalidArgument, RecordTooLarge, UnexpectedOffset, shown
+from ..errors import InvalidArgument, InvalidTimestamp, RecordTooLarge, UnexpectedOffset, shown
 from ..fast_append import FastAppend
 from ..files.names import UNBOUNDED_TOPICS
-from ..model import Appended, Headers, PartitionState, RecordMetadata
+from ..model import NO_TIMESTAMP, Appended, Headers, PartitionState, RecordMetadata
 from .active_segment import ActiveSegment
 from .group_commit import GroupCommit, Waiter, append_all
 from .host import PartitionHost
@@ -40,6 +42,8 @@ from .producer_state_manager import RAISES_EPOCH
 # An append needs these often; naming them here saves it a call or a look-up in a class.
 _new: Final = tuple.__new__
 _ONLINE: Final = PartitionState.ONLINE
+
+_MAX_NAMED: Final = 10_000  # records in one error: a compressed batch may hold millions
 
 
 class Appender:
@@ -77,6 +81,7 @@ class Appender:
 
         Raises:
             UnexpectedOffset, RecordTooLarge, DiskFull, LogFull, StorageError: nothing was appended.
+            InvalidTimestamp: nothing was appended.
             OutOfOrderSequence, InvalidProducerEpoch, InvalidTxnState: nothing was appended.
             PartitionFailed: it refuses appends since a write or fsync failed.
             FlushFailed: the records were appended and may be lost.
@@ -84,6 +89,8 @@ class Appender:
         log = self._log
         if log.state is not _ONLINE:  # else make_room would delete records for nothing
             raise log.refusal()
+        if log.settings.limits_times:
+            self._check_times(batches)
         self.make_room(len(batches))
         if (flush or log.settings.flush_messages <= 1) and self.group_commit.is_busy:
             return self.group_commit.append(batches, expected_offset)
@@ -193,6 +200,35 @@ class Appender:
         if self._bounded:
             log = self._log
             self._host.make_room(self._active.growth(log.segments[-1].size, size, log.settings))
+
+    def _check_times(self, batches: bytearray) -> None:
+        """Raises InvalidTimestamp for records outside the topic's limits of time (KIP-937)."""
+        settings, now_ms = self._log.settings, self._host.now_ms()
+        first_ms = now_ms - settings.message_timestamp_before_max_ms
+        last_ms = now_ms + settings.message_timestamp_after_max_ms
+        wrong: list[tuple[int, int]] = []
+        number = count = 0
+        for header in scan(batches, check_crc=False).headers:
+            if settings.limits_past or header.max_timestamp_ms > last_ms:
+                times = (
+                    record.timestamp_ms
+                    for piece in decode_pieces(batches, header, "", -1)
+                    for record in piece
+                )
+                for index, time_ms in enumerate(times, number):
+                    if time_ms != NO_TIMESTAMP and not first_ms <= time_ms <= last_ms:
+                        count += 1
+                        if len(wrong) < _MAX_NAMED:
+                            wrong.append((index, time_ms))
+            number += header.record_count
+        if wrong:
+            index, time_ms = wrong[0]
+            raise InvalidTimestamp(
+                f"{self._log.name}: the timestamps of {count:,} of {number:,} records are out of range; "
+                f"record {index:,} has {time_ms}, and it may be {first_ms} to {last_ms} "
+                "(message_timestamp_before_max_ms, message_timestamp_after_max_ms): nothing was appended",
+                records=wrong,
+            )
 
     def _append(
         self,

@@ -8,6 +8,7 @@ finished (retention.py).
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from typing import Final
@@ -16,7 +17,7 @@ from ..config import LogSettings
 from ..errors import EmbedlogError
 from ..fast_append import ApproximateCounter
 from ..partition import Partition
-from ..retention import Holds, apply_retention
+from ..retention import Holds, apply_retention, blocked_retention
 from ..runtime.throttle import Pace, Throttle
 from .background import Background
 from .checkpointer import Checkpointer
@@ -81,6 +82,14 @@ class Cleaner:
         """Apply a topic's new settings now."""
         for task in ("roll", "retention", "compaction"):
             self._scheduler.wake(task)
+
+    def blocked(self) -> list[str]:
+        """A line for each partition whose retention a record with a time of the future holds up."""
+        now_ms, found = self._clock_ms(), []
+        for partition in self._partitions():
+            with contextlib.suppress(EmbedlogError, OSError):  # retention itself reports what it cannot read
+                found.append(blocked_retention(partition, now_ms))
+        return [line for line in found if line is not None]
 
     def pace(self) -> Pace:
         """A thread calls the result between the small steps of its background work."""

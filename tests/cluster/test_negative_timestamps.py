@@ -73,7 +73,9 @@ def log(tmp_path: Path) -> Iterator[Log]:
 def test_confluents_producer(broker: Broker, codec: str, rows: list[Row]) -> None:
     """It writes 0 into the header if no time is above 0."""
     broker.log.create_topic("t", retention_ms=HOUR_MS)
-    producer = Producer({"bootstrap.servers": broker.address, "compression.type": codec, "linger.ms": 50})
+    producer = Producer(
+        {"bootstrap.servers": broker.bootstrap_servers, "compression.type": codec, "linger.ms": 50}
+    )
     for key, value, _, time_ms in rows:
         producer.produce("t", value, key, timestamp=time_ms)
     assert producer.flush(60) == 0

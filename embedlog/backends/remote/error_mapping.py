@@ -58,7 +58,7 @@ _OWN: Final[dict[ErrorCode, tuple[type[errors.EmbedlogError], str]]] = {
     ErrorCode.KAFKA_STORAGE_ERROR: (errors.StorageError, "the broker's disk failed: see its log"),
     ErrorCode.RECORD_LIST_TOO_LARGE: (errors.RecordTooLarge, "larger than a segment of the broker"),
     ErrorCode.INVALID_RECORD: (errors.InvalidArgument, "the topic does not accept a record"),
-    ErrorCode.INVALID_TIMESTAMP: (errors.InvalidArgument, "the topic does not accept a timestamp"),
+    ErrorCode.INVALID_TIMESTAMP: (errors.InvalidTimestamp, "the topic does not accept a timestamp"),
     ErrorCode.INVALID_REQUEST: (errors.InvalidArgument, "the broker rejects the request"),
     ErrorCode.INVALID_PARTITIONS: (errors.InvalidArgument, "not a valid number of partitions"),
     ErrorCode.INVALID_REPLICATION_FACTOR: (errors.InvalidArgument, "the cluster has fewer brokers"),

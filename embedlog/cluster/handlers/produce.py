@@ -33,6 +33,7 @@ from ...codec import HEADER_SIZE, loops, read_header
 from ...errors import (
     EmbedlogError,
     InvalidProducerIdMapping,
+    InvalidTimestamp,
     InvalidTxnState,
     ProducerFenced,
     UnexpectedOffset,
@@ -352,7 +353,14 @@ class ProduceHandlers:
             error=type(error).__name__,
             log_end_offset=error.actual if isinstance(error, UnexpectedOffset) else -1,
         )
-        if isinstance(error, InvalidRecords):
+        if isinstance(error, InvalidTimestamp):
+            failed.record_errors = [
+                BatchIndexAndErrorMessage(
+                    batch_index=record, batch_index_error_message=f"the timestamp {time_ms} is out of range"
+                )
+                for record, time_ms in error.records
+            ]
+        elif isinstance(error, InvalidRecords):
             failed.record_errors = [
                 BatchIndexAndErrorMessage(batch_index=record, batch_index_error_message=error.reason)
                 for record in error.record_indexes
