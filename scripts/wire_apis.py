@@ -59,6 +59,7 @@ APIS: Final = {
     "DeleteAcls": (1, 3),
     "DescribeConfigs": (0, 4),
     "AlterConfigs": (0, 2),
+    "AlterReplicaLogDirs": (1, 2),
     "DescribeLogDirs": (0, 5),
     "SaslAuthenticate": (0, 2),
     "CreatePartitions": (0, 3),

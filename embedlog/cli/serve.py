@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from .. import __version__
 from ..cluster import Broker
+from ..cluster.kafka_settings import is_without_effect
 from ..cluster.listeners import Listener, is_own
 from ..cluster.secured import Secured
 from ..cluster.settings import BrokerSettings
@@ -388,4 +389,6 @@ def _meant(typed: str, value: Any) -> tuple[str, Any]:
             found = kind.resolved(name, value)
             if found is not None:
                 return found
+        if is_without_effect(name):
+            return name, value
     return names[-1], value  # Broker says that it is unknown

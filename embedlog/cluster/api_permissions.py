@@ -16,6 +16,11 @@ from ..wire.apis.add_offsets_to_txn import AddOffsetsToTxnResponse
 from ..wire.apis.alter_client_quotas import AlterClientQuotasResponse
 from ..wire.apis.alter_configs import AlterConfigsResourceResponse, AlterConfigsResponse
 from ..wire.apis.alter_partition_reassignments import AlterPartitionReassignmentsResponse
+from ..wire.apis.alter_replica_log_dirs import (
+    AlterReplicaLogDirPartitionResult,
+    AlterReplicaLogDirsResponse,
+    AlterReplicaLogDirTopicResult,
+)
 from ..wire.apis.alter_share_group_offsets import AlterShareGroupOffsetsResponse
 from ..wire.apis.alter_user_scram_credentials import (
     AlterUserScramCredentialsResponse,
@@ -102,6 +107,22 @@ def _refuse_scram(context: Any, request: Any, code: ErrorCode) -> Response:
     names = dict.fromkeys(each.name for each in (*request.deletions, *request.upsertions))
     return AlterUserScramCredentialsResponse(
         results=[AlterUserScramCredentialsResult(user=name, error_code=code) for name in names]
+    )
+
+
+def _refuse_moves(context: Any, request: Any, code: ErrorCode) -> Response:
+    return AlterReplicaLogDirsResponse(
+        results=[
+            AlterReplicaLogDirTopicResult(
+                topic_name=topic.name,
+                partitions=[
+                    AlterReplicaLogDirPartitionResult(partition_index=number, error_code=code)
+                    for number in topic.partitions
+                ],
+            )
+            for each in request.dirs
+            for topic in each.topics
+        ]
     )
 
 
@@ -229,6 +250,7 @@ PERMISSIONS: Final[Mapping[str, Permissions]] = {
     ),
     "ListConfigResources": _on_the_cluster(Operation.DESCRIBE_CONFIGS, _code(ListConfigResourcesResponse)),
     "DescribeLogDirs": _on_the_cluster(Operation.DESCRIBE, _refuse_log_dirs),
+    "AlterReplicaLogDirs": _on_the_cluster(Operation.ALTER, _refuse_moves),
     "ElectLeaders": _on_the_cluster(Operation.ALTER, _refuse_elections),
     "AlterPartitionReassignments": _on_the_cluster(
         Operation.ALTER, _code(AlterPartitionReassignmentsResponse)

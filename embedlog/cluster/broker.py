@@ -46,6 +46,8 @@ from .broker_channel import BrokerClient
 from .broker_context import BrokerContext
 from .coordination import BrokerAddress, Coordination, SingleBroker, check_standalone
 from .dispatch import Dispatcher
+from .group_settings import check_broker
+from .kafka_settings import with_effect
 from .listeners import (
     Listener,
     inter_broker_listener,
@@ -137,9 +139,11 @@ class Broker(Closing):
         check_flag("insecure", insecure)
         layout = {"layout": settings.pop("layout")} if "layout" in settings else {}
         of_listeners = {name: settings.pop(name) for name in list(settings) if is_of_a_listener(name)}
+        settings = with_effect(settings, path.path if isinstance(path, Log) else path)
         of_broker, *of_log_and_topics = sorted_settings(settings, BrokerSettings, LogSettings, TopicSettings)
         of_log = layout | of_log_and_topics[0] | of_log_and_topics[1]
         self.settings = BrokerSettings().with_changes(of_broker)
+        check_broker(self.settings)
         if not self.settings.listeners:
             listeners: tuple[Listener, ...] = (
                 listener_of(

@@ -27,8 +27,29 @@ from ..store.store import Store
 from ..wire.error_codes import ErrorCode
 from .api_errors import ApiError
 from .settings import MAX_INT16, BrokerSettings
+from .topic_configs import INT, FixedConfig, dotted
 
 _VERSION: Final = 1
+FIXED: Final = {
+    **{
+        name: FixedConfig(INT, value, lambda given: True, "groups get their assignments at once")
+        for name, value in (
+            ("consumer.assignment.interval.ms", "0"),
+            ("share.assignment.interval.ms", "0"),
+        )
+    },
+    **{
+        name: FixedConfig(INT, value, lambda given: True, "there are no streams groups")
+        for name, value in (
+            ("streams.assignment.interval.ms", "0"),
+            ("streams.heartbeat.interval.ms", "5000"),
+            ("streams.initial.rebalance.delay.ms", "3000"),
+            ("streams.num.standby.replicas", "0"),
+            ("streams.session.timeout.ms", "45000"),
+        )
+    },
+}
+"""Settings of groups in Kafka that have no effect here; accepted, not stored."""
 _READ_COMMITTED: Final = "read_committed"
 _BROKER_NAMES: Final = {
     "consumer_heartbeat_interval_ms": "group_consumer_heartbeat_interval_ms",
@@ -63,6 +84,7 @@ class GroupSettings(Settings, frozen=True):
     share_isolation_level: str = "read_uncommitted"
     share_partition_max_record_locks: int = 2_000
     share_record_lock_duration_ms: int = 30_000
+    share_renew_acknowledge_enable: bool = True
     share_session_timeout_ms: int = 45_000
 
     @classmethod
@@ -87,6 +109,7 @@ class GroupSettings(Settings, frozen=True):
             partial(_begins_at, self.share_auto_offset_reset, clock_ms),
             self.share_isolation_level == _READ_COMMITTED,
             self.share_partition_max_record_locks,
+            self.share_renew_acknowledge_enable,
         )
 
 
@@ -127,7 +150,10 @@ class GroupConfigs:
         return self.of(group).shares(self._store.clock_ms)
 
     def check(self, own: Mapping[str, Any]) -> None:
-        """Raises InvalidSetting if these, over the broker's, would expire members between two heartbeats."""
+        """Raises InvalidSetting if one is out of the broker's bounds for groups, or if these, over the
+        broker's, would expire members between two heartbeats."""
+        for name in own.keys() & _BROKER_NAMES.keys():
+            _check_bounds(self._broker(), name, own[name])
         settings = self.of_broker().replaced(**own)
         for kind, session_ms, interval_ms in (
             ("consumer", settings.consumer_session_timeout_ms, settings.consumer_heartbeat_interval_ms),
@@ -185,6 +211,23 @@ class GroupConfigs:
             raise
         except EmbedlogError as error:
             raise CorruptCheckpoint(f"not a valid group-settings.json: {error}", path=path) from error
+
+
+def check_broker(settings: BrokerSettings) -> None:
+    """Raises InvalidSetting if the broker's own settings for groups are out of its bounds."""
+    for name, theirs in _BROKER_NAMES.items():
+        _check_bounds(settings, name, getattr(settings, theirs))
+
+
+def _check_bounds(settings: BrokerSettings, name: str, value: int) -> None:
+    """The bounds are group.consumer.min.session.timeout.ms and the like."""
+    kind, _, what = name.partition("_")
+    bounds = f"group_{kind}_min_{what}", f"group_{kind}_max_{what}"
+    low, high = (getattr(settings, bound) for bound in bounds)
+    if not low <= value <= high:
+        raise InvalidSetting(
+            f"{dotted(name)} must be {low:,} to {high:,} ({dotted(bounds[0])} and max), not {value:,}"
+        )
 
 
 def _begins_at(reset: str, clock_ms: Callable[[], int], partition: Partition) -> int:

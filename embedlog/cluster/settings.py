@@ -37,15 +37,29 @@ class BrokerSettings(Settings, frozen=True):
         "connections_max_reauth_ms": {"low": 0, "high": MAX_INT32},
         "fetch_max_bytes": {"low": 1024, "high": MAX_INT32},
         "group_consumer_heartbeat_interval_ms": {"low": 1, "high": MAX_INT32},
+        "group_consumer_max_heartbeat_interval_ms": {"low": 1, "high": MAX_INT32},
+        "group_consumer_max_session_timeout_ms": {"low": 1, "high": MAX_INT32},
         "group_consumer_max_size": {"low": 1, "high": MAX_INT32},
         "group_consumer_migration_policy": {"allowed": ("bidirectional", "upgrade", "downgrade", "disabled")},
+        "group_consumer_min_heartbeat_interval_ms": {"low": 1, "high": MAX_INT32},
+        "group_consumer_min_session_timeout_ms": {"low": 1, "high": MAX_INT32},
         "group_consumer_session_timeout_ms": {"low": 1, "high": MAX_INT32},
         "group_max_size": {"low": 1, "high": MAX_INT32},
         "group_min_session_timeout_ms": {"low": 1, "high": MAX_INT32},
         "group_share_delivery_count_limit": {"low": 1, "high": MAX_INT16},
         "group_share_heartbeat_interval_ms": {"low": 1, "high": MAX_INT32},
+        "group_share_max_delivery_count_limit": {"low": 1, "high": MAX_INT16},
+        "group_share_max_heartbeat_interval_ms": {"low": 1, "high": MAX_INT32},
+        "group_share_max_partition_max_record_locks": {"low": 1, "high": 1_000_000},
+        "group_share_max_record_lock_duration_ms": {"low": 1, "high": MAX_INT32},
+        "group_share_max_session_timeout_ms": {"low": 1, "high": MAX_INT32},
         "group_share_max_share_sessions": {"low": 1, "high": MAX_INT32},
         "group_share_max_size": {"low": 1, "high": MAX_INT32},
+        "group_share_min_delivery_count_limit": {"low": 1, "high": MAX_INT16},
+        "group_share_min_heartbeat_interval_ms": {"low": 1, "high": MAX_INT32},
+        "group_share_min_partition_max_record_locks": {"low": 1, "high": 1_000_000},
+        "group_share_min_record_lock_duration_ms": {"low": 1, "high": MAX_INT32},
+        "group_share_min_session_timeout_ms": {"low": 1, "high": MAX_INT32},
         "group_share_partition_max_record_locks": {"low": 1, "high": 1_000_000},
         "group_share_record_lock_duration_ms": {"low": 1, "high": MAX_INT32},
         "group_share_session_timeout_ms": {"low": 1, "high": MAX_INT32},
@@ -104,15 +118,29 @@ class BrokerSettings(Settings, frozen=True):
     delete_topic_enable: bool = True
     fetch_max_bytes: int = 55 * MIB
     group_consumer_heartbeat_interval_ms: int = 5_000
+    group_consumer_max_heartbeat_interval_ms: int = MAX_INT32
+    group_consumer_max_session_timeout_ms: int = MAX_INT32
     group_consumer_max_size: int = 1_000
     group_consumer_migration_policy: str = "bidirectional"
+    group_consumer_min_heartbeat_interval_ms: int = 1
+    group_consumer_min_session_timeout_ms: int = 1
     group_consumer_session_timeout_ms: int = 45_000
     group_max_size: int = 1_000
     group_min_session_timeout_ms: int = 6_000
     group_share_delivery_count_limit: int = 5
     group_share_heartbeat_interval_ms: int = 5_000
+    group_share_max_delivery_count_limit: int = MAX_INT16
+    group_share_max_heartbeat_interval_ms: int = MAX_INT32
+    group_share_max_partition_max_record_locks: int = 1_000_000
+    group_share_max_record_lock_duration_ms: int = MAX_INT32
+    group_share_max_session_timeout_ms: int = MAX_INT32
     group_share_max_share_sessions: int = 2_000
     group_share_max_size: int = 200
+    group_share_min_delivery_count_limit: int = 1
+    group_share_min_heartbeat_interval_ms: int = 1
+    group_share_min_partition_max_record_locks: int = 1
+    group_share_min_record_lock_duration_ms: int = 1
+    group_share_min_session_timeout_ms: int = 1
     group_share_partition_max_record_locks: int = 2_000
     group_share_record_lock_duration_ms: int = 30_000
     group_share_session_timeout_ms: int = 45_000

@@ -91,11 +91,7 @@ _BROKER_NAMES: Final[dict[str, str]] = {
 
 def validate_topic_configs(given: Mapping[str, str]) -> dict[str, Any]:
     """A client's settings for a topic, as they are to be stored. Raises UnknownSetting, InvalidSetting."""
-    own = parse_settings(TopicSettings, {name: value for name, value in given.items() if name not in FIXED})
-    for name, value in given.items():
-        fixed = FIXED.get(name)
-        if fixed is not None and not fixed.accepts(value):
-            raise InvalidSetting(f"{name} is {fixed.value} here: {fixed.why}")
+    own = parse_settings(TopicSettings, without_fixed(given, FIXED))
     policies = own.get("delete_policy", "")
     if policies and not all(name.strip() in POLICIES for name in policies.split(",")):
         raise InvalidSetting(
@@ -103,6 +99,22 @@ def validate_topic_configs(given: Mapping[str, str]) -> dict[str, Any]:
             "process that has the log open"
         )
     return own
+
+
+def without_fixed(given: Mapping[str, str], table: Mapping[str, FixedConfig]) -> dict[str, str]:
+    """The settings that are not in the table. Raises InvalidSetting for a value that it does not accept."""
+    for name, value in given.items():
+        fixed = table.get(name)
+        if fixed is not None and not fixed.accepts(value):
+            raise InvalidSetting(f"{name} is {fixed.value} here: {fixed.why}")
+    return {name: value for name, value in given.items() if name not in table}
+
+
+def fixed_entries(table: Mapping[str, FixedConfig]) -> list[ConfigEntry]:
+    """Those settings as they are shown."""
+    return [
+        ConfigEntry(name, fixed.value, DEFAULT, fixed.type, read_only=True) for name, fixed in table.items()
+    ]
 
 
 def parse_settings(settings: type[Settings], given: Mapping[str, str]) -> dict[str, Any]:
@@ -176,10 +188,7 @@ def topic_entries(defaults: TopicSettings, own: Mapping[str, Any]) -> list[Confi
         if default != shipped[name]:
             values.append((default, STATIC))
         found.append(config_entry(TopicSettings, name, [*values, (shipped[name], DEFAULT)]))
-    found += [
-        ConfigEntry(name, fixed.value, DEFAULT, fixed.type, read_only=True) for name, fixed in FIXED.items()
-    ]
-    return sorted(found)
+    return sorted(found + fixed_entries(FIXED))
 
 
 def topic_default_entries(defaults: TopicSettings) -> list[ConfigEntry]:

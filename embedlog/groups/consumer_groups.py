@@ -22,6 +22,7 @@ from ..errors import (
     FencedInstance,
     GroupNotFound,
     InconsistentProtocol,
+    InvalidTopicName,
     MemberIdRequired,
     TopicNotFound,
     UnknownMember,
@@ -349,7 +350,7 @@ class ConsumerGroups:
     def _find_topic(self, name: str) -> GroupTopic | None:
         try:
             topic = self._store.topic(name)
-        except TopicNotFound:
+        except (TopicNotFound, InvalidTopicName):  # as any name that no topic has
             return None
         return GroupTopic(topic.uuid, topic.partitions)
 

@@ -204,6 +204,8 @@ class ShareClients:
         PartitionNotFound, StorageError.
         """
         _check(given, may_renew=may_renew)
+        if not settings.may_renew and any(AcknowledgeType.RENEW in types for _, _, types in given):
+            raise InvalidRecordState(f"group {group!r} renews no locks (share.renew.acknowledge.enable)")
 
         def acknowledge(completions: list[Completion]) -> None:
             found = self._known(group, topic)

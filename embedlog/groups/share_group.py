@@ -98,13 +98,14 @@ class ShareSettings(NamedTuple):
     """How a group reads that only Kafka's clients use; the group's settings in Kafka's sense.
 
     begins_at: the first offset of a partition that is new to the group. max_locks: how many records of a
-    partition may be locked.
+    partition may be locked. may_renew: whether members may renew their locks.
     """
 
     options: ShareGroupOptions
     begins_at: Callable[[Partition], int]
     read_committed: bool
     max_locks: int
+    may_renew: bool = True
 
 
 class ShareWatch:

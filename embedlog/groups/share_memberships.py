@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from ..errors import EmbedlogError, GroupNotFound, TopicNotFound, UnknownMember
+from ..errors import EmbedlogError, GroupNotFound, InvalidTopicName, TopicNotFound, UnknownMember
 from ..store.store import Store
 from ..wire.consumer_group_state import Assignment, GroupEpoch, StateKey
 from ..wire.share_group_state import (
@@ -206,7 +206,7 @@ class ShareMemberships:
     def _find_topic(self, name: str) -> GroupTopic | None:
         try:
             topic = self._store.topic(name)
-        except TopicNotFound:
+        except (TopicNotFound, InvalidTopicName):  # as any name that no topic has
             return None
         return GroupTopic(topic.uuid, topic.partitions)
 

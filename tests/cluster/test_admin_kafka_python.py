@@ -34,8 +34,10 @@ with warnings.catch_warnings():
     from kafka.errors import (
         ElectionNotNeededError,
         InvalidReplicationAssignmentError,
+        LogDirNotFoundError,
         NoError,
         NoReassignmentInProgressError,
+        ReplicaNotAvailableError,
         SecurityDisabledError,
         TopicAlreadyExistsError,
         UnknownTopicIdError,
@@ -126,6 +128,16 @@ def test_log_directories_and_their_contents(broker: Broker, admin: KafkaAdminCli
     sizes = {p["partition_index"]: p["partition_size"] for p in directory["topics"][0]["partitions"]}
     assert sizes[0] == 0
     assert 1000 < sizes[1] < 1200
+
+
+def test_a_partition_stays_in_its_directory(broker: Broker, admin: KafkaAdminClient) -> None:
+    broker.log.create_topic("events")
+    for topic, directory, expected in (
+        ("events", broker.log.path, NoError),
+        ("nosuch", broker.log.path, ReplicaNotAvailableError),
+        ("events", "/elsewhere", LogDirNotFoundError),
+    ):
+        assert list(admin.alter_replica_log_dirs({(topic, 0, 0): directory}).values()) == [expected]
 
 
 def test_the_cluster(broker: Broker, admin: KafkaAdminClient) -> None:

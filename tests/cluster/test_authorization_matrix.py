@@ -217,6 +217,16 @@ REQUESTS: Final[dict[str, Callable[[Named], Request]]] = {
     "ElectLeaders": lambda n: request(
         "ElectLeaders", topic_partitions=_topics("ElectLeaders", "TopicPartitions", None, n)
     ),
+    "AlterReplicaLogDirs": lambda n: request(
+        "AlterReplicaLogDirs",
+        dirs=[
+            made(
+                "AlterReplicaLogDirs",
+                "AlterReplicaLogDir",
+                topics=_topics("AlterReplicaLogDirs", "AlterReplicaLogDirTopic", None, n),
+            )
+        ],
+    ),
     "AlterPartitionReassignments": lambda n: request("AlterPartitionReassignments"),
     "ListPartitionReassignments": lambda n: request("ListPartitionReassignments", topics=None),
     "OffsetDelete": lambda n: request(

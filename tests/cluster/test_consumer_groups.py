@@ -348,6 +348,13 @@ def test_what_a_heartbeat_answers(broker: Broker) -> None:
         assert (made.error_code, len(made.member_id)) == (0, 36)
 
 
+def test_a_name_that_no_topic_can_have_is_ignored(broker: Broker) -> None:
+    with Wire(broker) as wire:
+        joined = heartbeat(wire, subscribed_topic_names=["no such topic!", "t", "", "x" * 300])
+        assert joined.error_code == 0
+        assert [topic.partitions for topic in joined.assignment.topic_partitions] == [[0, 1, 2, 3]]
+
+
 @pytest.mark.parametrize(
     ("fields", "code"),
     [

@@ -60,6 +60,20 @@ def is_done(broker: Broker, group: str = "g") -> bool:
     return all(part.start_offset == part.end_offset for part in parts)
 
 
+def test_a_subscription_with_a_name_that_no_topic_can_have(broker: Broker) -> None:
+    """A heartbeat's INVALID_TOPIC_EXCEPTION would be fatal to librdkafka."""
+    broker.log.append("t", b"x")
+    member = consumer(broker)
+    member.subscribe(["t", "no such topic!"])
+    try:
+        while not (found := poll(member)):
+            pass
+        assert [message.value() for message in found] == [b"x"]
+        commit(member)
+    finally:
+        member.close()
+
+
 def send(broker: Broker, count: int = COUNT) -> set[bytes]:
     values = [b"%d" % number for number in range(count)]
     broker.log.append_many("t", values[: count // 2], partition=0)

@@ -95,6 +95,15 @@ def test_fencing_and_bad_heartbeats(broker: Broker) -> None:
         assert member.beat(0, ["t"]).error_code == ErrorCode.INVALID_GROUP_ID
 
 
+def test_a_name_that_no_topic_can_have_is_ignored(broker: Broker) -> None:
+    """As each name that no topic has."""
+    with ShareMember(broker) as member:
+        joined = member.beat(0, ["t", "no such topic!", "", "..", "x" * 300])
+        assert joined.error_code == 0
+        assert joined.assignment is not None
+        assert [topic.partitions for topic in joined.assignment.topic_partitions] == [[0, 1]]
+
+
 def test_a_full_group() -> None:
     with Broker(group_share_max_size=1) as broker:
         loaded(broker).log.create_topic("t")
@@ -331,6 +340,17 @@ def test_renewal(broker: Broker) -> None:
         response = member.ask_fetch(0, said=[(0, 0, RENEW)], renews=True, max_records=0, max_bytes=0)
         assert data_of(response).acknowledge_error_code == 0
         assert member.said([(0, 0, ACCEPT)]) == 0
+
+
+def test_a_group_without_renewals(broker: Broker) -> None:
+    own = {"share_auto_offset_reset": "earliest", "share_renew_acknowledge_enable": False}
+    broker.context.group_configs.alter("g", own, 10)
+    send(broker, 2)
+    with ShareMember(broker).join() as member:
+        assert len(member.fetch(0)) == 2
+        said = [(0, 0, RENEW), (1, 1, ACCEPT)]
+        assert member.said(said, renews=True) == ErrorCode.INVALID_RECORD_STATE
+        assert member.said([(0, 1, ACCEPT)]) == 0
 
 
 def test_a_lock_that_expires(broker: Broker) -> None:

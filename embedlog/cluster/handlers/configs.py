@@ -39,7 +39,9 @@ from ...wire.apis.list_config_resources import (
 from ...wire.error_codes import ErrorCode
 from ..api_errors import ApiError, ErrorAnswers, error_code_for
 from ..broker_context import BrokerContext, Handler, RequestContext
+from ..group_settings import FIXED as GROUP_FIXED
 from ..group_settings import GroupSettings
+from ..kafka_settings import why_unused
 from ..settings import BrokerSettings
 from ..topic_configs import (
     DEFAULT,
@@ -54,10 +56,12 @@ from ..topic_configs import (
     broker_name,
     config_entry,
     dotted,
+    fixed_entries,
     parse_settings,
     topic_default_entries,
     topic_entries,
     validate_topic_configs,
+    without_fixed,
 )
 
 _TOPIC, _BROKER, _BROKER_LOGGER, _CLIENT_METRICS, _GROUP = 2, 4, 8, 16, 32
@@ -187,7 +191,7 @@ class ConfigHandlers:
             values = [(own[name], GROUP)] if name in own else []
             values.append(_with_source(getattr(of_broker, name), default))
             entries.append(config_entry(GroupSettings, name, values))
-        return sorted(entries)
+        return sorted(entries + fixed_entries(GROUP_FIXED))
 
     def _facts(self) -> list[ConfigEntry]:
         """Settings of Kafka's brokers that are read-only facts here."""
@@ -288,7 +292,7 @@ class ConfigHandlers:
             shown = {value.name: value for value in self._group_entries(name)}
             check_group(name)
             own = {value.name: value.value for value in shown.values() if value.source == GROUP}
-            wanted = parse_settings(GroupSettings, change(configs, own, shown))
+            wanted = parse_settings(GroupSettings, without_fixed(change(configs, own, shown), GROUP_FIXED))
             broker.group_configs.check(wanted)
             if not validate_only:
                 broker.group_configs.alter(name, wanted, broker.settings.max_groups)
@@ -297,6 +301,9 @@ class ConfigHandlers:
         broker = self._broker
         shown = {value.name: value for value in self._values(_BROKER, str(broker.coordination.node_id))}
         own = {value.name: value.value for value in shown.values() if value.source == DYNAMIC}
+        for config in configs:
+            if why := why_unused(dotted(config.name)):
+                raise ApiError(ErrorCode.INVALID_REQUEST, f"{dotted(config.name)} has no effect here: {why}")
         wanted = change(configs, own, shown)
         for name in wanted:
             if shown[name].read_only:

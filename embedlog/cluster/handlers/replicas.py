@@ -1,7 +1,7 @@
-"""ElectLeaders, AlterPartitionReassignments, ListPartitionReassignments, DescribeQuorum.
+"""ElectLeaders, AlterPartitionReassignments, ListPartitionReassignments, AlterReplicaLogDirs, DescribeQuorum.
 
 A partition has one replica, in the directory of one broker. So its leader is the preferred one or none is
-alive, there is no other broker to move it to, and no move is ever in progress.
+alive, there is no other broker or directory to move it to, and no move is ever in progress.
 
 A standalone broker describes itself as a quorum of one voter. It has no metadata log, so high watermark and
 log end offset are -1, unknown. In a cluster ZooKeeper has the metadata, and DescribeQuorum is not offered, as
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from ...errors import EmbedlogError, PartitionNotFound
+from ...errors import EmbedlogError, InvalidTopicName, PartitionNotFound
 from ...model import TopicPartition
 from ...wire.apis.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
@@ -20,6 +20,13 @@ from ...wire.apis.alter_partition_reassignments import (
     ReassignablePartition,
     ReassignablePartitionResponse,
     ReassignableTopicResponse,
+)
+from ...wire.apis.alter_replica_log_dirs import (
+    AlterReplicaLogDir,
+    AlterReplicaLogDirPartitionResult,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirsResponse,
+    AlterReplicaLogDirTopicResult,
 )
 from ...wire.apis.describe_quorum import (
     DescribeQuorumRequest,
@@ -62,6 +69,7 @@ class ReplicaHandlers:
             "ElectLeaders": self.elect_leaders,
             "AlterPartitionReassignments": self.alter_partition_reassignments,
             "ListPartitionReassignments": self.list_partition_reassignments,
+            "AlterReplicaLogDirs": self.alter_replica_log_dirs,
         }
         if self._broker.coordination.consumer_offsets is None:  # without ZooKeeper
             handlers["DescribeQuorum"] = self.describe_quorum
@@ -139,6 +147,37 @@ class ReplicaHandlers:
         self, context: RequestContext, request: ListPartitionReassignmentsRequest
     ) -> ListPartitionReassignmentsResponse:
         return ListPartitionReassignmentsResponse()
+
+    def alter_replica_log_dirs(
+        self, context: RequestContext, request: AlterReplicaLogDirsRequest
+    ) -> AlterReplicaLogDirsResponse:
+        """Succeeds for partitions that are in the directory already, as in Kafka."""
+        return AlterReplicaLogDirsResponse(
+            results=[
+                AlterReplicaLogDirTopicResult(
+                    topic_name=topic.name,
+                    partitions=[
+                        AlterReplicaLogDirPartitionResult(
+                            partition_index=number, error_code=self._move(asked, topic.name, number)
+                        )
+                        for number in topic.partitions
+                    ],
+                )
+                for asked in request.dirs
+                for topic in asked.topics
+            ]
+        )
+
+    def _move(self, to: AlterReplicaLogDir, topic: str, number: int) -> ErrorCode:
+        if to.path != self._broker.store.path:
+            return ErrorCode.LOG_DIR_NOT_FOUND
+        try:
+            self._broker.store.partition(topic, number)
+        except InvalidTopicName as error:
+            return error_code_for(error)
+        except EmbedlogError:
+            return ErrorCode.REPLICA_NOT_AVAILABLE
+        return ErrorCode.NONE
 
     def _placement(self, topic: str, number: int) -> Placement:
         """Raises TopicNotFound, PartitionNotFound, InvalidTopicName."""

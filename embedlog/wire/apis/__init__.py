@@ -15,6 +15,7 @@ from .alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
 )
+from .alter_replica_log_dirs import AlterReplicaLogDirsRequest, AlterReplicaLogDirsResponse
 from .alter_share_group_offsets import AlterShareGroupOffsetsRequest, AlterShareGroupOffsetsResponse
 from .alter_user_scram_credentials import AlterUserScramCredentialsRequest, AlterUserScramCredentialsResponse
 from .api_versions import ApiVersionsRequest, ApiVersionsResponse
@@ -107,6 +108,7 @@ _ALL: Final = (
     Exchange(DeleteAclsRequest.api, DeleteAclsRequest, DeleteAclsResponse),
     Exchange(DescribeConfigsRequest.api, DescribeConfigsRequest, DescribeConfigsResponse),
     Exchange(AlterConfigsRequest.api, AlterConfigsRequest, AlterConfigsResponse),
+    Exchange(AlterReplicaLogDirsRequest.api, AlterReplicaLogDirsRequest, AlterReplicaLogDirsResponse),
     Exchange(DescribeLogDirsRequest.api, DescribeLogDirsRequest, DescribeLogDirsResponse),
     Exchange(SaslAuthenticateRequest.api, SaslAuthenticateRequest, SaslAuthenticateResponse),
     Exchange(CreatePartitionsRequest.api, CreatePartitionsRequest, CreatePartitionsResponse),
