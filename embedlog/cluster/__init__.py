@@ -14,6 +14,7 @@ zookeeper/     paths and contents of znodes, a client, servers to run
 classic/       the clients of the design documents, over the wire
 metrics.py     Prometheus metrics and health over HTTP
 broker.py      puts these together
+broker_for_tests.py   stops, starts again and fails on demand (injected_faults.py)
 owner.py       the same without a port: the socket in a log's directory, for other processes
 """
 
@@ -22,11 +23,19 @@ import typing as _typing
 
 if _typing.TYPE_CHECKING:
     from .broker import Broker
+    from .broker_for_tests import BrokerForTests
+    from .injected_faults import InjectedFault
     from .server import AddressInUse
     from .settings import BrokerSettings
 
 # A name is imported when it is first used (PEP 562): a log's owner serves its socket without a broker's port.
-_MODULE_OF = {"AddressInUse": "server", "Broker": "broker", "BrokerSettings": "settings"}
+_MODULE_OF = {
+    "AddressInUse": "server",
+    "Broker": "broker",
+    "BrokerForTests": "broker_for_tests",
+    "BrokerSettings": "settings",
+    "InjectedFault": "injected_faults",
+}
 
 
 if not _typing.TYPE_CHECKING:  # a type checker would accept any name
@@ -38,4 +47,4 @@ if not _typing.TYPE_CHECKING:  # a type checker would accept any name
         return value
 
 
-__all__ = ["AddressInUse", "Broker", "BrokerSettings"]
+__all__ = ["AddressInUse", "Broker", "BrokerForTests", "BrokerSettings", "InjectedFault"]

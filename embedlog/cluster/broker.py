@@ -43,7 +43,7 @@ from ..validation import also_named, as_path, check_flag, check_int, check_text
 from .authentication import authenticator_of
 from .authorizing import access_control
 from .broker_channel import BrokerClient
-from .broker_context import BrokerContext
+from .broker_context import BrokerContext, Faults
 from .coordination import BrokerAddress, Coordination, SingleBroker, check_standalone
 from .dispatch import Dispatcher
 from .group_settings import check_broker
@@ -104,6 +104,7 @@ class Broker(Closing):
             broker on its own. Needs kazoo (extra `cluster`).
         zookeeper_auth: "user:password", if ZooKeeper requires authentication.
         stop_timeout_s: how many seconds `close` waits for requests that have begun.
+        faults: what a test has injected (`BrokerForTests.inject`).
         settings: of the broker (`BrokerSettings`), the log and its topics, with Kafka's names.
 
     Raises BrokerIdInUse, ZooKeeperUnavailable, ZooKeeperError if the broker cannot join its cluster. Raises
@@ -130,6 +131,7 @@ class Broker(Closing):
         zookeeper: str | None = None,
         zookeeper_auth: str | None = None,
         stop_timeout_s: float = _STOP_S,
+        faults: Faults | None = None,
         **settings: Any,
     ) -> None:
         began = time.perf_counter()
@@ -274,6 +276,7 @@ class Broker(Closing):
             self.context.access = access = access_control(self.context)
             if access is not None:
                 undo.callback(access.close)
+            self.context.faults = faults
             self._dispatcher = Dispatcher(self.context)
             self._dispatcher.start()
             undo.callback(self._dispatcher.stop)

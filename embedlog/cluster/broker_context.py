@@ -6,7 +6,7 @@ import logging
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, Future
-from typing import Any, NamedTuple, ParamSpec, TypeAlias, TypeVar
+from typing import Any, NamedTuple, ParamSpec, Protocol, TypeAlias, TypeVar
 
 from ..errors import TopicNotFound
 from ..groups.coordinator import GroupCoordinator
@@ -48,6 +48,16 @@ class RequestContext(NamedTuple):
     connection: Connection
     principal: Principal
     usage: Usage | None = None
+
+
+class Faults(Protocol):
+    """What a test has injected into a broker (injected_faults.py)."""
+
+    def around(self, broker: BrokerContext, handlers: Mapping[str, Handler]) -> dict[str, Handler]:
+        """The handlers, each behind the faults of its API."""
+
+    def release(self) -> None:
+        """Send the responses that are delayed."""
 
 
 class BrokerContext:
@@ -94,6 +104,7 @@ class BrokerContext:
         self.shares = shares
         self.is_stopping = False  # set when the broker begins to close
         self.access: AccessControl | None = None
+        self.faults: Faults | None = None  # of tests
         self.quotas: Quotas | None = None  # None on the socket of a log's owner
         self.group_configs = GroupConfigs(store, lambda: self.settings)
         self.dynamic_settings: dict[str, Any] = {}  # changed since the start

@@ -149,6 +149,9 @@ class Dispatcher:
             from .api_permissions import PERMISSIONS  # not needed by most
 
             handlers = guarded(broker, self._access, handlers, PERMISSIONS)
+        self._faults = broker.faults
+        if self._faults is not None:
+            handlers = self._faults.around(broker, handlers)
         self._broker = broker
         self._coordination = broker.coordination
         self._meter = broker.meter if requests is None else None  # metrics are of the network
@@ -178,6 +181,8 @@ class Dispatcher:
             self._share_fetch.stop()
         if self._log is not None:
             self._log.stop()
+        if self._faults is not None:
+            self._faults.release()
 
     def handle(self, connection: Connection, frame: memoryview) -> bytes | EncodedResponse:
         """See `connection.Application`."""
