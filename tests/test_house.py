@@ -103,7 +103,7 @@ def test_the_package_exports_every_error() -> None:
     ]
     assert errors.__all__ == sorted(defined)
     assert set(defined) <= set(embedlog.__all__)
-    assert all(issubclass(getattr(embedlog, name), embedlog.EmbedlogError) for name in defined)
+    assert all(issubclass(getattr(embedlog, name), embedlog.EmbedlogError | Warning) for name in defined)
     namespace: dict[str, object] = {}
     exec("from embedlog import *", namespace)
     assert namespace["TopicNotFound"] is errors.TopicNotFound

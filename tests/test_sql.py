@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import polars as pl
 import pyarrow as pa
 import pyarrow.dataset as ds
@@ -93,6 +95,7 @@ def field(value: bytes | None, name: str) -> Any:
     suppress_health_check=list(HealthCheck),
 )
 @given(appends, st.booleans(), st.integers(0, 3), st.integers(-1, 12), st.integers(-1, 51))
+@pytest.mark.filterwarnings("ignore::embedlog.ValuesReadAsNull")
 @pytest.mark.slow
 def test_answers_are_pythons(batches: Any, compacted: bool, partition: int, offset: int, time: int) -> None:
     with tempfile.TemporaryDirectory() as directory, embedlog.open(directory) as log:
@@ -177,9 +180,10 @@ def test_fields_have_the_types_of_a_sample(log: embedlog.Log) -> None:
     )
     log.append("t", b"broken {")
     schemas = {"t": {"a": "INT", "list": "INT[]"}}
-    assert log.sql("SELECT a, list FROM t", schemas=schemas).fetchall() == [
-        (1, [1, 2]), (1, None), (None, None), (None, None)
-    ]  # fmt: skip
+    with pytest.warns(embedlog.ValuesReadAsNull, match="^t: 1 value of a does not fit INTEGER and is NULL"):
+        assert log.sql("SELECT a, list FROM t", schemas=schemas).fetchall() == [
+            (1, [1, 2]), (1, None), (None, None), (None, None)
+        ]  # fmt: skip
     relation = log.sql(
         'SELECT COLUMNS(* EXCLUDE (key, value, headers, "offset", partition, timestamp)) FROM t'
     )
@@ -199,6 +203,111 @@ def test_fields_have_the_types_of_a_sample(log: embedlog.Log) -> None:
         "timestamp",
     ]
     assert log.to_pandas("t").shape == log.to_polars("t").shape == (4, 14)
+
+
+def test_types_are_those_of_all_values_of_a_small_topic(log: embedlog.Log) -> None:
+    log.create_topic("t")
+    values = [*[b'{"p": 1}'] * 200, *[b'{"p": 0.4}'] * 100, *[b'{"p": 1}'] * 200]
+    log.append_many("t", [*values, b'{"id": 9223372036854775808, "late": true}', b'{"id": 1, "nan": NaN}'])
+    assert log.sql("SELECT round(sum(p), 6), typeof(any_value(p)) FROM t").fetchall() == [(440, "DOUBLE")]
+    found = log.sql(
+        "SELECT max(id), any_value(typeof(id)), count(late), any_value(typeof(nan)) FROM t"
+    ).fetchall()
+    assert found == [(2**63, "UBIGINT", 1, "DOUBLE")]
+    assert log.to_pandas("t").id.max() == 2**63
+    assert round(log.to_polars("t")["p"].sum(), 6) == 440
+
+
+def late_fraction(log: embedlog.Log) -> None:
+    """A topic `late` in which few values, which a sample misses, have a fraction."""
+    log.create_topic("late")
+    for value, count in (("1", 31_100), ("0.5", 50), ('"6"', 1), ('"5.50"', 7), ("1", 29_000)):
+        log.append_many("late", [b'{"p": %s, "q": null}' % value.encode()] * count)
+
+
+UNFIT = r"late: 57 values of p do not fit BIGINT and are NULL \(the first: '0.5'\)"
+
+
+def test_values_that_do_not_fit_are_null_and_counted(log: embedlog.Log) -> None:
+    """At every door of the library."""
+    late_fraction(log)
+    expected = (60_106, 60_158, 60_101)
+    for ask in (
+        lambda: log.sql("SELECT sum(p), count(*), count(p) FROM late").fetchall()[0],
+        lambda: (lambda of: (of.p.sum(), len(of), of.p.count()))(log.to_pandas("late")),
+        lambda: (lambda of: (of["p"].sum(), of.height, of["p"].count()))(log.to_polars("late")),
+        lambda: (lambda of: (of["p"].sum(), of.height, of["p"].count()))(
+            embedlog.scan_polars(log.path, "late").collect()
+        ),
+        lambda: log.sql(
+            "SELECT sum(p), count(*), count(p) FROM late", schemas={"late": "p BIGINT"}
+        ).fetchall()[0],
+    ):
+        with pytest.warns(embedlog.ValuesReadAsNull, match=UNFIT):
+            assert ask() == expected
+    with pytest.warns(embedlog.ValuesReadAsNull, match=UNFIT):  # a filter drops them, and they are counted
+        assert log.sql("SELECT count(*) FROM late WHERE p > 0 AND partition = 0").fetchall() == [(60_101,)]
+    with pytest.warns(embedlog.ValuesReadAsNull, match="does not fit BIGINT and is NULL"):
+        assert log.sql('SELECT p FROM late WHERE "offset" = 31100').fetchall() == [(None,)]
+    assert log.sql('SELECT sum(p) FROM late WHERE "offset" < 31100').fetchall() == [
+        (31_100,)
+    ]  # without a warning
+    assert log.sql("SELECT count(*) FROM late").fetchall() == [(60_158,)]  # p is not read
+    assert log.sql("SELECT sum(p) FROM late", schemas={"late": "p DOUBLE"}).fetchall() == [(60_169.5,)]
+
+
+def test_the_command_counts_values_that_do_not_fit(
+    log: embedlog.Log, capsys: pytest.CaptureFixture[str]
+) -> None:
+    late_fraction(log)
+    assert main(["sql", log.path, "SELECT sum(p) AS sum FROM late"]) == 0
+    said = capsys.readouterr()
+    assert said.out == "   sum\n60,106\n" and re.match(f"warning: {UNFIT}; give --schema", said.err)
+
+
+def test_null_in_a_field_of_type_json(log: embedlog.Log) -> None:
+    log.create_topic("t")
+    log.append_many("t", [b'{"d": null}', b'{"d": {"x": [1, null]}}', b'{"d": "null"}', b"{}"])
+    for schemas in (None, {"t": "d JSON"}):
+        found = log.sql('SELECT d, d IS NULL FROM t ORDER BY "offset"', schemas=schemas).fetchall()
+        assert found == [(None, True), ('{"x":[1,null]}', False), ('"null"', False), (None, True)]
+
+
+fields = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**70), 2**70)
+    | st.integers(-3, 3)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.sampled_from(["", "7", "x", "true", "1.50"])
+    | st.lists(st.integers(-3, 3) | st.text(max_size=2), max_size=2)
+    | st.dictionaries(st.sampled_from("xy"), st.integers(-3, 3) | st.none(), max_size=2)
+)
+
+
+@settings(deadline=None, max_examples=15, phases=[Phase.explicit, Phase.generate])
+@given(st.lists(st.dictionaries(st.sampled_from(["a", "b", "c"]), fields), min_size=1, max_size=12))
+def test_a_small_topic_is_what_read_json_makes_of_its_lines(rows: list[dict[str, Any]]) -> None:
+    """DuckDB's own reader, told to look at all lines, and to leave nested values and dates alone."""
+    with tempfile.TemporaryDirectory() as directory:
+        lines = Path(directory, "lines.json")
+        lines.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        options = "sample_size = -1, maximum_depth = 1, dateformat = 'no', timestampformat = 'no'"
+        with embedlog.open(Path(directory, "log")) as log, duckdb.connect() as connection:
+            log.create_topic("t")
+            log.append_many("t", lines.read_bytes().splitlines())
+            for name in sorted({name for row in rows for name in row}):
+                ours = log.sql(f'SELECT {name} FROM t ORDER BY "offset"')
+                theirs = connection.sql(f"SELECT {name} FROM read_json('{lines}', {options})")
+                for mine, its, row in zip(ours.fetchall(), theirs.fetchall(), rows, strict=True):
+                    assert same(mine[0], its[0], row.get(name)), (str(ours.types), str(theirs.types))
+
+
+def same(mine: Any, its: Any, written: Any) -> bool:
+    """Whether two readers agree on a value; where they do not, ours is the one that is exact."""
+    if isinstance(mine, str) and isinstance(its, str) and not isinstance(written, str):
+        return bool(json.loads(mine) == json.loads(its))
+    return mine in (its, written) or json.loads(mine) == written
 
 
 def test_duckdb_shows_no_progress_on_standard_output(log: embedlog.Log) -> None:
@@ -260,6 +369,18 @@ def test_command(log: embedlog.Log, tmp_path: Path, form: str, shown: str) -> No
     assert (ran.returncode, ran.stdout) == (2, "") and 'column "bad" not found' in ran.stderr
     ran = subprocess.run([*command, ENDLESS, "--timeout", "1"], capture_output=True, text=True)
     assert (ran.returncode, ran.stdout) == (2, "") and "longer than 1 s" in ran.stderr
+
+
+def test_a_query_is_one_statement(
+    log: embedlog.Log, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    two = f"SELECT 1; COPY (SELECT 2) TO '{tmp_path / 'file'}'"
+    with pytest.raises(embedlog.InvalidArgument, match="one statement, and here are 2"):
+        log.sql(two)
+    assert main(["sql", log.path, two]) == 2
+    assert "one statement, and here are 2" in capsys.readouterr().err
+    assert not (tmp_path / "file").exists()
+    assert log.sql("SELECT 1 ; -- done").fetchall() == [(1,)]
 
 
 def test_numbers_of_a_table_stand_on_the_right(log: embedlog.Log, capsys: pytest.CaptureFixture[str]) -> None:

@@ -41,6 +41,16 @@ def sandbox(path: Path, log: Log) -> Iterator[Callable[..., Sandbox]]:
         each.stop()
 
 
+def test_values_that_do_not_fit_are_counted(log: Log, sandbox: Callable[..., Sandbox]) -> None:
+    asking = sandbox()
+    values = [b'{"p": %s}' % (b"0.5" if 31_000 <= number < 31_010 else b"1") for number in range(60_000)]
+    log.append_many("u", values)
+    lines = lines_of(asking.start("SELECT sum(p) FROM u", ["u"]))
+    assert [row for line in lines for row in line.get("rows", [])] == [["59990"]]
+    notes = [line["note"] for line in lines if "note" in line]
+    assert notes == ["u: 10 values of p do not fit BIGINT and are NULL (the first: '0.5')"]
+
+
 def lines_of(query: Query) -> list[dict[str, Any]]:
     """All that a query writes."""
     found: list[dict[str, Any]] = []

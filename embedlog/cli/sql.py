@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, Final
 
 from ..backends.port import Backend
 from ..errors import EmbedlogError, InvalidArgument
-from ..sql import FORMATS, Scanned, connect, copy, is_number
+from ..sql import FORMATS, Scanned, connect, copy, is_number, statement
 from .arguments import READS, REFUSED, add_command, add_log, positive
 from .opening import reader
 from .ui import UI, Column, Progress
@@ -84,16 +84,21 @@ def _ask(backend: Backend, query: str, schemas: Mapping[str, str], args: argpars
     settings = {"memory_limit": args.memory_limit} if args.memory_limit else {}
     stop = threading.Event()
     scanned = Scanned()
+    notes: list[str] = []
+    options: dict[str, Any] = {"schemas": schemas, "settings": settings, "stop": stop, "scanned": scanned}
     with (
-        connect(backend, query, schemas=schemas, settings=settings, stop=stop, scanned=scanned) as connection,
+        connect(backend, query, tell=notes.append, **options) as connection,
         _stopping(args.timeout, stop, connection),
     ):
-        if not connection.extract_statements(query):
-            raise InvalidArgument("the query is empty")
+        statement(connection, query)
         with _progress(scanned, args, ui):
             relation = connection.sql(query)
             show = (lambda: None) if relation is None else _computed(relation, connection, args, ui)
         show()
+    if notes:
+        ui.flush()
+    for note in dict.fromkeys(notes):  # of scans, which have ended
+        ui.note(f"warning: {note}; give --schema with types that fit, or take them out of value")
 
 
 @contextlib.contextmanager

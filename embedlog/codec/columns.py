@@ -19,6 +19,29 @@ class BytesColumn(NamedTuple):
     data: bytearray
 
 
+class JsonField(NamedTuple):
+    """A field of JSON objects, and which of its values are taken as they are written.
+
+    form: TEXTS takes strings, numbers, true and false. NUMBERS takes numbers without an exponent and with at
+    most so many digits before the point (`whole`) and after it (`fraction`), if `negative` also with a minus.
+    REALS takes numbers that a double holds, BOOLEANS true and false, ANY every value, strings with their
+    quotes.
+    """
+
+    name: bytes
+    form: int
+    whole: int = 0
+    fraction: int = 0
+    negative: bool = True
+
+
+TEXTS: Final = 0
+NUMBERS: Final = 1
+REALS: Final = 2
+BOOLEANS: Final = 3
+ANY: Final = 4
+
+
 class HeadersColumn(NamedTuple):
     """Row i has the headers ends[i] to ends[i + 1] of `names` and `values`."""
 

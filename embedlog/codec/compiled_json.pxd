@@ -11,7 +11,10 @@ cdef extern from "json_fields.h" nogil:
     struct json_field:
         const uint8_t* name
         int32_t size
-        int reals
+        int form
+        int whole
+        int fraction
+        int negative
         int32_t* starts
         int32_t* sizes
         int64_t used

@@ -28,9 +28,9 @@ def column(data, field, rows):
     return BytesColumn(valid if nulls else None, ends, texts)
 
 
-def json_fields(values, rows, names, reals):
+def json_fields(values, rows, fields):
     """See `plain_json`."""
-    count: cython.int = len(names)
+    count: cython.int = len(fields)
     total: int64_t = rows
     i: cython.int
     lefts: int64_t
@@ -40,20 +40,23 @@ def json_fields(values, rows, names, reals):
     bits: cython.pointer(cython.const[uint8_t]) = cython.NULL
     left = bytearray((rows + 7) // 8)
     left_bits = cython.cast(cython.pointer(uint8_t), PyByteArray_AS_STRING(left))
-    fields = cython.cast(Fields, calloc(count + 1, cython.sizeof(json_field)))
+    outputs = cython.cast(Fields, calloc(count + 1, cython.sizeof(json_field)))
     places = cython.cast(cython.pointer(int32_t), malloc(8 * count * total + 1))
-    if fields == cython.NULL or places == cython.NULL:
-        free(fields)
+    if outputs == cython.NULL or places == cython.NULL:
+        free(outputs)
         free(places)
         raise MemoryError
     try:
         for i in range(count):
-            name: bytes = names[i]
-            fields[i].name = cython.cast(cython.pointer(uint8_t), PyBytes_AS_STRING(name))
-            fields[i].size = PyBytes_GET_SIZE(name)
-            fields[i].reals = reals[i]
-            fields[i].starts = places + 2 * i * total
-            fields[i].sizes = places + (2 * i + 1) * total
+            name: bytes = fields[i].name
+            outputs[i].name = cython.cast(cython.pointer(uint8_t), PyBytes_AS_STRING(name))
+            outputs[i].size = PyBytes_GET_SIZE(name)
+            outputs[i].form = fields[i].form
+            outputs[i].whole = fields[i].whole
+            outputs[i].fraction = fields[i].fraction
+            outputs[i].negative = fields[i].negative
+            outputs[i].starts = places + 2 * i * total
+            outputs[i].sizes = places + (2 * i + 1) * total
         PyObject_GetBuffer(values.data, cython.address(data), PyBUF_SIMPLE)
         PyObject_GetBuffer(values.ends, cython.address(ends), PyBUF_SIMPLE)
         if values.valid is not None:
@@ -66,12 +69,12 @@ def json_fields(values, rows, names, reals):
                     cython.cast(cython.pointer(int32_t), ends.buf),
                     bits,
                     total,
-                    fields,
+                    outputs,
                     count,
                     left_bits,
                 )
             columns = [
-                column(cython.cast(cython.pointer(uint8_t), data.buf), fields + i, total)
+                column(cython.cast(cython.pointer(uint8_t), data.buf), outputs + i, total)
                 for i in range(count)
             ]
         finally:
@@ -80,6 +83,6 @@ def json_fields(values, rows, names, reals):
             if bits != cython.NULL:
                 PyBuffer_Release(cython.address(valid))
     finally:
-        free(fields)
+        free(outputs)
         free(places)
     return columns, left if lefts else None

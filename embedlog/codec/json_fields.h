@@ -1,8 +1,7 @@
 /* The fields of JSON objects, found without building anything.
 
    Only plain cases are decided here, and all others are left to a JSON library: what is not strict JSON, escapes in
-   keys and in wanted strings, a wanted field that is there twice or is an object or an array, numbers that have
-   several spellings. */
+   keys, surrogates, a wanted field that is there twice, a value that may not fit its field's form. */
 
 #ifndef EMBEDLOG_JSON_FIELDS_H
 #define EMBEDLOG_JSON_FIELDS_H
@@ -13,13 +12,21 @@
 #define JSON_LONGEST_NUMBER 64
 
 enum json_row { JSON_TAKEN, JSON_LEFT, JSON_NO_TEXT };
-enum json_kind { JSON_BROKEN, JSON_STRING, JSON_ESCAPED, JSON_INTEGER, JSON_REAL, JSON_LITERAL, JSON_NULL, JSON_NESTED };
+enum json_kind {
+    JSON_BROKEN, JSON_STRING, JSON_ESCAPED, JSON_NUMBER, JSON_POWER, JSON_WIDE, JSON_MINUS_ZERO, JSON_LITERAL, JSON_NULL,
+    JSON_NESTED
+};
+/* Forms of fields, see columns.py. */
+enum json_form { JSON_TEXTS, JSON_NUMBERS, JSON_REALS, JSON_BOOLEANS, JSON_ANY };
 
-/* A field to look for, and where its text is in each row: a size of -1 is a null. */
+/* A field to look for, and where its text is in each row: a size of -1 is a null, a start of ~n is n, with escapes. */
 struct json_field {
     const uint8_t *name;
     int32_t size;
-    int reals; /* may numbers with a fraction or an exponent be taken as they are written? */
+    int form;
+    int whole; /* the most digits of JSON_NUMBERS before and after the point, and whether they may be negative */
+    int fraction;
+    int negative;
     int32_t *starts;
     int32_t *sizes;
     int64_t used;
@@ -29,6 +36,8 @@ struct json_text {
     const uint8_t *at;
     const uint8_t *end;
     uint64_t high; /* all bytes of strings, ORed: do any begin with a 1? */
+    int64_t whole; /* of the last number: its digits before and after the point; 0 has none before it */
+    int64_t fraction;
 };
 
 static inline void json_skip_blanks(struct json_text *text)
@@ -65,7 +74,8 @@ static int json_escape(struct json_text *text)
         text->at++;
         return *at != 0 && strchr("\"\\/bfnrt", *at) != NULL;
     }
-    if (text->end - at < 5 || ((at[1] | 0x20) == 'd' && at[2] >= '8')) /* a surrogate may be alone */
+    if (text->end - at < 5 || ((at[1] | 0x20) == 'd' && at[2] >= '8') /* a surrogate may be alone */
+        || memcmp(at + 1, "0000", 4) == 0)
         return 0;
     for (int i = 1; i <= 4; i++) {
         uint8_t letter = at[i] | 0x20;
@@ -122,32 +132,33 @@ static inline int json_digits(struct json_text *text)
 static inline enum json_kind json_number(struct json_text *text)
 {
     const uint8_t *from = text->at, *first;
-    enum json_kind kind = JSON_INTEGER;
+    enum json_kind kind = JSON_NUMBER;
     if (*text->at == '-')
         text->at++;
     first = text->at;
     if (!json_digits(text) || (*first == '0' && text->at - first > 1))
         return JSON_BROKEN;
+    text->whole = *first == '0' ? 0 : text->at - first;
+    text->fraction = 0;
     if (*first == '0' && first > from)
-        kind = JSON_NESTED; /* -0 */
+        kind = JSON_MINUS_ZERO;
     if (text->at < text->end && *text->at == '.') {
-        kind = JSON_REAL;
-        text->at++;
+        kind = JSON_NUMBER;
+        first = ++text->at;
         if (!json_digits(text))
             return JSON_BROKEN;
+        text->fraction = text->at - first;
     }
     if (text->at < text->end && (*text->at | 0x20) == 'e') {
-        kind = JSON_REAL;
         text->at++;
         if (text->at < text->end && (*text->at == '-' || *text->at == '+'))
             text->at++;
         first = text->at;
         if (!json_digits(text))
             return JSON_BROKEN;
-        if (text->at - first > 2) /* may be infinite */
-            kind = JSON_NESTED;
+        kind = text->at - first > 2 ? JSON_WIDE : JSON_POWER; /* may be infinite */
     }
-    return text->at - from > JSON_LONGEST_NUMBER ? JSON_NESTED : kind;
+    return text->at - from > JSON_LONGEST_NUMBER ? JSON_WIDE : kind;
 }
 
 static inline enum json_kind json_literal(struct json_text *text, const char *word, size_t size, enum json_kind kind)
@@ -158,8 +169,7 @@ static inline enum json_kind json_literal(struct json_text *text, const char *wo
     return kind;
 }
 
-/* Go over a value. Its text is what is behind, without the quotes of a string. JSON_NESTED stands for all kinds that
-   are right, and left to others. */
+/* Go over a value. Its text is what is behind, with the quotes of a string. */
 static enum json_kind json_value(struct json_text *text, int depth)
 {
     uint8_t close;
@@ -237,11 +247,29 @@ static int json_is_utf8(const uint8_t *at, const uint8_t *end)
     return 1;
 }
 
+/* May a field take a value of this kind, the last of the text, as it is written? */
+static inline int json_takes(const struct json_field *field, enum json_kind kind, const struct json_text *text, int negative)
+{
+    switch (field->form) {
+    case JSON_TEXTS:
+        return kind != JSON_NESTED && kind != JSON_MINUS_ZERO;
+    case JSON_NUMBERS:
+        return kind == JSON_NUMBER && text->whole <= field->whole && text->fraction <= field->fraction
+            && (field->negative || !negative);
+    case JSON_REALS:
+        return kind == JSON_NUMBER || kind == JSON_POWER;
+    case JSON_BOOLEANS:
+        return kind == JSON_LITERAL;
+    default:
+        return 1;
+    }
+}
+
 /* Find the fields in the object from `at` to `end`. `from` is where all rows begin. */
 static enum json_row json_find(
     const uint8_t *from, const uint8_t *at, const uint8_t *end, struct json_field *fields, int count, int64_t row)
 {
-    struct json_text text = {at, end, 0};
+    struct json_text text = {at, end, 0, 0, 0};
     int next = 0; /* fields usually come in one order */
     json_skip_blanks(&text);
     if (text.at >= end || *text.at++ != '{')
@@ -268,11 +296,13 @@ static enum json_row json_find(
                 next = next + 1 == count ? 0 : next + 1;
                 if (field->size != size || memcmp(field->name, name, size) != 0)
                     continue;
-                if (field->sizes[row] != -1 || kind == JSON_ESCAPED || kind == JSON_NESTED
-                    || (kind == JSON_REAL && !field->reals))
+                if (field->sizes[row] != -1
+                    || (kind != JSON_NULL && !json_takes(field, kind, &text, *value == '-')))
                     return JSON_LEFT;
-                int quote = kind == JSON_STRING;
+                int quote = (kind == JSON_STRING || kind == JSON_ESCAPED) && field->form != JSON_ANY;
                 field->starts[row] = (int32_t)(value + quote - from);
+                if (kind == JSON_ESCAPED && quote)
+                    field->starts[row] = ~field->starts[row];
                 /* -2, which becomes a null: the field was there */
                 field->sizes[row] = kind == JSON_NULL ? -2 : (int32_t)(text.at - value - 2 * quote);
                 break;
@@ -324,6 +354,45 @@ static int64_t json_find_all(
     return lefts;
 }
 
+static inline int json_hexadecimal(uint8_t digit)
+{
+    return digit <= '9' ? digit - '0' : (digit | 0x20) - 'a' + 10;
+}
+
+/* Write a string of right escapes without them. Returns its size, which is smaller. */
+static int32_t json_unescape(const uint8_t *at, int32_t size, uint8_t *to)
+{
+    static const char escapes[] = "\"\\/bfnrt", meant[] = "\"\\/\b\f\n\r\t";
+    const uint8_t *end = at + size;
+    uint8_t *out = to;
+    while (at < end) {
+        if (*at != '\\') {
+            *out++ = *at++;
+            continue;
+        }
+        at += 2;
+        if (at[-1] != 'u') {
+            *out++ = (uint8_t)meant[strchr(escapes, at[-1]) - escapes];
+            continue;
+        }
+        int code = 0;
+        for (int i = 0; i < 4; i++)
+            code = code << 4 | json_hexadecimal(*at++);
+        if (code < 0x80) {
+            *out++ = (uint8_t)code;
+            continue;
+        }
+        if (code >= 0x800) {
+            *out++ = (uint8_t)(0xE0 | code >> 12);
+            *out++ = (uint8_t)(0x80 | (code >> 6 & 0x3F));
+        } else {
+            *out++ = (uint8_t)(0xC0 | code >> 6);
+        }
+        *out++ = (uint8_t)(0x80 | (code & 0x3F));
+    }
+    return (int32_t)(out - to);
+}
+
 /* Copy a field's texts to where `size` bytes are, as an Arrow column; `ends` may be where its sizes are, one further.
    Returns how many are null. */
 static int64_t json_copy(
@@ -338,7 +407,10 @@ static int64_t json_copy(
             nulls++;
         } else {
             valid[row >> 3] |= 1 << (row & 7);
-            memcpy(to + used, data + field->starts[row], size);
+            if (field->starts[row] < 0)
+                size = json_unescape(data + ~field->starts[row], size, to + used);
+            else
+                memcpy(to + used, data + field->starts[row], size);
             used += size;
         }
         ends[row + 1] = used;

@@ -9,22 +9,22 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 
-from .columns import BytesColumn
+from .columns import BytesColumn, JsonField
 
 
 def json_fields(
-    values: BytesColumn, rows: int, names: Sequence[bytes], reals: Sequence[bool]
+    values: BytesColumn, rows: int, fields: Sequence[JsonField]
 ) -> tuple[list[BytesColumn], bytearray | None]:
     """Take fields of JSON objects out of a column of values.
 
     Args:
         values: any buffers will do.
-        names: of the fields, in UTF-8.
-        reals: for each field, whether a number with a fraction or an exponent may be taken as it is written.
+        fields: their names are in UTF-8.
 
-    Returns a column of texts for each field: of strings what is between the quotes, of numbers, true and
-    false what is written, null for what is missing or null. And validity bits of the rows that are left,
-    whose fields are null here; None if no row is left. A value that is null or no UTF-8 is not left.
+    Returns a column of texts for each field: of strings what is between the quotes, of other values what is
+    written, null for what is missing or null. And validity bits of the rows that are left, whose fields are
+    null here; None if no row is left. A row is left if a field has a value that its form does not take. A
+    value that is null or no UTF-8 is not left.
     """
     ends = array("i")
     ends.frombytes(memoryview(values.ends)[: 4 * (rows + 1)])
@@ -40,4 +40,4 @@ def json_fields(
             continue
         left[row >> 3] |= 1 << (row & 7)
     nothing = BytesColumn(bytearray((rows + 7) // 8), bytearray(4 * (rows + 1)), bytearray())
-    return [nothing for _ in names], left if any(left) else None
+    return [nothing for _ in fields], left if any(left) else None

@@ -59,7 +59,8 @@ __all__ = [
     "StorageError", "TableError", "TableLocked", "TlsFailed", "TooManyGroups", "TopicExists", "TopicNotFound",
     "TransactionAborted", "TransactionCoordinatorFenced", "TransactionError", "TransactionNotFound",
     "UnexpectedOffset", "UnknownMagic", "UnknownMember", "UnknownSetting", "UnstableOffsetCommit",
-    "UnsupportedByBackend", "UnsupportedFormat", "ZooKeeperError", "ZooKeeperUnavailable",
+    "UnsupportedByBackend", "UnsupportedFormat", "ValuesReadAsNull",
+    "ZooKeeperError", "ZooKeeperUnavailable",
 ]
 # fmt: on
 
@@ -435,6 +436,13 @@ class TableLocked(TableError):
 
 class LoadFailed(TableError):
     """Spark failed. Nothing was loaded; the same load may be retried."""
+
+
+# -- warnings -----------------------------------------------------------------------------------------
+
+
+class ValuesReadAsNull(UserWarning):
+    """A query met values of JSON fields that do not fit their columns' types, and read them as NULL."""
 
 
 for _error in __all__:

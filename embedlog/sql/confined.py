@@ -11,9 +11,10 @@ Rows go to standard output as lines of JSON, one of these keys each:
     {"rows": [[text or null, ...], ...]}                       bytes as latin-1
     {"read": 1000}                                             records that were read so far
     {"end": {"rows": 2, "more": false}}
+    {"note": text}                                             about values that were read as NULL
 
 In a format they go there as DuckDB's COPY writes them: that path is the only one it is allowed. What fails
-goes to standard error, as the last line: {"problem": ...}.
+goes to standard error, as the last line: {"problem": ...}; in a format the notes go there, too.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from ..units import size
 from .copies import copy, is_number
 from .sandbox import Limits, Request
 from .scanned import Scanned
+from .tables import statement
 
 if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
@@ -90,6 +92,7 @@ def _run(request: Request) -> None:
 
     limits = request.limits
     scanned = Scanned()
+    notes: list[str] = []
     with request.opens() as log:
         os.chdir("/")  # errors name the current directory
         _limit(limits)
@@ -107,6 +110,7 @@ def _run(request: Request) -> None:
                 },
                 topics=request.topics,
                 scanned=scanned,
+                tell=notes.append,
             ) as connection:
                 if request.format:
                     connection.execute(f"SET allowed_paths = ['{_STDOUT}']")
@@ -127,14 +131,16 @@ def _run(request: Request) -> None:
         except (duckdb.Error, RuntimeError) as error:
             # Those of a scan have the messages of its errors.
             raise InvalidArgument(str(error).replace(log.backend.path, "the log")) from None
+    for note in dict.fromkeys(notes):  # of scans, which have ended
+        if request.format:
+            print(note, file=sys.stderr)
+        else:
+            _write({"note": note})
 
 
 def _checked(connection: duckdb.DuckDBPyConnection, query: str) -> str:
     """The kind of the one statement of a query. Raises InvalidArgument."""
-    statements = connection.extract_statements(query)
-    if len(statements) != 1:
-        raise InvalidArgument(f"a query is one statement, and here are {len(statements)}")
-    kind = statements[0].type.name
+    kind: str = statement(connection, query).type.name
     if kind not in _ASKS:
         raise InvalidArgument(f"here a query can only ask, as SELECT does; {kind} does something else")
     return kind

@@ -4,9 +4,7 @@ DuckDB calls `scanner(columns=..., filter=...)`, once for each scan, and takes r
 needs them. The filter decides which offsets are read (bounds.py), then which rows of each batch remain:
 DuckDB does not look at them again.
 
-`text` is the value as a string, for JSON: null if it is not UTF-8. A scan may also be asked for fields of
-JSON values, as texts (codec/plain_json.py). `left` is the text of those values whose fields are left to
-DuckDB, few or all of them; for these rows the fields are null.
+A scan may also be asked for fields of JSON values, as texts that fit their types (json_columns.py).
 
 Invariants: offsets from the log end on, as it was when the dataset was made, are not read; a scan holds a
 bounded number of batches.
@@ -15,8 +13,9 @@ bounded number of batches.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 import pyarrow.dataset as ds
@@ -26,10 +25,10 @@ from ..clients.arrow import ArrowReader
 from ..clients.open_transactions import warn_of_open_transactions
 from ..clients.partition_reader import PartitionReader
 from ..clients.reader import partition_readers
-from ..codec import loops
-from ..codec.columns import BytesColumn
-from ..errors import EmbedlogError
+from ..errors import EmbedlogError, ValuesReadAsNull
 from .bounds import Bounds
+from .fields import Field
+from .json_columns import JsonColumns
 from .scanned import Scanned
 
 _PAIR: Final = pa.struct([pa.field("name", pa.string(), nullable=False), pa.field("value", pa.binary())])
@@ -41,8 +40,6 @@ SCHEMA: Final = pa.schema(
         ("key", pa.binary()),
         ("value", pa.binary()),
         ("headers", pa.list_(_PAIR)),
-        ("text", pa.string()),
-        ("left", pa.string()),
     ]
 )
 _SOURCES: Final = {"timestamp": "timestamp_ms"}
@@ -50,11 +47,7 @@ _STORED: Final = ("partition", "offset", "timestamp", "key", "value", "headers")
 _MIN_ROWS: Final = 16_384  # a filter costs about 0.1 ms for each batch
 
 
-class JsonField(NamedTuple):
-    """A field of JSON objects. reals: a number with a fraction may be taken as it is written."""
-
-    name: bytes
-    reals: bool
+Tell: TypeAlias = Callable[[str], None]
 
 
 class Listener(ds.Dataset):  # type: ignore[misc]
@@ -88,16 +81,18 @@ class TopicDataset(ds.Dataset):  # type: ignore[misc]
         topic: str,
         isolation_level: str = "read_committed",
         stop: threading.Event | None = None,
-        fields: Mapping[str, JsonField] | None = None,
+        fields: Sequence[Field] = (),
         within: Bounds | None = None,
         scanned: Scanned | None = None,
+        tell: Tell | None = None,
     ) -> None:
         """
         Args:
             stop: once it is set, scans raise Interrupted.
-            fields: of JSON values, by the names of their columns here.
+            fields: of JSON values; their columns here are called as their sources.
             within: what may be left unread besides what a scan's filter leaves out.
             scanned: hears how far scans are.
+            tell: hears at the end of a scan how many values did not fit; by default a ValuesReadAsNull warns.
         """
         # without Dataset's own, which refuses subclasses: there is no dataset of C++ underneath
         self._backend = backend
@@ -105,7 +100,8 @@ class TopicDataset(ds.Dataset):  # type: ignore[misc]
         self._isolation_level = isolation_level
         self._stop = stop or threading.Event()
         self._scanned = scanned or Scanned()
-        self._fields = dict(fields or {})
+        self._fields = {field.source: field for field in fields}
+        self._tell = tell or _warn
         self._within = within
         self._schema = pa.schema([*SCHEMA, *(pa.field(name, pa.string()) for name in self._fields)])
         self._ends = {partition: edges.log_end_offset for partition, edges in backend.offsets(topic).items()}
@@ -126,32 +122,37 @@ class TopicDataset(ds.Dataset):  # type: ignore[misc]
     def _batches(self, names: Sequence[str], schema: Any, expression: Any) -> Iterator[Any]:
         asked = "" if expression is None else str(expression)
         decoded = [name for name in self._schema.names if name in names or name in asked]
-        fields = {name: field for name, field in self._fields.items() if name in decoded}
+        fields = [field for name, field in self._fields.items() if name in decoded]
         sources = list(dict.fromkeys(_SOURCES.get(n, n if n in _STORED else "value") for n in decoded))
         kinds = [SCHEMA.field("timestamp" if name == "timestamp_ms" else name) for name in sources]
         read = pa.schema([kind.with_name(name) for kind, name in zip(kinds, sources, strict=True)])
         readers = self._readers(expression)
         self._scanned.add(total=sum(reader.end - reader.position for reader in readers))
-        for reader in readers:
-            arrow = ArrowReader(reader, sources, read, min_rows=_MIN_ROWS)
-            position = arrow.position
-            while (batch := arrow.read()) is not None:
-                if self._stop.is_set():
-                    raise Interrupted("the query was stopped")
-                self.rows_read += batch.num_rows
-                self._scanned.add(arrow.position - position)
+        json = JsonColumns(fields)
+        try:
+            for reader in readers:
+                arrow = ArrowReader(reader, sources, read, min_rows=_MIN_ROWS)
                 position = arrow.position
-                arrays = {name: batch.column(_SOURCES.get(name, name)) for name in decoded if name in _STORED}
-                if "text" in decoded:
-                    arrays["text"] = _text(batch.column("value"))
-                if fields or "left" in decoded:
-                    arrays |= _taken(batch.column("value"), fields)
-                table = pa.table({name: arrays[name] for name in decoded})
-                if expression is not None:
-                    table = table.filter(expression)
-                yield from table.select(names).cast(schema).to_batches()
-            if reader.held_back:
-                warn_of_open_transactions(self._backend, reader.tp, reader.position)
+                while (batch := arrow.read()) is not None:
+                    if self._stop.is_set():
+                        raise Interrupted("the query was stopped")
+                    self.rows_read += batch.num_rows
+                    self._scanned.add(arrow.position - position)
+                    position = arrow.position
+                    arrays = {
+                        name: batch.column(_SOURCES.get(name, name)) for name in decoded if name in _STORED
+                    }
+                    if fields:
+                        arrays |= json.read(batch.column("value"))
+                    table = pa.table({name: arrays[name] for name in decoded})
+                    if expression is not None:
+                        table = table.filter(expression)
+                    yield from table.select(names).cast(schema).to_batches()
+                if reader.held_back:
+                    warn_of_open_transactions(self._backend, reader.tp, reader.position)
+        finally:  # also of a scan that is not read to its end
+            if unfit := json.close():
+                self._tell(f"{self._topic}: {unfit}")
 
     def _readers(self, expression: Any) -> list[PartitionReader]:
         filters = [] if self._within is None else [self._within]
@@ -176,30 +177,9 @@ class TopicDataset(ds.Dataset):  # type: ignore[misc]
         return end if found is None else found.offset
 
 
-def _text(values: Any) -> Any:
-    try:
-        return values.cast(pa.string())
-    except pa.ArrowInvalid:
-        return pa.array([_decoded(value) for value in values.to_pylist()], pa.string())
-
-
-def _taken(values: Any, fields: Mapping[str, JsonField]) -> dict[str, Any]:
-    """The columns of fields, and `left`, whose bytes are those of the values."""
-    rows, (valid, ends, data) = len(values), values.buffers()
-    names, reals = [field.name for field in fields.values()], [field.reals for field in fields.values()]
-    columns, left = loops.json_fields(BytesColumn(valid, ends, data), rows, names, reals)
-    texts = [_strings(rows, column.valid, column.ends, column.data) for column in columns]
-    rest = pa.nulls(rows, pa.string()) if left is None else _strings(rows, left, ends, data)
-    return dict(zip(fields, texts, strict=True)) | {"left": rest}
-
-
-def _strings(rows: int, valid: Any, ends: Any, data: Any) -> Any:
-    bits = None if valid is None else pa.py_buffer(valid)
-    return pa.StringArray.from_buffers(rows, pa.py_buffer(ends), pa.py_buffer(data), bits)
-
-
-def _decoded(value: bytes | None) -> str | None:
-    try:
-        return None if value is None else value.decode()
-    except UnicodeDecodeError:
-        return None
+def _warn(unfit: str) -> None:
+    warnings.warn(
+        f"{unfit}; give a schema with types that fit, or take them out of value",
+        ValuesReadAsNull,
+        stacklevel=2,
+    )

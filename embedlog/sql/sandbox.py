@@ -236,11 +236,11 @@ class Query:
         assert self._process.stderr is not None
         said = self._process.stderr.read()  # to the end, which came with that of standard output
         ended = self._process.wait()
-        if not ended:
-            return
         before, _, last = said.rpartition(b"\n")
         if before:
             logger.warning("a query's process said: %s", before.decode(errors="replace"))
+        if not ended:
+            return
         if ended == 1:
             raise InvalidArgument(json.loads(last)["problem"])
         if self._cancelled:

@@ -1,7 +1,6 @@
 """A connection of DuckDB in which the topics that a query names are views.
 
-    CREATE VIEW "orders" AS SELECT key, value, ...,
-        coalesce(scanned."/city", TRY(json_extract_string(scanned."left", '/city'))) AS "city"
+    CREATE VIEW "orders" AS SELECT key, value, ..., TRY_CAST(scanned."/price" AS DOUBLE) AS "price"
         FROM a TopicDataset AS scanned, of which DuckDB reads the columns that the query needs
 
 Only topics whose names occur in the query's text are looked at, so many topics cost nothing.
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     import duckdb
 
     from .bounds import Bounds
+    from .dataset import Tell
     from .fields import Field
 
 _SETTINGS: Final = {"python_enable_replacements": "false"}  # a query sees topics, not a program's variables
@@ -38,6 +38,7 @@ def connect(
     stop: threading.Event | None = None,
     scanned: Scanned | None = None,
     topics: Collection[str] | None = None,
+    tell: Tell | None = None,
 ) -> duckdb.DuckDBPyConnection:
     """A connection in memory that has the topics of a query, each up to its end as it is now.
 
@@ -48,6 +49,7 @@ def connect(
         stop: once it is set, no scan reads on, and the query fails.
         scanned: hears how far the query's scans are.
         topics: those that the query may name; by default all that there are.
+        tell: as for TopicDataset.
 
     Raises InvalidArgument, TopicNotFound for a schema's topic; EmbedlogError if duckdb is not installed.
     """
@@ -68,7 +70,7 @@ def connect(
         found = of_topics.get(topic)
         if found is None:
             found = fields.inferred(backend, topic, isolation_level)
-        create_view(connection, backend, topic, found, isolation_level, stop, scanned=scanned)
+        create_view(connection, backend, topic, found, isolation_level, stop, scanned=scanned, tell=tell)
     return connection
 
 
@@ -93,19 +95,15 @@ def create_view(
     stop: threading.Event | None = None,
     within: Bounds | None = None,
     scanned: Scanned | None = None,
+    tell: Tell | None = None,
 ) -> None:
-    """Make a topic with its fields a view of its name. stop, within, scanned: as for TopicDataset."""
-    from .dataset import JsonField, TopicDataset
+    """Make a topic with its fields a view of its name. stop, within, scanned, tell: as for TopicDataset."""
+    from .dataset import TopicDataset
     from .fields import FIXED, identifier
 
     columns = [identifier(name) for name in FIXED]
     columns += [f"{field.expression} AS {identifier(field.column)}" for field in found]
-    sources = {
-        field.source: JsonField(field.name.encode(), field.type == "DOUBLE")
-        for field in found
-        if field.source is not None
-    }
-    dataset = TopicDataset(backend, topic, isolation_level, stop, sources, within, scanned)
+    dataset = TopicDataset(backend, topic, isolation_level, stop, found, within, scanned, tell)
     name = f"embedlog: {topic}"
     connection.register(name, dataset)
     connection.execute(
@@ -122,12 +120,23 @@ def ask(
     import duckdb
 
     try:
+        statement(connection, query)
         relation = connection.sql(query, params=dict(parameters) or None)
     except (duckdb.Error, ValueError) as error:
         raise InvalidArgument(f"DuckDB refuses the query: {error}") from error
     if relation is None:
         raise InvalidArgument(f"a query must have a result: {shown(query)} has none")
     return relation
+
+
+def statement(connection: duckdb.DuckDBPyConnection, query: str) -> duckdb.Statement:
+    """The one statement of a query. Raises InvalidArgument; duckdb.Error."""
+    statements = connection.extract_statements(query)
+    if not statements:
+        raise InvalidArgument("the query is empty")
+    if len(statements) > 1:
+        raise InvalidArgument(f"a query is one statement, and here are {len(statements)}")
+    return statements[0]
 
 
 def _check(query: object) -> None:

@@ -2,7 +2,7 @@
 
 The page never runs a query itself: sql/sandbox.py does, in a process that ends with the browser's request.
 
-    POST /sql/run       lines of JSON, for sql.js: "head" and "html", "read", "end", or "problem"
+    POST /sql/run       lines of JSON, for sql.js: "head" and "html", "read", "end", "note", or "problem"
     POST /sql/columns   the topics of the page with their columns, as HTML
     POST /sql/download  a file
 """
@@ -262,6 +262,8 @@ class _Drawn:
             rows = [list(map(_shown, row, self._columns)) for row in line["rows"]]
             roles = [role for _, _, role in self._columns]
             return {"html": part("sql_rows.html", rows=rows, roles=roles)}
+        if "note" in line:
+            return {"note": visible(line["note"])}
         return line
 
 

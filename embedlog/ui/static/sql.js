@@ -4,8 +4,8 @@
 (() => {
   const KEPT = 30;
   const csrf = document.body.dataset.csrf;
-  const [box, runs, cancels, status, failed, result, head, rows, topics, history, wrap] =
-    ["query", "run", "cancel", "status", "failed", "result", "head", "rows", "topics", "history", "wrap"]
+  const [box, runs, cancels, status, failed, noted, result, head, rows, topics, history, wrap] =
+    ["query", "run", "cancel", "status", "failed", "noted", "result", "head", "rows", "topics", "history", "wrap"]
       .map((id) => document.getElementById(id));
   const number = new Intl.NumberFormat("en").format;
   let running = null;
@@ -49,7 +49,8 @@
       status.textContent = [said, took, read ? `${number(read)} records read` : ""].filter(Boolean).join(" · ");
     };
     const ticks = setInterval(() => tell("runs"), 100);
-    failed.hidden = result.hidden = true;
+    failed.hidden = noted.hidden = result.hidden = true;
+    noted.textContent = "";
     head.replaceChildren();
     rows.replaceChildren();
     runs.disabled = true;
@@ -64,6 +65,7 @@
           if (line.html) rows.insertAdjacentHTML("beforeend", line.html);
           if (line.read) read = line.read;
           if (line.end) end = line.end;
+          if (line.note) { noted.textContent += `${line.note}. `; noted.hidden = false; }
           if (line.problem) fail(line.problem);
         }
       }
