@@ -57,11 +57,6 @@ REFUSED: Final = {  # with their defaults: more than one replica, and another di
 OWN: Final = {"listeners", "log.dirs", "sasl.enabled.mechanisms", "ssl.keystore.type", "ssl.truststore.type"}
 """A broker with Kafka's defaults of these would not start here: a port that may be taken, GSSAPI, JKS."""
 
-UNCHECKED: Final = (
-    {"log.message.timestamp.after.max.ms"} if "message.timestamp.after.max.ms" in FIXED else set()
-)
-"""Kafka's default refuses records of the future, which embedlog takes while it has no such setting."""
-
 
 def parsed(given: dict[str, Any], path: str | None = None) -> dict[str, Any]:
     of_broker, of_log, of_topics = sorted_settings(
@@ -77,7 +72,7 @@ def parsed(given: dict[str, Any], path: str | None = None) -> dict[str, Any]:
 def test_no_setting_of_a_broker_is_unknown(setting: Setting) -> None:
     """With its default each is accepted, but for those that ask for what is not so here."""
     name, value = setting.name, setting.default
-    if plain(name) in BROKER_ARGUMENTS or name in ("log.dirs", *UNCHECKED):
+    if plain(name) in BROKER_ARGUMENTS or name == "log.dirs":
         return
     if name == "process.roles":
         value = "broker"
@@ -92,7 +87,7 @@ def test_no_setting_of_a_broker_is_unknown(setting: Setting) -> None:
 
 def test_a_broker_starts_with_the_defaults_of_kafka(caplog: pytest.LogCaptureFixture) -> None:
     given = {each.name: each.default for each in OF_BROKER if each.default}
-    left_out = REFUSED | OWN | UNCHECKED | {"log.retention.hours", "log.roll.hours", "log.roll.jitter.hours"}
+    left_out = REFUSED | OWN | {"log.retention.hours", "log.roll.hours", "log.roll.jitter.hours"}
     with Broker(**{name: value for name, value in given.items() if name not in left_out}) as broker:
         broker.log.append("t", b"x") if "t" in broker.log.topics() else broker.log.create_topic("t")
         assert broker.settings.broker_id == 0
