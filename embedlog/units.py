@@ -27,14 +27,21 @@ def size(count: int) -> str:
     raise AssertionError
 
 
-def moment(timestamp_ms: int) -> str:
-    """A time, to the second: 2024-05-01 10:41:07; - if there is none."""
+def moment(timestamp_ms: int, to: str = "seconds") -> str:
+    """A time, to the second: 2024-05-01 10:41:07; - if there is none. to: "milliseconds"."""
     if timestamp_ms < 0:
         return "-"
     try:
-        return datetime.fromtimestamp(timestamp_ms / 1000).isoformat(" ", "seconds")
+        seconds, milliseconds = divmod(timestamp_ms, 1000)
+        when = datetime.fromtimestamp(seconds).replace(microsecond=1000 * milliseconds)
+        return when.isoformat(" ", to)
     except (OverflowError, ValueError, OSError):
         return f"{timestamp_ms} ms"
+
+
+def record_time(timestamp_ms: int) -> str:
+    """A record's time, to the millisecond: 2024-05-01 10:41:07.123; - if there is none."""
+    return moment(timestamp_ms, "milliseconds")
 
 
 def day(timestamp_ms: int) -> str:

@@ -1,12 +1,17 @@
-"""Values and numbers as the messages of errors word them: short, whatever the value is."""
+"""Values, numbers and texts as messages, terminals and pages show them: whatever they are."""
 
 from __future__ import annotations
 
+import re
 import reprlib
 from typing import Final
 
 _SHOWN_CHARACTERS: Final = 80
 _SHOWN_BITS: Final = 128
+# Control characters but tab and newline, what has no width, what turns text around, lone surrogates.
+_HIDDEN: Final = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff\U000e0000-\U000e007f]"
+)
 
 
 def shown(given: object) -> str:
@@ -15,6 +20,21 @@ def shown(given: object) -> str:
         bits = given.bit_length()
         return f"{given:,}" if bits <= _SHOWN_BITS else f"a number of {bits:,} bits"
     return _shortened.repr(given)
+
+
+def visible(text: str) -> str:
+    r"""Text that shows what it has, but for tabs and the ends of lines: \u202e instead of what that does."""
+    return text if text.isascii() and text.isprintable() else _HIDDEN.sub(_escape_of, text)
+
+
+def visible_in_a_line(text: str) -> str:
+    r"""As `visible`; tabs and the ends of lines appear as \t and \n."""
+    return visible(text).replace("\t", r"\t").replace("\n", r"\n")
+
+
+def _escape_of(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
 def counted(count: int, noun: str) -> str:

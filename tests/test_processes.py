@@ -434,7 +434,7 @@ def test_a_second_writer_is_told_who_holds_the_lock(program: Start, path: Path) 
     assert caught.value.program
     assert caught.value.since_ms is not None
     assert f"process {writer.program.pid} (" in str(caught.value)
-    assert "embedlog serve" in str(caught.value)
+    assert "open it with shared=True in each of them, or run a broker: embedlog serve" in str(caught.value)
     assert 'mode="r"' in str(caught.value)
     writer.program.end()
     with embedlog.open(path), pytest.raises(DirectoryLocked, match="this process, by another handle"):

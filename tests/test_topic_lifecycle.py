@@ -66,6 +66,17 @@ def kill_at_every_step(
     raise AssertionError("no end")
 
 
+def test_names_that_collide_in_kafka(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with embedlog.open(tmp_path / "log") as log:
+        for name in ("a.b_c", "a.bc", "x-y", "plain", "._._._._._._._."):
+            log.create_topic(name)
+        assert not caplog.records
+        log.create_topic("a_b.c")
+        (warned,) = caplog.messages
+        assert "a_b.c and a.b_c differ only in . and _" in warned
+        assert "a_b.c" in log.topics()
+
+
 def test_creating_a_topic_killed_at_any_step(tmp_path: Path) -> None:
     def check(log: Log) -> None:
         assert values(log, "there") == [(0, b"x")]

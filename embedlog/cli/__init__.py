@@ -65,12 +65,14 @@ COMMANDS: Final = {
     "completion": "completion",
 }
 
+_STANDARD_STREAMS: Final = 3
 FAILED: Final = 1
 INTERRUPTED: Final = 130
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; returns its exit code."""
+    _open_closed_streams()
     arguments = list(sys.argv[1:] if argv is None else argv)
     ui = UI()
     try:
@@ -133,6 +135,19 @@ def _parser(arguments: Sequence[str]) -> Parser:
     for name in names:
         importlib.import_module(f".{name}", __name__).add_parser(subparsers)
     return parser
+
+
+def _open_closed_streams() -> None:
+    """Where standard input, output or error is closed (`>&-`), /dev/null takes its place.
+
+    Else a file of the log would get its descriptor, and what is printed would go there.
+    """
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) < _STANDARD_STREAMS:
+        os.set_inheritable(descriptor, True)
+    os.close(descriptor)
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, "w" if number else "r", closefd=False))  # noqa: SIM115
 
 
 def _let_go_of_stdout() -> None:

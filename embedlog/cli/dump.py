@@ -30,7 +30,7 @@ from ..model import Record
 from ..units import counted, iso
 from .arguments import JSON_NOTE, add_command, add_here_only, add_json
 from .dump_index import dump_aborted, dump_offsets, dump_snapshot, dump_times
-from .text import bytes_as_json, printable, record_as_json
+from .text import bytes_as_json, in_a_line, record_as_json
 from .ui import UI, Progress
 
 _NOT_OVER_WIRE: Final = (
@@ -238,7 +238,7 @@ def _dump_record(record: Record, args: argparse.Namespace, ui: UI, *, control: s
 def _short(data: bytes | None) -> str:
     if data is None:
         return "null"
-    text = printable(data[:_SHOWN]).replace("\n", "\\n").replace("\t", "\\t")
+    text = in_a_line(data[:_SHOWN])
     return text if len(data) <= _SHOWN else f"{text}… ({len(data):,} bytes)"
 
 

@@ -26,6 +26,7 @@ from ..clients.reader import time_ms
 from ..errors import EmbedlogError, InvalidArgument, shown
 from ..model import LOG_APPEND_TIME, Headers, Record
 from ..units import iso
+from ..wording import visible, visible_in_a_line
 
 _TAKEN: Final = ("value", "key", "headers", "partition", "timestamp_ms", "timestamp")
 _PASSED_OVER: Final = ("topic", "offset", "timestamp_type")
@@ -33,8 +34,8 @@ _TIMESTAMP_TYPES: Final = ("CreateTime", "LogAppendTime")
 _quoted: Final = json.encoder.encode_basestring
 _ESCAPES: Final = {"\\t": "\t", "\\n": "\n", "\\r": "\r", "\\0": "\0", "\\\\": "\\"}
 _ESCAPE: Final = re.compile(r"\\[tnr0\\]")
-# What could control a terminal, or what it cannot show: control characters but tab and newline, lone bytes.
-_UNPRINTABLE: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\udc80-\udcff]")
+# Bytes that are not UTF-8, as "surrogateescape" decodes them.
+_LONE: Final = re.compile(r"[\udc80-\udcff]")
 
 
 def bytes_as_json(data: bytes | None) -> Any:
@@ -267,15 +268,14 @@ FIELDS: Final = tuple(_FIELDS)
 
 
 def printable(data: bytes) -> str:
-    r"""Bytes for a terminal: control characters and bytes that are not UTF-8 appear as \x1b."""
-    return _UNPRINTABLE.sub(_escaped, data.decode(errors="surrogateescape"))
+    r"""Bytes for a terminal: what `visible` escapes, and bytes that are not UTF-8, appear as \x1b."""
+    return visible(_LONE.sub(_escaped, data.decode(errors="surrogateescape")))
 
 
 def in_a_line(data: bytes) -> str:
     r"""As `printable`; tabs and the ends of lines appear as \t and \n."""
-    return printable(data).replace("\t", r"\t").replace("\n", r"\n")
+    return visible_in_a_line(printable(data))
 
 
 def _escaped(found: re.Match[str]) -> str:
-    code = ord(found[0])
-    return f"\\x{code - 0xDC00 if code >= 0xDC80 else code:02x}"
+    return f"\\x{ord(found[0]) - 0xDC00:02x}"

@@ -1,7 +1,8 @@
 """Everything a command prints: lines, tables, JSON, progress bars.
 
-Results go to standard output; warnings, errors and progress to standard error. Tables and errors fit the
-terminal: long names lose their middle, text wraps, dispensable columns are left out. Without a terminal
+Results go to standard output; warnings, errors and progress to standard error. What could control a terminal
+or turn its text around is escaped here, whatever the names of groups and clients have. Tables and errors fit
+the terminal: long names lose their middle, text wraps, dispensable columns are left out. Without a terminal
 everything is shown, each row and error on one line. Colour is used only on a terminal, and adds nothing to
 the text. `rich` is imported for the first table or progress bar.
 """
@@ -18,6 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TextIO
 
 from ..units import size
+from ..wording import visible, visible_in_a_line
 
 if TYPE_CHECKING:
     from rich.console import Console, ScreenContext
@@ -66,7 +68,7 @@ class UI:
 
     def line(self, text: str = "") -> None:
         """A line on standard output."""
-        self.out.write(text + "\n")
+        self.out.write(visible(text) + "\n")
 
     def json(self, value: object) -> None:
         """A JSON object on a line of its own."""
@@ -77,16 +79,19 @@ class UI:
 
     def note(self, text: str) -> None:
         """Print information to standard error."""
+        self._say(visible(text))
+
+    def _say(self, text: str) -> None:
         self.err.write(text + "\n")
         self.err.flush()
 
     def error(self, text: str) -> None:
         """Print an error to standard error; its first line is red on a terminal."""
         width = width_of(self.err)
-        first, newline, rest = (wrapped(part, width) for part in text.partition("\n"))
+        first, newline, rest = (wrapped(visible(part), width) for part in text.partition("\n"))
         if self._colours(self.err):
             first = f"\x1b[31m{first}\x1b[0m"
-        self.note(first + newline + rest)
+        self._say(first + newline + rest)
 
     def table(
         self,
@@ -188,7 +193,7 @@ class _Bars(Progress):
             self._start()
         said = self._said(done, total, now - begun)
         if name not in self._tasks:
-            self._tasks[name] = self._bars.add_task(name, total=total, said=said)
+            self._tasks[name] = self._bars.add_task(visible_in_a_line(name), total=total, said=said)
         self._bars.update(self._tasks[name], completed=done, total=total, said=said)
 
     def _said(self, done: int, total: int | None, seconds: float) -> str:
@@ -316,4 +321,4 @@ def _cell(value: object) -> str:
         return "-"
     if isinstance(value, int) and not isinstance(value, bool):
         return f"{value:,}"
-    return str(value)
+    return visible_in_a_line(str(value))

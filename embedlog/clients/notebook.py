@@ -200,6 +200,12 @@ def moment(timestamp_ms: int) -> str:
         return f"{timestamp_ms} ms"
 
 
+def record_time(timestamp_ms: int) -> str:
+    """A record's time in UTC, to the millisecond."""
+    time = moment(timestamp_ms)
+    return time if time.endswith(" ms") else f"{time}.{timestamp_ms % 1000:03}"
+
+
 def _cells(seen: Look) -> tuple[str, ...]:
     return (
         f"{seen.partitions:,}",
@@ -254,7 +260,7 @@ def _first_and_last(records: Sequence[tuple[str, Record]]) -> str:
             which,
             str(record.partition),
             f"{record.offset:,}",
-            moment(record.timestamp_ms),
+            record_time(record.timestamp_ms),
             text(record.key),
             text(record.value),
         )

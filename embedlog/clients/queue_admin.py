@@ -131,6 +131,11 @@ def dead_letter_topic(topic: str) -> str:
     return f"dlq.{topic}"
 
 
+def dead_letters(backend: Backend, topic: str) -> int:
+    """How many dead letters of a topic were not sent again; 0 if it has no topic of dead letters."""
+    return _dead(backend, backend.share_reader(), dead_letter_topic(topic)) or 0
+
+
 def _dead(backend: Backend, reader: ShareReader | ShareCoordinator, topic: str) -> int | None:
     if topic not in backend.topics():
         return None

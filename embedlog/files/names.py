@@ -14,8 +14,9 @@ names sort as integers. The partition follows the last underscore (last dash).
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import Final
 
 from ..config import MAX_INT64
@@ -144,6 +145,9 @@ KAFKA: Final = Layout("kafka", "-", 20, ".log")
 LAYOUTS: Final = {layout.name: layout for layout in (CLASSIC, KAFKA)}
 
 
+_MOST_PARTS: Final = 11  # of a name that is looked for with each . and _ in place of the other
+
+
 def check_topic_name(name: object) -> str:
     """Return the name if it is a legal topic name. Raises InvalidType or InvalidTopicName.
 
@@ -157,6 +161,24 @@ def check_topic_name(name: object) -> str:
             f"{shown!r} cannot name a topic: use 1 to 249 of the characters a-z A-Z 0-9 . _ - (not . or ..)"
         )
     return name
+
+
+def colliding_topic(name: str, topics: Container[str]) -> str | None:
+    """A topic whose name differs from this one only in . and _, which Kafka's metrics cannot tell apart."""
+    parts = re.split("[._]", name)
+    if len(parts) > _MOST_PARTS:
+        return None
+    for separators in itertools.product("._", repeat=len(parts) - 1):
+        other = parts[0] + "".join(map("".join, zip(separators, parts[1:], strict=True)))
+        if other != name and other in topics:
+            return other
+    return None
+
+
+def check_not_colliding(name: str, topics: Container[str]) -> None:
+    """Raises InvalidTopicName, as Kafka refuses such a topic (KAFKA-2337). Does not tell the other's name."""
+    if colliding_topic(name, topics) is not None:
+        raise InvalidTopicName(f"topic {name!r} collides with a topic whose name differs only in . and _")
 
 
 def check_not_internal(name: str, instead: str) -> None:

@@ -41,6 +41,7 @@ from ..files.names import (
     WRITER_STATE_FILE,
     check_not_internal,
     check_topic_name,
+    colliding_topic,
 )
 from ..index import IndexCache
 from ..model import (
@@ -302,6 +303,13 @@ class Store:
             compacts = self.defaults.with_changes(checked).compacts
             topic = Topic(name, topic_id or new_id(), partitions, checked, compacts)
             self._add_partitions(topic, 0, makes_room)
+            if (other := colliding_topic(name, self._topics)) is not None:
+                logger.warning(
+                    "%s: topics %s and %s differ only in . and _: a Kafka broker would refuse the first",
+                    self.path,
+                    name,
+                    other,
+                )
             return True
 
     @whole

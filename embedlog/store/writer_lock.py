@@ -131,7 +131,8 @@ class WriterLock:
             + (
                 f'It is a broker: append through embedlog.open("kafka://{broker}")'
                 if broker
-                else f"To append from several processes, run a broker: embedlog serve {self._path}"
+                else "To append from several processes, open it with shared=True in each of them, "
+                f"or run a broker: embedlog serve {self._path}"
             ),
             path=self._path,
             pid=pid,

@@ -23,6 +23,7 @@ class DeadLetter(NamedTuple):
     group: str
     deliveries: str
     error: str
+    key: Shown
     value: Shown
 
 
@@ -41,5 +42,6 @@ def dead_letter(record: Record, serializer: Serializer[Any] | None) -> DeadLette
         told("group"),
         told("deliveries"),
         told("error"),
+        preview(record.key, None),
         preview(record.value, serializer),
     )

@@ -28,7 +28,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from .values import visible
+from ..wording import visible
 
 SESSION: Final = "__Host-embedlog"
 """The cookie of a user who has logged in. The prefix has browsers take it from this page alone."""

@@ -35,9 +35,9 @@ from starlette.types import ASGIApp
 from ..security.sasl import AuthenticationFailed, Plain
 from ..security.scram import ScramCredential
 from ..security.users import UserStore
+from ..wording import visible
 from .guard import GUEST, SESSION, Visit, form, visitor_of
 from .rendering import page
-from .values import visible
 
 logger = logging.getLogger(__name__)
 

@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 from ..clients.partition_reader import PartitionReader
 from ..errors import EmbedlogError
 from ..model import PartitionOffsets, Record, TopicPartition
+from ..wording import visible
 from .places import Positions, clipped
-from .values import Shown, preview, visible
+from .values import Shown, preview
 
 if TYPE_CHECKING:
     from ..backends.port import Backend

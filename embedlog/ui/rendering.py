@@ -7,11 +7,12 @@ from typing import Any, Final
 from urllib.parse import urlencode
 
 import jinja2
+from markupsafe import Markup, escape
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from ..units import counted, duration, iso, moment, size
-from .values import visible
+from ..units import counted, duration, iso, moment, record_time, size
+from ..wording import visible, visible_in_a_line
 
 _THEMES: Final = ("light", "dark")
 
@@ -26,15 +27,26 @@ def _field(timestamp_ms: int) -> str:
     return moment(timestamp_ms).replace(" ", "T") if timestamp_ms >= 0 else ""
 
 
+def _finalized(value: object) -> object:
+    """Texts as a page shows them, wherever they come from: hostile names cannot turn it around."""
+    return visible(value) if type(value) is str else value
+
+
+def _exact(value: object) -> Markup:
+    """As it is, for a form's field, which is sent back."""
+    return escape(value)
+
+
 def _name(text: str, most: int = 80) -> str:
     """A name chosen by a client, for one line: shortened, with control and direction characters escaped."""
-    shown = visible(text[: most + 1])
+    shown = visible_in_a_line(text[: most + 1])
     return shown if len(text) <= most else f"{shown[:most]}…"
 
 
 _ENVIRONMENT: Final = jinja2.Environment(
     loader=jinja2.PackageLoader("embedlog.ui"),
     autoescape=True,
+    finalize=_finalized,
     undefined=jinja2.StrictUndefined,
     trim_blocks=True,
     lstrip_blocks=True,
@@ -42,11 +54,13 @@ _ENVIRONMENT: Final = jinja2.Environment(
 _FILTERS: Final[dict[str, Callable[..., str]]] = {
     "counted": counted,
     "duration": duration,
+    "exact": _exact,
     "field": _field,
     "iso": iso,
     "moment": moment,
     "name": _name,
     "number": _number,
+    "record_time": record_time,
     "size": size,
 }
 _ENVIRONMENT.filters.update(_FILTERS)

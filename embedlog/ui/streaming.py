@@ -27,10 +27,10 @@ from ..clients.partition_reader import PartitionReader
 from ..codec.fetch_decoder import Records
 from ..errors import EmbedlogError
 from ..units import duration
+from ..wording import visible
 from .places import Positions, clipped, link
 from .query import Query
 from .reading import Row, Source, row_of
-from .values import visible
 
 _EVERY_S: Final = 0.2
 _ROWS: Final = 40  # of a tail, in a step

@@ -14,13 +14,13 @@ import codecs
 import dataclasses
 import importlib
 import json
-import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from markupsafe import Markup, escape
 
 from ..clients.serializers import name_of
+from ..wording import visible
 from .json_tree import coloured, tree
 
 if TYPE_CHECKING:
@@ -30,10 +30,6 @@ _PREVIEW: Final = 240  # characters
 _MOST_DECODED: Final = 1 << 20  # bytes that a serializer or the JSON parser is given
 _MOST_DECODED_IN_A_ROW: Final = 64 << 10
 _HEX_ROW: Final = 16
-# Control characters but tab and newline, what has no width, what turns text around, lone surrogates.
-_HIDDEN: Final = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff\U000e0000-\U000e007f]"
-)
 
 
 class Shown(NamedTuple):
@@ -45,16 +41,6 @@ class Shown(NamedTuple):
     kind: str
     html: Markup
     note: str = ""
-
-
-def visible(text: str) -> str:
-    r"""Text that shows what it has: \u202e instead of what that does."""
-    return _HIDDEN.sub(_escape_of, text)
-
-
-def _escape_of(found: re.Match[str]) -> str:
-    code = ord(found[0])
-    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
 def preview(data: bytes | None, serializer: Serializer[Any] | None) -> Shown:

@@ -11,7 +11,7 @@ import pytest
 from cli_commands import Run, call, environment, spawn
 
 import embedlog
-from embedlog.cli import COMMANDS
+from embedlog.cli import COMMANDS, main
 
 ALL = list(COMMANDS)
 
@@ -214,6 +214,29 @@ def test_a_writer_in_another_process_is_named(log: Path, tmp_path: Path) -> None
         assert holder.wait() == 0
     assert (code, out) == (2, b"")
     assert f"data is open for writing in process {holder.pid} (embedlog, since ".encode() in err
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
+def test_closed_streams(log: Path, closed: str) -> None:
+    """Nothing that is printed may get into a file of the log, which would have the descriptor."""
+    (log.parent / "more.txt").write_text("more\n")
+    for command in (
+        "cat {log} clicks",
+        "topics list {log}",
+        "append {log} clicks {log}/../more.txt",
+        "stats {log}",
+        "groups list {log} --json",
+        "sql {log} 'SELECT count(*) FROM clicks' --format csv",
+        "no-such-command {log}",
+    ):
+        line = f"{sys.executable} -m embedlog {command.format(log=log)} {closed}"
+        ran = subprocess.run(["sh", "-c", line], capture_output=True, text=True)
+        assert "Traceback" not in ran.stderr, (command, ran.stderr)
+        assert ran.returncode == (2 if "no-such" in command else 0), (command, ran.stderr)
+    with embedlog.open(log) as opened:
+        assert [each.value for each in opened.read("clicks")].count(b"more") == 1
+        assert not opened.health().damage
+    assert main(["verify", str(log)]) == 0
 
 
 def test_the_script_and_the_module_are_the_same(tmp_path: Path) -> None:

@@ -10,11 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from embedlog.cli.text import formatter, printable, record_as_json, record_as_json_line, record_from_json
-from embedlog.cli.ui import shortened
+from embedlog.cli.text import (
+    formatter,
+    in_a_line,
+    printable,
+    record_as_json,
+    record_as_json_line,
+    record_from_json,
+)
+from embedlog.cli.ui import UI, Column, shortened
 from embedlog.errors import InvalidArgument
 from embedlog.model import Record
-from embedlog.units import counted, day, duration, size
+from embedlog.units import counted, day, duration, moment, record_time, size
 
 data = st.none() | st.binary(max_size=30) | st.text(max_size=20).map(str.encode)
 records = st.builds(
@@ -111,6 +118,8 @@ def test_formats_that_cannot_be_filled_in(template: str) -> None:
 
 
 def test_control_characters_are_escaped_on_a_terminal() -> None:
+    assert printable("a\u202eb\u2066c\ufeff".encode()) == r"a\u202eb\u2066c\ufeff"
+    assert in_a_line("a\tb\r\n\u2028".encode()) == r"a\tb\x0d\n\u2028"
     assert printable(b"a\tb\x1b[31m\xff\xc3\xa4\n") == "a\tb\\x1b[31m\\xff\u00e4\n"
 
 
@@ -134,6 +143,28 @@ def test_days_are_shown_as_ls_does() -> None:
     assert day(now) == f"{today.day:2} {today:%b %H:%M}"
     assert day(1_699_135_200_000) == f"{then.day:2} Nov  2023"
     assert [day(ms) for ms in (-1, 2**62)] == ["-", f"{2**62} ms"]
+
+
+def test_times_of_records() -> None:
+    assert record_time(1_700_000_000_007).endswith(":20.007")
+    assert record_time(1_700_000_000_007)[:-4] == moment(1_700_000_000_007)
+    assert record_time(-1) == "-"
+    assert record_time(1 << 62) == f"{1 << 62} ms"
+
+
+def test_names_of_strangers_cannot_break_a_table(capsys: pytest.CaptureFixture[str]) -> None:
+    ui = UI()
+    ui.table([Column("group"), Column("lag", right=True)], [["a\nb\r\x1b[2J\u202ec\td", 7]])
+    ui.note("the group \u2067x\x9b")
+    ui.error("no group '\u202e'\n\x07 try again")
+    ui.line("\x1b]0;title\x07")
+    said = capsys.readouterr()
+    assert said.out.splitlines() == [
+        f"{'group':<25}  lag",
+        r"a\nb\x0d\x1b[2J\u202ec\td" + "    7",
+        r"\x1b]0;title\x07",
+    ]
+    assert said.err.splitlines() == [r"the group \u2067x\x9b", r"no group '\u202e'", r"\x07 try again"]
 
 
 def test_units() -> None:

@@ -9,6 +9,7 @@ import pytest
 from transactions import coordinated
 from wire import Wire, batch_of
 
+import embedlog
 from embedlog.cluster import Broker, BrokerSettings
 from embedlog.security.operations import UNKNOWN_OPERATIONS
 from embedlog.wire.apis import alter_configs
@@ -212,6 +213,8 @@ def test_creating_topics(broker: Broker, wire: Wire, version: int) -> None:
         CreatableTopic(name="twice", num_partitions=2, replication_factor=1),
         CreatableTopic(name="none", num_partitions=0, replication_factor=1),
         CreatableTopic(name="__consumer_offsets", num_partitions=1, replication_factor=1),
+        CreatableTopic(name="orders.eu_1", num_partitions=1, replication_factor=1),
+        CreatableTopic(name="orders_eu.1", num_partitions=1, replication_factor=1),
     ]
     answers = wire.ask(CreateTopicsRequest(topics=topics), version).topics
     assert {each.name: each.error_code for each in answers} == {
@@ -219,9 +222,21 @@ def test_creating_topics(broker: Broker, wire: Wire, version: int) -> None:
         "twice": ErrorCode.INVALID_REQUEST,
         "none": ErrorCode.INVALID_PARTITIONS,
         "__consumer_offsets": ErrorCode.INVALID_TOPIC_EXCEPTION,
+        "orders.eu_1": 0,
+        "orders_eu.1": ErrorCode.INVALID_TOPIC_EXCEPTION,
     }
-    assert len(answers) == 4
-    assert broker.log.topics(internal=True) == ["events"]
+    assert len(answers) == 6
+    assert broker.log.topics(internal=True) == ["events", "orders.eu_1"]
+    alike = [CreatableTopic(name="orders.eu.1", num_partitions=1, replication_factor=1)]
+    if version >= 1:
+        (answer,) = wire.ask(CreateTopicsRequest(topics=alike, validate_only=True), version).topics
+        assert answer.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+        assert "orders.eu_1" not in str(answer.error_message)
+    with (
+        embedlog.open(f"kafka://{broker.bootstrap_servers}") as log,
+        pytest.raises(embedlog.InvalidTopicName),
+    ):
+        log.create_topic("orders_eu_1")
     first = answers[0]
     if version >= 5:
         assert (first.num_partitions, first.replication_factor) == (2, 1)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 from starlette.testclient import TestClient
@@ -123,6 +126,29 @@ def test_the_overview(grown: Path) -> None:
         assert "No process has the log open" in client.get("/").text
 
 
+def test_the_overview_has_lags_and_dead_letters(path: Path) -> None:
+    with embedlog.open(path) as log:
+        log.create_topic("jobs")
+        log.create_topic("other")
+        log.append_many("jobs", [b"%d" % number for number in range(5)])
+        for group, read in (("ahead", 4), ("behind", 2)):
+            with log.consumer("jobs", group=group) as consumer:
+                for record in consumer:
+                    if record.offset == read - 1:
+                        consumer.commit()
+                        break
+        with log.queue("jobs") as queue:
+            queue.take(10_000).reject("no")
+        while "dlq.jobs" not in log.topics() or not log.offsets("dlq.jobs")[0].log_end_offset:
+            threading.Event().wait(0.01)
+        with visiting(log) as client:
+            page = client.get("/?order=lag").text
+            (row,) = [part for part in page.split("<tr>") if ">jobs</a>" in part]
+            assert re.findall(r'class="number">([^<]*)<', row)[-2:] == ["3", "1"]
+            (row,) = [part for part in page.split("<tr>") if ">other</a>" in part]
+            assert re.findall(r'class="number">([^<]*)<', row)[-2:] == ["–", "–"]
+
+
 def test_a_log_that_another_process_writes(grown: Path) -> None:
     with embedlog.open(grown), embedlog.open(grown, "r") as log, visiting(log) as client:
         assert "has the log open for writing since" in client.get("/").text
@@ -154,6 +180,16 @@ def test_names_of_strangers(path: Path) -> None:
             assert "<script>alert" not in page
             assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
             assert "/group?name=%3Cscript%3Ealert%281%29%3C/script%3E%26name%3Dx" in page
+        hostile = "a\u202eb\nc"
+        with log.consumer("clicks", group=hostile) as consumer:
+            next(iter(consumer))
+            consumer.commit()
+        with visiting(log) as client:
+            where = f"/group?name={quote(hostile)}"
+            for page in ("/topics/clicks", "/groups", where):
+                text = client.get(page).text
+                assert "\u202e" not in text, page
+                assert r"a\u202eb" in text, page
     noted = {"program": "<script>", "pid": "x", "since_ms": "y", "max_bytes": "z"}
     (path / "writer.json").write_text(json.dumps(noted))
     (path / "clean-shutdown").unlink()

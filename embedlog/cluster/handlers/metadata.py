@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 
 from ...errors import EmbedlogError, TopicExists, TopicNotFound
-from ...files.names import check_topic_name
+from ...files.names import check_not_colliding, check_topic_name
 from ...model import TopicPartition
 from ...security.operations import ON_A_TOPIC, ON_THE_CLUSTER, UNKNOWN_OPERATIONS
 from ...wire.apis.api_versions import (
@@ -171,6 +171,7 @@ class MetadataHandlers:
                 if name not in missing:
                     raise
                 check_topic_name(name)
+                check_not_colliding(name, store.topics())
                 partitions = self._broker.settings.num_partitions
                 self._broker.check_request_size(partitions * len(missing))
                 self._broker.check_room_for(partitions)

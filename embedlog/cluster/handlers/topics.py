@@ -13,7 +13,7 @@ from concurrent.futures import Future
 from typing import Final
 
 from ...errors import EmbedlogError, InvalidArgument, TopicExists
-from ...files.names import FORGETTING_OFFSETS, check_not_internal, check_topic_name
+from ...files.names import FORGETTING_OFFSETS, check_not_colliding, check_not_internal, check_topic_name
 from ...store.topic import check_more_partitions, check_partition_count
 from ...wire.apis.create_partitions import (
     CreatePartitionsRequest,
@@ -119,6 +119,7 @@ class TopicHandlers:
         topic_id = NO_UUID
         assignment = {each.partition_index: each.broker_ids for each in topic.assignments} or None
         with self._broker.topics_lock:  # no other request creates partitions after the check
+            check_not_colliding(name, store.topics())
             self._broker.check_room_for(count)
             if not validate_only:
                 mutates(context.usage, count, strict=context.version >= _STRICT_CREATE_TOPICS)

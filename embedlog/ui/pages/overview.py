@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from ...backends.port import Backend
+from ...backends.remote import RemoteBackend
+from ...clients.queue_admin import dead_letter_topic, dead_letters
 from ...errors import EmbedlogError
 from ...files.names import CLEAN_SHUTDOWN_FILE, WRITER_FILE
 from .. import plots, words
@@ -21,7 +25,7 @@ if TYPE_CHECKING:
     from ...store.read_only_store import ReadOnlyStore
 
 _TOGETHER: Final = 100  # topics on a page
-_ORDERS: Final = {
+_ORDERS: Final[dict[str, Callable[[TopicSample], Any]]] = {
     "name": lambda topic: topic.name,
     "records": lambda topic: -topic.records,
     "size": lambda topic: -(topic.bytes or 0),
@@ -45,7 +49,13 @@ def overview(request: Request) -> Response:
         for topic in sample.topics.values()
         if wanted.lower() in topic.name.lower() and (internal or not topic.is_internal)
     ]
-    found.sort(key=_ORDERS.get(order, _ORDERS["name"]))
+    lags = _lags(sample)
+    orders = {
+        **_ORDERS,
+        "lag": lambda topic: -lags.get(topic.name, -1),
+        "dead": lambda topic: -_letters(sample, topic.name),
+    }
+    found.sort(key=orders.get(order, _ORDERS["name"]))
     first = number(request.query_params.get("first", "0"), len(found))
     writer = _writer(site.store)
     max_bytes = writer.get("max_bytes")
@@ -61,6 +71,8 @@ def overview(request: Request) -> Response:
         order=order,
         internal=internal,
         spark=spark,
+        lags=lags,
+        dead=_dead(site.log.backend, sample, found[first : first + _TOGETHER]),
         kept={topic.name: _kept(site.log, topic.name) for topic in found[first : first + _TOGETHER]},
         max_bytes=max_bytes if isinstance(max_bytes, int) else None,
         troubles=words.health(sample.health) if sample.health else [],
@@ -69,6 +81,36 @@ def overview(request: Request) -> Response:
         records=sum(topic.records for topic in sample.topics.values() if not topic.is_internal),
         rate=sum(topic.rate for topic in sample.topics.values() if not topic.is_internal),
     )
+
+
+def _lags(sample: Sample) -> dict[str, int]:
+    """How far the group that is most behind is behind, for each topic that groups read."""
+    lags: dict[str, int] = {}
+    for group in sample.groups.values():
+        of = Counter[str]()
+        for tp, position in group.partitions.items():
+            of[tp.topic] += position.lag or 0
+        for topic, lag in of.items():
+            lags[topic] = max(lag, lags.get(topic, 0))
+    return lags
+
+
+def _letters(sample: Sample, topic: str) -> int:
+    """How many dead letters a topic's queues have, those that were sent again among them; -1: no topic."""
+    letters = sample.topics.get(dead_letter_topic(topic))
+    return -1 if letters is None else letters.records
+
+
+def _dead(backend: Backend, sample: Sample, topics: Sequence[TopicSample]) -> dict[str, int]:
+    """The dead letters of topics that have had some; over the wire those that were sent again among them."""
+    dead = {}
+    for topic in topics:
+        if (count := _letters(sample, topic.name)) >= 0:
+            if count and not isinstance(backend, RemoteBackend):
+                with contextlib.suppress(EmbedlogError):
+                    count = dead_letters(backend, topic.name)
+            dead[topic.name] = count
+    return dead
 
 
 def spark(topic: TopicSample) -> str:

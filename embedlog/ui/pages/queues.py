@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import time
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -32,6 +33,7 @@ from . import broker_queues
 logger = logging.getLogger(__name__)
 
 _TOGETHER: Final = 100  # queues, partitions, jobs or dead letters on a page
+_LAST: Final = 3  # offsets, some of which may be those of transactions' markers
 _MOST_REDRIVEN: Final = 10_000  # by one click
 
 
@@ -69,8 +71,10 @@ def queue(request: Request) -> Response:
         group=group,
         queue=described,
         partitions=described.group.partitions[:_TOGETHER],
-        jobs=[(job, preview(job.record.value, serializer)) for job in jobs],
+        jobs=[(job, preview(job.record.key, None), preview(job.record.value, serializer)) for job in jobs],
+        now_ms=time.time_ns() // 1_000_000,
         letters=list(letters),
+        last=_last_letter(site.log, topic) if described.dead else None,
         dead_topic=dead_letter_topic(topic),
         most=_MOST_REDRIVEN,
         together=_TOGETHER,
@@ -109,6 +113,17 @@ def _dead_letters(site: Any, topic: str) -> Iterator[DeadLetter]:
         records = site.log.read(name)
     for record in records:
         yield dead_letter(record, site.serializers.get(topic))
+
+
+def _last_letter(log: Log, topic: str) -> DeadLetter | None:
+    """The youngest of the last letters of each partition, whose error is the queue's last that was kept."""
+    name, last = dead_letter_topic(topic), None
+    for partition, edges in itertools.islice(log.offsets(name).items(), _TOGETHER):
+        start = max(edges.log_start_offset, edges.log_end_offset - _LAST)
+        for record in log.read(name, partition, start=start):
+            if last is None or record.timestamp_ms >= last.timestamp_ms:
+                last = record
+    return None if last is None else dead_letter(last, None)
 
 
 def _place(text: str) -> tuple[int, int]:

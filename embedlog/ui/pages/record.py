@@ -13,8 +13,9 @@ from starlette.routing import BaseRoute, Route
 from ...config import MAX_INT64
 from ...errors import EmbedlogError
 from ...model import LOG_APPEND_TIME, Record
+from ...wording import visible
 from ..rendering import page, part
-from ..values import forms, view, visible
+from ..values import forms, view
 
 _WHOLE: Final = 256 << 10  # characters of a value on its page
 _UNFOLDED: Final = 16 << 10  # under its row

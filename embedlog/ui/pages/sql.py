@@ -24,9 +24,10 @@ from ...errors import EmbedlogError, InvalidArgument
 from ...sql.copies import FORMATS
 from ...sql.sandbox import Busy, Query, Sandbox
 from ...sql.tables import named_in
+from ...wording import visible
 from ..guard import form
 from ..rendering import page, part
-from ..values import Shown, preview, visible
+from ..values import Shown, preview
 
 _PATIENCE_S: Final = 0.25  # how soon a browser that has gone away is noticed
 _TOGETHER: Final = 12  # topics beside the box
