@@ -260,14 +260,21 @@ class Log(Administration):
         """Iterate over the records of one partition, or of all partitions in turn, without a group.
 
         Args:
-            start: "earliest", "latest", an offset (of one partition), or a datetime, which means the first
-                record at or after it. Naive datetimes are local time.
-            end: where to stop (exclusive), in the same forms. By default the current end; none with `follow`.
+            start: "earliest", "latest", an offset (of one partition), or a datetime: records with earlier
+                timestamps are left out, wherever they are. Naive datetimes are local time.
+            end: where to stop (exclusive), in the same forms. After a datetime, records with its time or a
+                later one are left out. By default the current end; none with `follow`. With `follow` and a
+                datetime a partition ends, at the earliest at its current end, with its first record at or
+                after that time.
             max_bytes: how many bytes to fetch at a time. A larger batch is fetched whole.
             follow: wait for new records at the end, in all partitions at once.
             isolation_level: "read_committed" leaves out aborted transactions, and ends before the first open
                 one, which a warning in the log names; with `follow` it waits there until that has ended.
                 "read_uncommitted" also gives the records of aborted and open transactions.
+
+        Over the wire a time is the first record at or after it, in the order of offsets, as for Kafka's
+        clients: if records came out of order, some of other times are among those read, and some are
+        missing. Exactness would take reading the whole topic.
 
         Raises errors about arguments at once. The iteration raises CorruptRecord (after the records before
         the damage), OffsetOutOfRange, LogTruncated, StorageError, Closed.

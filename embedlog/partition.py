@@ -79,7 +79,7 @@ class Partition(PartitionFields):
         writer = LogWriter(log, active, flusher, host, self)
         self.appender = Appender(log, active, writer, flusher, host)
         self.reader = PartitionReader(log, files)
-        self.lifecycle = SegmentLifecycle(log, self.appender, host)
+        self.lifecycle = SegmentLifecycle(log, self.appender, self.reader.times, host)
         # Bound methods rather than methods that call them: some callers count every call.
         self.fast_append = self.appender.fast_append
         self.append = self.appender.append
@@ -92,10 +92,12 @@ class Partition(PartitionFields):
         self.fetch = self.reader.fetch
         self.record_at = self.reader.record_at
         self.offset_for_time = self.reader.offset_for_time
+        self.offsets_in_time = self.reader.offsets_in_time
         self.offsets_before = self.reader.offsets_before
         self.split = self.reader.split
         self.offset_after_damage = self.reader.offset_after_damage
         self.readable_segments = self.reader.readable_segments
+        self.times = self.reader.times
         self.offsets = log.offsets
         self.open_transactions = log.open_transactions
         self.start_writeback = flusher.start_writeback

@@ -21,7 +21,7 @@ import struct
 import threading
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from .codec import HEADER_SIZE, BatchHeader, loops, read_header
 from .codec.rules import ANY_OFFSET, NEVER, Rules
@@ -54,6 +54,15 @@ _MAX_SPAN: Final = (1 << 32) - 1  # the largest relative offset of an index entr
 _PARTITIONS_WITH_KEPT_RECORDS: Final = 32  # see storage/reader.py
 _CHECK_INDEX_S: Final = 0.1
 _STALE_INDEX_BYTES: Final = 16 << 20  # with more bytes past its last entry an index is stale
+
+
+class Times(NamedTuple):
+    """The earliest and the latest timestamp of a segment's records before byte `pos`. Without a record the
+    earliest is the larger."""
+
+    earliest_ms: int
+    latest_ms: int
+    pos: int
 
 
 class Files(Fields, frozen=True):
@@ -115,6 +124,7 @@ class Segment(SegmentFields):
         self._loaded_sizes: tuple[int, int] | None = None  # of the index files, if it grows elsewhere
         self._check_index_at = 0.0  # look for larger ones then
         self._largest_timestamp_ms: int | None = None
+        self.times: Times | None = None  # as far as they are known (storage/segment_times.py)
 
     def __repr__(self) -> str:
         return f"<Segment {self.path} {self.base_offset}..{self.next_offset} {self.size:,} bytes>"
@@ -418,7 +428,7 @@ class Segment(SegmentFields):
     def shrink(self, size: int, next_offset: int) -> None:
         """Undo an interrupted append: go back to `size` bytes. Raises OSError."""
         self.size, self.next_offset = size, next_offset
-        self.builder = None
+        self.builder = self.times = None
         self.open_builder()
 
     def save_indexes(self) -> None:
@@ -475,6 +485,7 @@ class Segment(SegmentFields):
         self.forget()
         self._handle = ReadHandle(self.path)
         self.size = size
+        self.times = None
 
     def was_renamed(self) -> None:
         """Its file was renamed to *.deleted: readers that hold the segment continue with that."""

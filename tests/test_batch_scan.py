@@ -96,6 +96,7 @@ def test_compiled_and_plain_are_the_same() -> None:
         whole = chosen.random() < 0.5
         for buffer in (bytes(data), data, memoryview(data)):
             end = chosen.choice([len(data), len(data) + 5, len(data) // 2])
+            chosen_pos = chosen.choice([0, *(each.pos for each in scan(data, check_crc=False).headers)])
             found = [
                 [
                     [
@@ -106,11 +107,12 @@ def test_compiled_and_plain_are_the_same() -> None:
                     ],
                     module.compare_run(buffer, 0, end, 90, entries, Compared(whole=whole), 1000),
                     module.check_run(buffer, 0, end),
+                    module.times_run(buffer, chosen_pos, end),
                     module.intact_run(buffer, 0, end),
                     [
-                        call(buffer[each.pos : each.pos + each.size])
+                        (module.ready_batch(one), module.times_run(one, 0, len(one), False))
                         for each in scan(data, check_crc=False).headers
-                        for call in (module.ready_batch, module.latest_timestamp)
+                        for one in (buffer[each.pos : each.pos + each.size],)
                     ],
                 ]
                 for module in _MODULES
@@ -276,14 +278,35 @@ def test_a_batch_as_most_producers_send_it(module: ModuleType) -> None:
         "of records that cannot be read": sealed(good[:61] + b"\x7f" + good[62:]),
     }
     assert {what: module.ready_batch(data) for what, data in odd.items()} == dict.fromkeys(odd)
-    times = {
-        what: module.latest_timestamp(odd[what]) for what in ("later than it says", "earlier than it says")
-    }
-    assert set(times.values()) == {1000}
-    assert module.latest_timestamp(odd["cut off"]) is None
-    assert module.latest_timestamp(odd["compressed"]) is None
-    assert module.latest_timestamp(odd["of records that cannot be read"]) is None
-    assert module.latest_timestamp(bytes(encode_batch([(None, b"v", (), -7), (None, b"v", (), -9)]))) == -7
+    for what in ("later than it says", "earlier than it says"):
+        data = odd[what]
+        assert module.times_run(data, 0, len(data), False) == (len(data), 1000, 1000)
+    for what in ("cut off", "compressed", "control", "of records that cannot be read"):
+        assert module.times_run(odd[what], 0, len(odd[what]), False)[0] == 0
+
+
+@pytest.mark.parametrize("module", _MODULES)
+def test_the_times_of_a_run(module: ModuleType) -> None:
+    rows = [[(None, b"v", (), time_ms) for time_ms in times] for times in ((7, -3, 5), (-9,), (2**63 - 1, 0))]
+    good = b"".join(bytes(encode_batch(each)) for each in rows)
+    nothing = 2**63 - 1, -(2**63)
+    assert module.times_run(good, 0, len(good)) == (len(good), -9, 2**63 - 1)
+    first = len(encode_batch(rows[0]))
+    assert module.times_run(good, 0, first) == (first, -3, 7)
+    assert module.times_run(good, first, first) == (first, *nothing)
+    assert module.times_run(good, len(good), len(good)) == (len(good), *nothing)
+    append_time = bytearray(encode_batch(rows[0], timestamp_type=1))
+    assert module.times_run(append_time, 0, len(append_time)) == (len(append_time), 7, 7)
+    emptied = sealed(good[:8] + b"\0\0\0\x31" + good[12:57] + bytes(4))  # as compaction leaves it
+    assert module.times_run(emptied + good, 0, 10_000) == (61 + len(good), -9, 2**63 - 1)
+    for odd in (
+        good[: first - 1] + b"\x05",  # a wrong CRC
+        good[: first - 1],
+        bytes(encode_batch(rows[0], compression=1)),
+        sealed(good[:22] + b"\x20" + good[23:first]),  # control
+        sealed(good[:61] + b"\x7f" + good[62:first]),  # records that cannot be read
+    ):
+        assert module.times_run(good[:first] + odd, 0, 10_000) == (first, -3, 7)
 
 
 # -- a file ------------------------------------------------------------------------------------------

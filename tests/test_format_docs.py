@@ -216,7 +216,7 @@ def test_the_list_of_segments(tmp_path: Path) -> None:
     manifest = SegmentManifest(FileSystem(), str(tmp_path))
     manifest.load()
     assert manifest.summaries == {
-        0: Summary(27508, 120, 4096, 0x2A7F00C1),
+        0: Summary(27508, 120, 4096, 0x2A7F00C1, times=(1_700_000_000_000, 1_700_000_003_600)),
         4096: Summary(1048433, 3, 300, 0x00C0FFEE, of_file=True),
     }
     missing = manifest.missing((), 0)
@@ -230,7 +230,7 @@ def test_the_list_of_segments(tmp_path: Path) -> None:
     manifest.rolled(8192, 9000)
     manifest.save()
     lines = EXAMPLES["segment-manifest"].text.splitlines()
-    assert file.read_text().splitlines()[1:-1] == ["5", *lines[2:-2], "8192 - - - -", "9000"]
+    assert file.read_text().splitlines()[1:-1] == ["5", *lines[2:-2], "8192 - - - - - -", "9000"]
 
 
 def test_topics(tmp_path: Path) -> None:

@@ -420,7 +420,7 @@ def test_a_manifest_with_the_crcs_of_files_is_kept(path: Path) -> None:
         partition_of(log).roll()
         housekeep(store_of(log))
     after = listed(directory).summaries
-    assert after[0] == before[0]
+    assert after[0]._replace(times=None) == before[0]
     assert not all(each.of_file for each in after.values())
     assert verify_log(path).findings == ()
 
@@ -432,8 +432,9 @@ def test_a_wrong_digest_of_either_kind_is_found(path: Path) -> None:
     as_version_0(directory)
     for text in (good, (directory / MANIFEST).read_bytes()):
         version, count, first, *others, _ = text.decode().removesuffix("\n").split("\n")
-        *kept, digest = first.split(" ")
-        first = " ".join([*kept, f"{int(digest, 16) ^ 1:08x}"])
+        parts = first.split(" ")
+        parts[4] = f"{int(parts[4], 16) ^ 1:08x}"
+        first = " ".join(parts)
         changed = "\n".join([version, count, first, *others, ""]).encode()
         (directory / MANIFEST).write_bytes(changed + b"crc32 %08x\n" % zlib.crc32(changed))
         (finding,) = verify_log(path).findings

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, ClassVar, Final, NoReturn, Self, TypeVar
 
+from ..codec.time_range import TimeRange
 from ..config import TopicSettings
 from ..errors import Closed, InvalidArgument, StorageError, TopicNotFound
 from ..files.names import (
@@ -59,6 +60,7 @@ class EngineBackend:
 
     mode: ClassVar[str]
     one_batch_per_append = False
+    reads_times = True
 
     def __init__(self, engine: Store | ReadOnlyStore) -> None:
         self._engine = engine
@@ -118,6 +120,13 @@ class EngineBackend:
         found = self._engine.partition(topic, partition)
         try:
             return found.offset_for_time(time_ms)
+        except _READ_ERRORS as error:
+            self._read_failed(found, error)
+
+    def offsets_in_time(self, topic: str, partition: int, offset: int, times: TimeRange) -> OffsetRange:
+        found = self._engine.partition(topic, partition)
+        try:
+            return found.offsets_in_time(offset, times)
         except _READ_ERRORS as error:
             self._read_failed(found, error)
 

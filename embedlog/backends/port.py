@@ -25,6 +25,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
+from ..codec.time_range import TimeRange
 from ..config import TopicSettings
 from ..model import (
     Appended,
@@ -305,6 +306,19 @@ class Backend(Appends, Protocol):
 
     def offset_for_time(self, topic: str, partition: int, time_ms: int) -> OffsetAndTimestamp | None:
         """The first record, in offset order, whose timestamp is time_ms or later; None if there is none."""
+
+    @property
+    def reads_times(self) -> bool:
+        """Whether it has `offsets_in_time`. Otherwise a range of times is read from the first record at or
+        after its start to the first one at or after its end, as Kafka's clients do: exactness would take
+        reading all records."""
+
+    def offsets_in_time(self, topic: str, partition: int, offset: int, times: TimeRange) -> OffsetRange:
+        """The next offsets, from `offset` on, among which records with these timestamps may be; none are
+        between `offset` and their start. Empty, at the log end or past it, if there are no more.
+
+        Raises TopicNotFound, UnsupportedByBackend, StorageError, Closed.
+        """
 
     # -- the parts that not every backend has ------------------------------------------------------------
 

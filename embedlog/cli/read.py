@@ -54,7 +54,9 @@ _DESCRIPTION: Final = f"""\
 
 By default each line is the value of a record, byte for byte (control characters are escaped on a terminal);
 a null value is an empty line. --format and --json show more.
-PLACE: {PLACES}. A time without an offset from UTC is local time."""
+PLACE: {PLACES}. A time without an offset from UTC is local time.
+Records are chosen by their own times, in whatever order they came. Over kafka:// a time is, as for Kafka's
+clients, the first record at or after it: others may follow that are earlier."""
 
 
 def add_parser(subparsers: Any) -> None:

@@ -15,13 +15,12 @@ Invariants: those of reader.py; a batch of rows is never empty.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from ..backends.port import Backend, Interrupt
-from ..codec import BatchHeader, loops, opened_body
 from ..codec.columns import BytesColumn, HeadersColumn
-from ..codec.fetch_decoder import Chunk
-from ..codec.rules import Rules
+from ..codec.fetch_decoder import Columns
+from ..codec.time_range import EVER
 from ..errors import EmbedlogError, InvalidArgument, InvalidType, shown
 from ..model import Record, TopicPartition
 from ..validation import is_several
@@ -34,33 +33,10 @@ if TYPE_CHECKING:
 
 NAMES: Final = Record._fields
 _FIRST_FETCH_BYTES: Final = 1 << 18
+_TIME: Final = "timestamp_ms"
 _OF_PARTITION: Final = ("topic", "partition")
 _US_PER_MS: Final = 1000
 _LATEST_US_IN_MS: Final = ((1 << 63) - 1) // _US_PER_MS
-
-
-class _Columns:
-    """A sink for columns."""
-
-    def __init__(self, wanted: Sequence[str]) -> None:
-        self.columns = loops.Columns([name for name in wanted if name not in _OF_PARTITION])
-
-    def run(self, data: Chunk, pos: int, rules: Rules, end: int, transactional: bool) -> tuple[int, int]:
-        return self.columns.run(data, pos, len(data), rules, end, transactional)
-
-    def batch(self, data: Chunk, header: BatchHeader, start: int, end: int, max_bytes: int) -> int:
-        with opened_body(data, header, max_bytes) as body:
-            self.columns.add(
-                body,
-                header.record_count,
-                header.base_offset,
-                header.last_offset_delta,
-                header.base_timestamp_ms,
-                header.max_timestamp_ms if header.timestamp_type else None,
-                start,
-                end,
-            )
-        return len(body) if header.compression else 0
 
 
 def read_arrow(
@@ -125,7 +101,11 @@ class ArrowReader:
             min_rows: of a record batch, except for the last one and the one before an error.
         """
         self._reader = reader
-        self._sink = _Columns(columns)
+        self._times = reader.times
+        stored = [name for name in columns if name not in _OF_PARTITION]
+        if self._times is not EVER and _TIME not in stored:
+            stored.append(_TIME)
+        self._sink = Columns(stored, self._times)
         self._builder = _BatchBuilder(_pyarrow(), reader.tp, columns, schema)
         self._min_rows = min_rows
 
@@ -137,14 +117,24 @@ class ArrowReader:
     def read(self) -> pyarrow.RecordBatch | None:
         """The rows of the next chunks; None at the end. Raises what PartitionReader.read raises."""
         columns = self._sink.columns
-        try:
-            while columns.rows < self._min_rows and self._reader.read_into(self._sink):
-                pass
-        except EmbedlogError:
-            if not columns.rows:
-                raise  # else once these rows are taken: the next call gets to the same error
-        rows = columns.rows
-        return self._builder.record_batch(columns.take(), rows) if rows else None
+        while True:
+            try:
+                while columns.rows < self._min_rows and self._reader.read_into(self._sink):
+                    pass
+            except EmbedlogError:
+                if not columns.rows:
+                    raise  # else once these rows are taken: the next call gets to the same error
+            rows = columns.rows
+            if not rows:
+                return None
+            taken = columns.take()
+            batch = self._builder.record_batch(taken, rows)
+            if self._times is not EVER:
+                start_ms, end_ms = self._times
+                stamps = memoryview(cast(bytearray, taken[_TIME])).cast("q")
+                batch = batch.filter(_pyarrow().array([start_ms <= stamp < end_ms for stamp in stamps]))
+            if batch.num_rows:
+                return batch
 
 
 class _BatchBuilder:

@@ -16,6 +16,7 @@ from typing import Final
 from ..backends.port import Backend
 from ..codec.fetch_decoder import Records, Sink, Values, decode_chunk
 from ..codec.rules import ANY_OFFSET
+from ..codec.time_range import EVER, TimeRange
 from ..model import NO_EPOCH, Fetched, Record, TopicPartition
 
 DEFAULT_FETCH_BYTES: Final = 1 << 20
@@ -47,13 +48,15 @@ class PartitionReader:
     """A position that moves through one partition, chunk by chunk. For one thread.
 
     position: the next offset to fetch. epoch: the leader epoch of the last batch before it (-1: unknown).
-    end: the offset to stop at, exclusive. fetch_bytes: the size of the next fetch. held_back: the position is
-    where the first open transaction begins, and records that are to be read follow.
+    end: the offset to stop at, exclusive. times: records with other timestamps are passed over. fetch_bytes:
+    the size of the next fetch. held_back: the position is where the first open transaction begins, or past
+    that, and records that are to be read follow.
     """
 
     __slots__ = (
         "_at_boundary",
         "_max_bytes",
+        "_may_match_to",
         "at_end",
         "backend",
         "end",
@@ -62,6 +65,7 @@ class PartitionReader:
         "held_back",
         "position",
         "read_committed",
+        "times",
         "tp",
     )
 
@@ -75,8 +79,10 @@ class PartitionReader:
         epoch: int = NO_EPOCH,
         max_bytes: int = DEFAULT_FETCH_BYTES,
         read_committed: bool = False,
+        times: TimeRange = EVER,
     ) -> None:
         self.tp = tp
+        self.times = times
         self.position = offset
         self.end = end
         self.epoch = epoch
@@ -87,6 +93,7 @@ class PartitionReader:
         self.fetch_bytes = min(max_bytes, FIRST_FETCH_BYTES)
         self.read_committed = read_committed
         self._at_boundary = False
+        self._may_match_to = offset  # no look at `times` is needed before this offset
 
     def of(self, tp: TopicPartition, offset: int) -> PartitionReader:
         """A reader of another partition with the same settings and no end."""
@@ -117,13 +124,15 @@ class PartitionReader:
 
     def records(self) -> list[Record]:
         """As `read`, of a partition that is known to have grown."""
-        sink = Records(*self.tp)
+        sink = Records(*self.tp, self.times)
         while self.read_into(sink) and not sink.taken:
             pass
         return sink.taken
 
     def read_values(self) -> list[bytes | None]:
         """The values of the next chunk; otherwise as `read`."""
+        if self.times is not EVER:
+            return [record.value for record in self.records()]
         sink = Values()
         while self.read_into(sink) and not sink.taken:
             pass
@@ -134,10 +143,19 @@ class PartitionReader:
 
         Raises as `read`.
         """
+        if self.times is not EVER and self.position >= self._may_match_to:
+            self._pass_over()
         if self.position >= self.end:
             return False
         with lent_buffer(self.fetch_bytes) as buffer:
             return self.take(self.fetching(self.position, buffer)(), sink)
+
+    def _pass_over(self) -> None:
+        """Go on where the next records in `times` may be."""
+        found = self.backend.offsets_in_time(*self.tp, self.position, self.times)
+        self._may_match_to = found.end
+        if found.start > self.position:
+            self.mark = min(found.start, self.end), NO_EPOCH, False
 
     def fetching(self, offset: int, buffer: bytearray | None) -> Callable[[], Fetched]:
         """A call that fetches the chunk at an offset, `fetch_bytes` into a buffer of that size.

@@ -18,6 +18,7 @@ from ..backends.port import Backend, Interrupt
 from ..codec import read_header
 from ..codec.fetch_decoder import Records, decode_chunk
 from ..codec.rules import ANY_OFFSET
+from ..codec.time_range import EVER, TimeRange
 from ..config import MAX_INT64
 from ..errors import InvalidArgument, InvalidType, OffsetOutOfRange, shown
 from ..model import Last, PartitionOffsets, Record, TopicPartition
@@ -29,8 +30,10 @@ from .partition_reader import DEFAULT_FETCH_BYTES, FIRST_FETCH_BYTES, PartitionR
 T = TypeVar("T")
 
 Where: TypeAlias = Literal["earliest", "latest"] | int | datetime | Last
-"""Where reading starts or ends: at an end of the log, an offset, the first record at or after a time, or a
-number of offsets before the end."""
+"""Where reading starts or ends: at an end of the log, an offset, a time, a number of offsets before the end.
+
+A range of times holds the records with these timestamps, wherever they are in the log. Where one place is
+meant, as when a consumer seeks, a time is the first record at or after it, in the order of offsets."""
 
 ISOLATION_LEVELS: Final = ("read_uncommitted", "read_committed")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -158,18 +161,50 @@ def partition_readers(
     numbers = range(count) if partition is None else [partition]
     edges = backend.offsets(topic, partition)
     several = count if partition is None else 1
+    times = _times(backend, start, end)
     readers = []
     for number in numbers:
-        tp = TopicPartition(topic, number)
-        first = offset_of(backend, tp, "start", start, edges[number], several)
-        last = None if end is None else _resolved(backend, tp, "end", end, edges[number], several)
+        tp, of = TopicPartition(topic, number), edges[number]
+        in_time = times
+        if isinstance(start, datetime) and times is not EVER:
+            first = of.log_start_offset
+        else:
+            first = offset_of(backend, tp, "start", start, of, several)
+        last = None
+        if isinstance(end, datetime) and times is not EVER and not follow:
+            last = of.log_end_offset
+        elif end is not None:
+            last = _resolved(backend, tp, "end", end, of, several)
+            if isinstance(end, datetime) and times is not EVER:
+                if last is None:  # a record at or after `end` is still to come: the follower stops there
+                    in_time = times._replace(end_ms=EVER.end_ms)
+                else:
+                    last = max(last, of.log_end_offset)
         if last is None:
-            last = ANY_OFFSET if follow else edges[number].log_end_offset
+            last = ANY_OFFSET if follow else of.log_end_offset
         last = min(last, ANY_OFFSET)  # more does not fit the compiled loops
         readers.append(
-            PartitionReader(backend, tp, first, end=last, max_bytes=max_bytes, read_committed=read_committed)
+            PartitionReader(
+                backend,
+                tp,
+                first,
+                end=last,
+                max_bytes=max_bytes,
+                read_committed=read_committed,
+                times=in_time,
+            )
         )
     return readers
+
+
+def _times(backend: Backend, start: Where, end: Where | None) -> TimeRange:
+    """The timestamps to read, by those of `start` and `end` that are times; all, if the backend seeks."""
+    times = EVER
+    if isinstance(start, datetime):
+        times = times._replace(start_ms=time_ms(start))
+    if isinstance(end, datetime):
+        times = times._replace(end_ms=time_ms(end))
+    return times if backend.reads_times and times != EVER else EVER
 
 
 def _one_by_one(

@@ -126,8 +126,8 @@ def latest_timestamp(buffer: ReadBuffer, header: BatchHeader, max_bytes: int) ->
             length = HEADER_SIZE - LENGTH_OVERHEAD + len(body)
             piece = HEAD.pack(header.base_offset, length, header.leader_epoch, MAGIC, 0)
             piece += TAIL.pack(attributes, done - 1, *header[8:13], count) + body
-            of_piece = loops.latest_timestamp(piece)
-            if of_piece is None:
+            end, _, of_piece = loops.times_run(piece, 0, len(piece), False)
+            if end < len(piece):
                 return None
             latest = of_piece if latest is None else max(latest, of_piece)
     except CorruptRecord as error:

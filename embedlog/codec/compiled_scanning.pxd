@@ -91,12 +91,18 @@ cdef struct Index:
     Py_ssize_t times
 
 
+# The earliest and the latest timestamp of some records.
+cdef struct Times:
+    int64_t earliest
+    int64_t latest
+
+
 cdef bint _scan(ScanTotals* totals, Columns* columns, Reading stop, bint check_crc) noexcept nogil
 cdef void _add(ScanTotals* totals, Columns* columns, Reading batch, int64_t last_offset, int64_t max_timestamp_ms) noexcept nogil
 cdef bint _scan_alike(ScanTotals* totals, Columns* columns, Reading like, Header* batch, Reading stop) noexcept nogil
 cdef bint _note_sequenced(Columns* columns, ScanTotals* totals, uint32_t pos) noexcept nogil
 cdef object _column(object code, void* items, Py_ssize_t size)
 cdef Reading _next(Reading at, Reading stop) noexcept nogil
-cdef bint _checked(Reading at, Header* batch, int64_t* latest) noexcept nogil
+cdef bint _checked(Reading at, Header* batch, Times* times) noexcept nogil
 cdef bint _is_ready(Reading start, Reading stop, Header* batch) noexcept nogil
 cdef bint _agrees(Index* index, Reading at, int64_t file_pos, Py_ssize_t* entry, Py_ssize_t* time, int64_t* largest, bint whole) noexcept nogil

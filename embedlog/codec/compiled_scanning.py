@@ -19,6 +19,7 @@ if not cython.compiled:
 
 ANY_OFFSET = cython.declare(int64_t, 0x7FFFFFFFFFFFFFFF)
 EARLIEST = cython.declare(int64_t, -0x8000000000000000)
+LATEST = cython.declare(int64_t, 0x7FFFFFFFFFFFFFFF)
 ENTRY_END = cython.declare(int64_t, 0x100000000)
 _SHORT = cython.declare(cython.Py_ssize_t, 4096)  # checked faster than the GIL is released and acquired
 
@@ -370,13 +371,14 @@ def intact_run(buffer, pos, end):
         PyBuffer_Release(cython.address(view))
 
 
-def _checked(at, batch, latest):
-    """Are its records valid? If so, sets their largest timestamp."""
+def _checked(at, batch, times):
+    """Are its records valid? If so, sets their earliest and their latest timestamp."""
     fields: Fields
     last: int64_t = -1
     timestamp: int64_t
     base: uint64_t = cython.cast(uint64_t, batch.base_timestamp_ms)
     by_record: cython.bint = batch.attributes & TIMESTAMP_TYPE_BIT == 0 and batch.record_count > 0
+    smallest: int64_t = LATEST if by_record else batch.max_timestamp_ms
     largest: int64_t = EARLIEST if by_record else batch.max_timestamp_ms
     i: int32_t
     for i in range(batch.record_count):
@@ -385,16 +387,18 @@ def _checked(at, batch, latest):
             return False
         last = fields.offset_delta
         timestamp = cython.cast(int64_t, base + cython.cast(uint64_t, fields.timestamp_delta))
-        if by_record and timestamp > largest:
-            largest = timestamp
-    latest[0] = largest
+        if by_record:
+            smallest = min(smallest, timestamp)
+            largest = max(largest, timestamp)
+    times.earliest = smallest
+    times.latest = largest
     return at == batch.end
 
 
 def check_run(buffer, pos, end):
     """See `plain_scanning`."""
     batch: Header
-    latest: int64_t
+    times: Times
     view: Py_buffer
     PyObject_GetBuffer(buffer, cython.address(view), PyBUF_SIMPLE)
     try:
@@ -405,8 +409,8 @@ def check_run(buffer, pos, end):
             while header(at, stop, cython.address(batch)):
                 if (
                     batch.attributes & CODEC_MASK
-                    or not _checked(at + HEADER_SIZE, cython.address(batch), cython.address(latest))
-                    or latest > batch.max_timestamp_ms
+                    or not _checked(at + HEADER_SIZE, cython.address(batch), cython.address(times))
+                    or times.latest > batch.max_timestamp_ms
                 ):
                     break
                 at = batch.end
@@ -415,22 +419,31 @@ def check_run(buffer, pos, end):
         PyBuffer_Release(cython.address(view))
 
 
-def latest_timestamp(batch):
+def times_run(buffer, pos, end, check_crc: cython.bint = True):
     """See `plain_scanning`."""
-    fields: Header
-    latest: int64_t = 0
-    valid: cython.bint
+    batch: Header
+    times: Times
+    earliest: int64_t = LATEST
+    latest: int64_t = EARLIEST
     view: Py_buffer
-    PyObject_GetBuffer(batch, cython.address(view), PyBUF_SIMPLE)
+    PyObject_GetBuffer(buffer, cython.address(view), PyBUF_SIMPLE)
     try:
         start: Reading = cython.cast(Reading, view.buf)
+        at: Reading = start + min(max(cython.cast(cython.Py_ssize_t, pos), 0), view.len)
+        stop: Reading = start + min(cython.cast(cython.Py_ssize_t, end), view.len)
         with cython.nogil:
-            valid = (
-                header(start, start + view.len, cython.address(fields))
-                and not fields.attributes & CODEC_MASK
-                and _checked(start + HEADER_SIZE, cython.address(fields), cython.address(latest))
-            )
-        return latest if valid else None
+            while header(at, stop, cython.address(batch)):
+                if (
+                    batch.attributes & (CODEC_MASK | CONTROL_BIT)
+                    or (check_crc and not intact(at, batch.end))
+                    or not _checked(at + HEADER_SIZE, cython.address(batch), cython.address(times))
+                ):
+                    break
+                if batch.record_count:
+                    earliest = min(earliest, times.earliest)
+                    latest = max(latest, times.latest)
+                at = batch.end
+        return at - start, earliest, latest
     finally:
         PyBuffer_Release(cython.address(view))
 
@@ -456,7 +469,7 @@ def ready_batch(buffer):
 
 
 def _is_ready(start, stop, batch):
-    latest: int64_t
+    times: Times
     return (
         header(start, stop, batch)
         and batch.end == stop
@@ -464,8 +477,8 @@ def _is_ready(start, stop, batch):
         and batch.record_count > 0
         and batch.record_count == cython.cast(int64_t, batch.last_offset_delta) + 1
         and intact(start, stop)
-        and _checked(start + HEADER_SIZE, batch, cython.address(latest))
-        and latest == batch.max_timestamp_ms
+        and _checked(start + HEADER_SIZE, batch, cython.address(times))
+        and times.latest == batch.max_timestamp_ms
     )
 
 

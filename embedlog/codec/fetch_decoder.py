@@ -22,16 +22,18 @@ time lies within one leader epoch, so one number describes all records.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Collection
 from struct import Struct
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from ..errors import CorruptRecord
 from ..model import NO_EPOCH, AbortedTransaction, Fetched, Record
 from . import loops
-from .batch_decode import DEFAULT_MAX_BYTES, decode, decode_values, read_batch
+from .batch_decode import DEFAULT_MAX_BYTES, decode, decode_values, opened_body, read_batch
 from .control_batch import ABORT, control_type
 from .record_batch import BatchHeader
 from .rules import ANY_OFFSET, Rules
+from .time_range import EVER, TimeRange
 
 _ENOUGH_DECODED_BYTES: Final = 1 << 25
 _PLACE: Final = Struct(">qii")
@@ -57,24 +59,36 @@ class Sink(Protocol):
 
 
 class Records:
-    """A sink for records."""
+    """A sink for records: those with a timestamp in `times`."""
 
-    def __init__(self, topic: str, partition: int) -> None:
+    def __init__(self, topic: str, partition: int, times: TimeRange = EVER) -> None:
         self.taken: list[Record] = []
         self._topic = topic
         self._partition = partition
+        self._times = times
 
     def run(self, data: Chunk, pos: int, rules: Rules, end: int, transactional: bool) -> tuple[int, int]:
-        return loops.decode_run(
+        before = len(self.taken)
+        found = loops.decode_run(
             data, pos, len(data), rules, end, self._topic, self._partition, transactional, self.taken
         )
+        if self._times is not EVER:
+            self.taken[before:] = self._in_time(self.taken[before:])
+        return found
 
     def batch(self, data: Chunk, header: BatchHeader, start: int, end: int, max_bytes: int) -> int:
+        if not self._times.may_have(header):
+            return 0
         found = decode(data, header, self._topic, self._partition, start_offset=start, max_bytes=max_bytes)
+        size = sum(len(record.value or b"") for record in found) if header.compression else 0
         if header.last_offset >= end:
             found = [record for record in found if record.offset < end]
-        self.taken += found
-        return sum(len(record.value or b"") for record in found) if header.compression else 0
+        self.taken += found if self._times is EVER else self._in_time(found)
+        return size
+
+    def _in_time(self, records: list[Record]) -> list[Record]:
+        start_ms, end_ms = self._times
+        return [record for record in records if start_ms <= record.timestamp_ms < end_ms]
 
 
 class Values:
@@ -94,6 +108,34 @@ class Values:
             found = decode_values(data, header, start_offset=start, max_bytes=max_bytes)
         self.taken += found
         return sum(len(value or b"") for value in found) if header.compression else 0
+
+
+class Columns:
+    """A sink for columns of records; `times` leaves out whole batches only. wanted: names of Record's fields
+    other than topic and partition."""
+
+    def __init__(self, wanted: Collection[str], times: TimeRange = EVER) -> None:
+        self.columns = loops.Columns(wanted)
+        self._times = times
+
+    def run(self, data: Chunk, pos: int, rules: Rules, end: int, transactional: bool) -> tuple[int, int]:
+        return self.columns.run(data, pos, len(data), rules, end, transactional)
+
+    def batch(self, data: Chunk, header: BatchHeader, start: int, end: int, max_bytes: int) -> int:
+        if not self._times.may_have(header):
+            return 0
+        with opened_body(data, header, max_bytes) as body:
+            self.columns.add(
+                body,
+                header.record_count,
+                header.base_offset,
+                header.last_offset_delta,
+                header.base_timestamp_ms,
+                header.max_timestamp_ms if header.timestamp_type else None,
+                start,
+                end,
+            )
+        return len(body) if header.compression else 0
 
 
 class Decoded(NamedTuple):

@@ -4,9 +4,9 @@
                 encode_one  seal
     decoding    decode_records  decode_values  record_spans                    the records of one batch
                 decode_run  values_run  record_at                              the records of a run (rules.py)
-    scanning    scan_run  intact_run  compare_run  check_run  whole_batches  find_offset  bytes_near
-                increasing
-                ready_batch  latest_timestamp                                  one batch as sent
+    scanning    scan_run  intact_run  compare_run  check_run  times_run  whole_batches  find_offset
+                bytes_near  increasing
+                ready_batch                                                    one batch as sent
                 whole_records                                                  a piece of one batch
     columns     Columns                                                        records as columns
     json        json_fields                                                    fields of JSON as columns
@@ -85,7 +85,7 @@ scan_run = _scanning.scan_run
 intact_run = _scanning.intact_run
 compare_run = _scanning.compare_run
 check_run = _scanning.check_run
-latest_timestamp = _scanning.latest_timestamp
+times_run = _scanning.times_run
 ready_batch = _scanning.ready_batch
 whole_records = _scanning.whole_records
 whole_batches = _scanning.whole_batches

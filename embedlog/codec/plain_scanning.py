@@ -4,7 +4,7 @@
     intact_run      checks CRCs only
     compare_run     compares the entries of an index with the batches
     check_run       checks the records inside
-    latest_timestamp  the same for one batch, and the largest timestamp of its records
+    times_run       the same, and the earliest and the latest timestamp of the records
     whole_batches   how far complete batches reach
     find_offset     the batch that contains an offset
     bytes_near      the same by an index
@@ -42,7 +42,7 @@ from .record_batch import (
     read_header,
 )
 from .rules import ANY_OFFSET, Compared, IndexEntries, IndexState, Rules, Scanned, headers_of_run
-from .varint import MAX_VARINT_BYTES, decode_varint
+from .varint import MAX_INT64, MAX_VARINT_BYTES, MIN_INT64, decode_varint
 
 if TYPE_CHECKING:
     from .record_batch import ReadBuffer
@@ -177,21 +177,40 @@ def check_run(buffer: ReadBuffer, pos: int, end: int) -> int:
     return pos
 
 
-def latest_timestamp(batch: ReadBuffer) -> int | None:
-    """The largest timestamp of the records of an uncompressed batch, whatever its header says.
+def times_run(buffer: ReadBuffer, pos: int, end: int, check_crc: bool = True) -> tuple[int, int, int]:
+    """The earliest and the latest timestamp of the records of a run of uncompressed batches, whatever their
+    headers say.
 
-    None if the batch is compressed or incomplete, or its records are invalid. Checks no CRC.
+    Returns the pos of the first batch that is compressed, a control batch or invalid (with a wrong CRC, if
+    those are checked), or the end of the batches, and the two; without a record the earliest is the larger.
     """
-    try:
-        header = read_header(batch)
-        return None if header.size > len(batch) or header.compression else _latest(batch, header)
-    except CorruptRecord:
-        return None
+    end, earliest, latest = min(end, len(buffer)), MAX_INT64, MIN_INT64
+    while end - pos >= HEADER_SIZE:
+        try:
+            header = read_header(buffer, pos)
+            if (
+                header.size > end - pos
+                or header.compression
+                or header.is_control
+                or (check_crc and not crc_matches(buffer, header))
+            ):
+                break
+            times = _times(buffer, header)
+        except CorruptRecord:
+            break
+        earliest, latest = min([earliest, *times]), max([latest, *times])
+        pos += header.size
+    return pos, earliest, latest
 
 
 def _latest(buffer: ReadBuffer, header: BatchHeader) -> int:
     """The largest timestamp of the records of an uncompressed batch. Raises CorruptRecord if any is
     invalid."""
+    return max(_times(buffer, header), default=header.max_timestamp_ms)
+
+
+def _times(buffer: ReadBuffer, header: BatchHeader) -> list[int]:
+    """The timestamps of the records of an uncompressed batch. Raises CorruptRecord if any is invalid."""
     latest = header.max_timestamp_ms
     records = decode_records(
         bytes(buffer[header.pos + HEADER_SIZE : header.pos + header.size]),
@@ -204,7 +223,7 @@ def _latest(buffer: ReadBuffer, header: BatchHeader) -> int:
         latest if header.attributes & TIMESTAMP_TYPE_BIT else None,
         0,
     )
-    return max((record.timestamp_ms for record in records), default=latest)
+    return [record.timestamp_ms for record in records]
 
 
 def ready_batch(buffer: ReadBuffer) -> tuple[int, int, bool] | None:

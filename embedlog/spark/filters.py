@@ -2,7 +2,7 @@
 
 Spark applies every filter again to the rows it gets, so wide bounds only cost time. Supported are topic and
 partition (partition pruning), offset (a range), and lower bounds of timestamp: the log can look up the first
-record at or after a time, and each segment's largest timestamp, but not its smallest.
+record at or after a time, and each segment's largest timestamp. Spark applies every filter again.
 
 Imports no pyspark: filters are recognized by their class names and attributes.
 """

@@ -26,7 +26,7 @@ from .host import PartitionHost
 from .log_snapshot import LogBounds, LogEnd, LogSnapshot, StableRange
 from .producer_state import ProducerState, ProducerStateEntry
 from .producer_state_manager import Permission, ProducerStateManager
-from .segment_manifest import SegmentManifest
+from .segment_manifest import SegmentManifest, Summary
 
 logger = logging.getLogger(__name__)
 
@@ -140,6 +140,10 @@ class LogState(LogFields):
     def stable_range(self, snapshot: LogSnapshot, offset: int) -> StableRange:
         """What read_committed may read from an offset on."""
         return StableRange(snapshot.last_stable_offset, self.producers.aborted_from(offset))
+
+    def summary(self, base_offset: int) -> Summary | None:
+        """What the manifest says of a sealed segment."""
+        return self.manifest.summary(base_offset)
 
     def offsets(self) -> PartitionOffsets:
         """Log start, high watermark and flushed offset."""

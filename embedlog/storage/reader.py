@@ -8,6 +8,7 @@ end raises OffsetOutOfRange; a position in a truncated history raises LogTruncat
 
 from __future__ import annotations
 
+import contextlib
 import struct
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
@@ -15,6 +16,7 @@ from itertools import chain
 from typing import Final, NamedTuple, Protocol
 
 from ..codec import HEADER_SIZE, BatchHeader, decode_pieces, loops, scan
+from ..codec.time_range import TimeRange
 from ..errors import CorruptRecord, LogTruncated, OffsetOutOfRange, StorageError
 from ..model import (
     AbortedTransaction,
@@ -30,6 +32,8 @@ from ..segment import Files, Segment
 from .log_snapshot import LogBounds, LogSnapshot, StableRange
 from .offset_ranges import split_offsets
 from .record_lookup import RecordLookup
+from .segment_manifest import Summary
+from .segment_times import SegmentTimes
 
 LATEST_TIME: Final = -1
 EARLIEST_TIME: Final = -2
@@ -74,6 +78,9 @@ class LogView(Protocol):
 
     def stable_range(self, snapshot: LogSnapshot, offset: int) -> StableRange: ...
 
+    def summary(self, base_offset: int) -> Summary | None:
+        """What the manifest says of a sealed segment."""
+
 
 class ReadablePartition(Protocol):
     """A partition that can be read: `Partition` in the writer's process, `ReadOnlyPartition` in others."""
@@ -98,6 +105,9 @@ class ReadablePartition(Protocol):
         buffer: bytearray | None = None,
     ) -> Fetched: ...
 
+    @property
+    def times(self) -> SegmentTimes: ...
+
     def readable_segments(self) -> list[tuple[Segment, int]]: ...
 
 
@@ -106,6 +116,7 @@ class PartitionReader:
 
     def __init__(self, log: LogView, files: Files) -> None:
         self._log = log
+        self.times = SegmentTimes(log.summary)
         self.record_at = RecordLookup(log.name, log.bounds, files).record_at
         # Next offset -> position of its batch: most fetches continue an earlier one and need no lookup.
         # Needs no lock: an entry is used once, and only with the segment object that it names.
@@ -284,6 +295,30 @@ class PartitionReader:
                     if record.timestamp_ms >= time_ms and record.offset >= snapshot.log_start_offset:
                         return OffsetAndTimestamp(record.offset, record.timestamp_ms, header.leader_epoch)
         return None
+
+    def offsets_in_time(self, offset: int, times: TimeRange) -> OffsetRange:
+        """See `Backend.offsets_in_time`. May read the timestamps of a segment, once. Raises OSError."""
+        snapshot = self._log.snapshot()
+        segments, log_end = snapshot.segments, snapshot.high_watermark.offset
+        number = max(bisect_right(segments, offset, key=_base_offset) - 1, 0)
+        for at, segment in enumerate(segments[number:], number + 1):
+            is_last = at == len(segments)
+            following = log_end if is_last else min(segments[at].base_offset, log_end)
+            first = max(offset, segment.base_offset)
+            if first >= following:
+                continue
+            end = snapshot.end_of(segment)
+            if not self.times.may_have(segment, end, times, grows=is_last):
+                continue
+            with contextlib.suppress(CorruptRecord):
+                if times.start_ms > 0:
+                    earliest = next(
+                        segment.from_time(times.start_ms, end, may_have_gaps=self._log.may_have_gaps), None
+                    )
+                    first = following if earliest is None else max(first, earliest.base_offset)
+            if first < following:
+                return OffsetRange(first, following, -1)
+        return OffsetRange(max(offset, log_end), max(offset, log_end), 0)
 
     def largest_timestamp(self) -> OffsetAndTimestamp | None:
         """The first record with the largest timestamp; None if there are no records."""

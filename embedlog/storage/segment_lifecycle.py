@@ -30,6 +30,7 @@ from .log_state import LogState
 from .segment_files import total_size
 from .segment_manifest import Summary, summarize
 from .segment_swap import cleaned_path, commit_swap
+from .segment_times import SegmentTimes
 
 logger = logging.getLogger(__name__)
 
@@ -52,9 +53,10 @@ class Cleanable(NamedTuple):
 class SegmentLifecycle:
     """Changes the set of segments of one partition. Safe between threads."""
 
-    def __init__(self, log: LogState, appender: Appender, host: PartitionHost) -> None:
+    def __init__(self, log: LogState, appender: Appender, times: SegmentTimes, host: PartitionHost) -> None:
         self._log = log
         self._appender = appender
+        self._times = times
         self._host = host
         self.lifecycle_lock = threading.Lock()  # retention, import, compaction's swaps and closing take turns
         self.compaction_lock = threading.Lock()  # one round of compaction at a time
@@ -218,7 +220,8 @@ class SegmentLifecycle:
     # -- summarizing -----------------------------------------------------------------------------------
 
     def summarize(self, step: Callable[[int], None], stopped: Callable[[], bool]) -> None:
-        """Save what rolls added to the manifest, then read and summarize the sealed segments that lack it.
+        """Save what rolls added to the manifest, then read and summarize the sealed segments that lack it,
+        or, as earlier versions summarized them, its times.
 
         `step` is called with the size of each step, and may sleep. A segment that is damaged or cannot be
         read gets no summary. Raises only what `step` raises.
@@ -228,12 +231,14 @@ class SegmentLifecycle:
         known = log.manifest.summaries
         found: dict[Segment, Summary] = {}
         for segment in log.segments[:-1]:
-            if segment.base_offset in known or segment in self._unsummarized:
+            noted = known.get(segment.base_offset)
+            if (noted is not None and noted.times is not None) or segment in self._unsummarized:
                 continue
             if log.state is not PartitionState.ONLINE or stopped():
                 break
             try:
-                found[segment] = summarize(segment, step)
+                summary = summarize(segment, step) if noted is None else noted
+                found[segment] = summary._replace(times=self._times.find(segment, segment.size, step)[:2])
             except (CorruptRecord, OSError) as error:
                 if segment in log.segments:  # else it was deleted or compacted meanwhile
                     logger.error("%s cannot be summarized: %s", segment.path, error)

@@ -4,19 +4,21 @@ Offsets alone do not reveal it: a compacted topic has gaps anyway, and without i
 seems to begin later. So a partition with more than one segment, or whose first does not begin at 0, has a
 file `segment-manifest`:
 
-    1                            version
+    2                            version
     3                            number of lines
-    0 27508 120 4096 2a7f00c1    base offset, bytes, batches, records, sum of the batches' heads
-    4096 - - - -                 sealed, and not summarized yet
+    0 27508 120 4096 2a7f00c1 1700000000000 1700000003600
+                                 base offset, bytes, batches, records, sum of the batches' heads, the earliest
+                                 and the latest timestamp of its records
+    4096 - - - - - -             sealed, and not summarized yet
     8192                         the active segment: its base offset
     crc32 5f2b7e10               of everything before this line
 
 Compaction and deletion replace the file, and the background does soon after a roll; never while an append
 waits. A segment ends where the next one begins. The summary of a sealed segment (bytes, batches,
-records, sum of heads) is made in the background, by reading it once after it was sealed; `embedlog verify`
-compares it. The sum (record_batch.heads_sum) depends on each batch's CRC and on all that its CRC leaves out,
-so no byte is read twice for it. Version 0 had the CRC-32 of the file instead, which is kept as
-`crc32:2a7f00c1`.
+records, sum of heads, timestamps) is made in the background, by reading it after it was sealed; `embedlog
+verify` compares it. The sum (record_batch.heads_sum) depends on each batch's CRC and on all that its CRC
+leaves out. The timestamps (segment_times.py) are hints: `-` if they are not known. Version 1 had none.
+Version 0 had the CRC-32 of the file instead of the sum, which is kept as `crc32:2a7f00c1`.
 
 Theory of operation: two rules ensure that a crash at any step never looks like damage.
 
@@ -55,8 +57,9 @@ from ..segment import Files, Segment
 
 logger = logging.getLogger(__name__)
 
-_VERSION: Final = "1"
-_OLD_VERSION: Final = "0"
+_VERSION: Final = "2"
+_WITHOUT_TIMES: Final = "1"
+_WITH_CRC: Final = "0"
 _CRC: Final = "crc32 "
 _OF_FILE: Final = "crc32:"
 _UNKNOWN: Final = "-"
@@ -65,13 +68,16 @@ _HEADS_MODULUS: Final = 1 << 32
 
 
 class Summary(NamedTuple):
-    """What a sealed segment holds. `digest` is the sum of its batches' heads, or the CRC-32 of its file."""
+    """What a sealed segment holds. `digest` is the sum of its batches' heads, or the CRC-32 of its file.
+    `times` are its earliest and its latest timestamp (no record: the earliest is the larger); None if they
+    are not known."""
 
     size: int
     batches: int
     records: int
     digest: int
     of_file: bool = False
+    times: tuple[int, int] | None = None
 
     def __str__(self) -> str:
         batches, records = counted(self.batches, "batch"), counted(self.records, "record")
@@ -124,6 +130,10 @@ class SegmentManifest:
         """The summaries of sealed segments, by base offset."""
         with self._lock:
             return {base: summary for base, summary in self._sealed.items() if summary is not None}
+
+    def summary(self, base_offset: int) -> Summary | None:
+        """That of one segment, if it has one."""
+        return self._sealed.get(base_offset)
 
     def missing(self, present: Collection[int], log_start_offset: int) -> list[Missing]:
         """The listed segments whose base offsets are not in `present`, except those before the log start."""
@@ -227,9 +237,14 @@ class SegmentManifest:
                 self._try_to_write()
 
     def note(self, summaries: dict[int, Summary]) -> None:
-        """Add summaries of sealed segments that are still listed without one. Handles errors as `adopt`."""
+        """Add summaries of sealed segments that are still listed without one, and times to those without.
+        Handles errors as `adopt`."""
         with self._lock:
-            news = {base: each for base, each in summaries.items() if self._sealed.get(base, each) is None}
+            news = {
+                base: each if before is None else before._replace(times=each.times)
+                for base, each in summaries.items()
+                if (before := self._sealed.get(base, each)) is not each
+            }
             if news:
                 self._sealed = {**self._sealed, **news}
                 self._try_to_write()
@@ -325,7 +340,8 @@ def missing_to_readers(
 
 
 def summarize(segment: Segment, step: Callable[[int], None] = lambda size: None) -> Summary:
-    """Read a sealed segment, all of which must be valid. `step` is called with the size of each step.
+    """Read a sealed segment, all of which must be valid, for all but its times. `step` is called with the
+    size of each step.
 
     Raises CorruptRecord, OSError.
     """
@@ -347,7 +363,7 @@ def disagreement(segment: Segment, noted: Summary, batches: int, records: int, h
 
     `heads` is the sum of the batches' heads, not yet reduced. Raises OSError.
     """
-    found = noted._replace(size=segment.size, batches=batches, records=records)
+    found = noted._replace(size=segment.size, batches=batches, records=records)  # times are hints
     if found != noted:
         return f"the segment has {found}; when it was sealed it had {noted}"
     digest = crc_of(segment) if noted.of_file else heads % _HEADS_MODULUS
@@ -372,9 +388,11 @@ def _encode(sealed: dict[int, Summary | None], active: int) -> bytes:
 
 def _line(base: int, summary: Summary | None) -> str:
     if summary is None:
-        return f"{base} - - - -"
+        return f"{base} - - - - - -"
     kind = _OF_FILE if summary.of_file else ""
-    return f"{base} {summary.size} {summary.batches} {summary.records} {kind}{summary.digest:08x}"
+    earliest, latest = summary.times or (_UNKNOWN, _UNKNOWN)
+    counts = f"{summary.size} {summary.batches} {summary.records}"
+    return f"{base} {counts} {kind}{summary.digest:08x} {earliest} {latest}"
 
 
 def _decode(data: bytes) -> tuple[dict[int, Summary | None], int]:
@@ -383,24 +401,31 @@ def _decode(data: bytes) -> tuple[dict[int, Summary | None], int]:
     if crc != f"{zlib.crc32(body):08x}\n".encode():
         raise ValueError("its CRC does not match")
     version, count, *lines = body.decode().removesuffix("\n").split("\n")
-    if version not in (_VERSION, _OLD_VERSION):
+    if version not in (_VERSION, _WITHOUT_TIMES, _WITH_CRC):
         raise ValueError(f"unknown version {version[:20]!r}")
     if len(lines) != int(count) or not lines:
         raise ValueError("the number of lines is not the stated one")
-    sealed, active = list(_parsed(lines[:-1], version == _OLD_VERSION)), int(lines[-1])
+    sealed, active = list(_parsed(lines[:-1], version)), int(lines[-1])
     bases = [-1, *(base for base, _ in sealed), active, MAX_INT64 + 1]
     if not all(before < base for before, base in pairwise(bases)):
         raise ValueError("its base offsets are out of order or out of range")
     return dict(sealed), active
 
 
-def _parsed(lines: list[str], is_old: bool) -> Iterator[tuple[int, Summary | None]]:
+def _parsed(lines: list[str], version: str) -> Iterator[tuple[int, Summary | None]]:
     for line in lines:
-        base, size, batches, records, digest = line.split(" ")
+        texts = line.split(" ")
+        if version != _VERSION:
+            texts += [_UNKNOWN, _UNKNOWN]
+        base, size, batches, records, digest, earliest, latest = texts
         summary = None
         if size != _UNKNOWN:
-            number, of_file = digest.removeprefix(_OF_FILE), is_old or digest.startswith(_OF_FILE)
-            summary = Summary(int(size), int(batches), int(records), int(number, 16), of_file)
-            if not all(0 <= number <= MAX_INT64 for number in summary):
+            number = digest.removeprefix(_OF_FILE)
+            of_file = version == _WITH_CRC or digest.startswith(_OF_FILE)
+            counts = int(size), int(batches), int(records), int(number, 16)
+            times = None if earliest == _UNKNOWN else (int(earliest), int(latest))
+            in_range = all(0 <= count <= MAX_INT64 for count in counts)
+            if not in_range or not all(-MAX_INT64 - 1 <= time <= MAX_INT64 for time in times or ()):
                 raise ValueError("a number is out of range")
+            summary = Summary(*counts, of_file, times)
         yield int(base), summary

@@ -32,7 +32,7 @@ from ..storage.producer_recovery import ProducerRecovery
 from ..storage.producer_state import ProducerStateEntry
 from ..storage.reader import PartitionReader
 from ..storage.segment_files import list_segments
-from ..storage.segment_manifest import SegmentManifest, missing_to_readers, with_missing
+from ..storage.segment_manifest import SegmentManifest, Summary, missing_to_readers, with_missing
 from ..storage.segment_swap import decided_names, pending_swaps, stand_in
 from ..storage.writer_state import PublishedOffsets, WriterStateReader, is_superseded
 from .catalog import Catalog
@@ -162,9 +162,11 @@ class ReadOnlyPartition:
         self.name = name
         reader = PartitionReader(self, files)
         self.record_at = reader.record_at
+        self.times = reader.times
         self.offset_after_damage = reader.offset_after_damage
         self.fetch = self._retried(reader.fetch)
         self.offset_for_time = self._retried(reader.offset_for_time)
+        self.offsets_in_time = self._retried(reader.offsets_in_time)
         self.offsets_before = self._retried(reader.offsets_before)
         self.split = self._retried(reader.split)
         self.readable_segments = self._retried(reader.readable_segments)
@@ -190,6 +192,7 @@ class ReadOnlyPartition:
         # a directory, and its edges by the files alone
         self._scan: tuple[_Scanned, PublishedOffsets] | None = None
         self._scans = 0  # how often that was done
+        self._listed: SegmentManifest | None = None  # as of the last listing
 
     def set_settings(self, settings: TopicSettings, may_have_gaps: bool) -> None:
         """Apply the topic's current settings."""
@@ -282,6 +285,11 @@ class ReadOnlyPartition:
         point = self._recovery_point()  # before the snapshots: the newest one is then at least as new
         return known_producers(recovery, self.snapshot(), point)
 
+    def summary(self, base_offset: int) -> Summary | None:
+        """What the manifest says of a sealed segment, if its writer kept it up to date."""
+        trusted = self._writer.manifests_trusted()
+        return self._listed.summary(base_offset) if trusted and self._listed is not None else None
+
     def _retried(self, act: Callable[_P, _T]) -> Callable[_P, _T]:
         """Reads again after an error if the files changed meanwhile.
 
@@ -364,6 +372,7 @@ class ReadOnlyPartition:
         manifest = SegmentManifest(self._files.fs, self.directory)
         with contextlib.suppress(CorruptCheckpoint):
             manifest.load()
+        self._listed = manifest
         return manifest
 
     def _list(

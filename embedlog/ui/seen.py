@@ -41,12 +41,13 @@ _OF_TOPICS: Final = {
     "offsets": Operation.DESCRIBE,
     "sizes": Operation.DESCRIBE,
     "offset_for_time": Operation.DESCRIBE,
+    "offsets_in_time": Operation.DESCRIBE,
     "may_have_data": Operation.READ,
     "fetch": Operation.READ,
     "record_at": Operation.READ,
     "appenders": Operation.WRITE,
 }
-_OF_ALL: Final = frozenset({"log_id", "mode", "check_append", "check_open"})
+_OF_ALL: Final = frozenset({"log_id", "mode", "reads_times", "check_append", "check_open"})
 _UNSEEN_PROBLEM: Final = "the log cannot be looked at now: its operator can see why"
 _OF_THE_CLUSTER: Final = frozenset({"health", "maintenance"})
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final, NoReturn
 
 from ...codec.record_batch import TRANSACTIONAL_BIT
+from ...codec.time_range import TimeRange
 from ...config import LogSettings, TopicSettings
 from ...errors import UnsupportedByBackend
 from ...model import (
@@ -57,6 +58,7 @@ class RemoteBackend:
 
     mode = "rw"
     one_batch_per_append = True
+    reads_times = False
 
     def __init__(
         self,
@@ -182,6 +184,9 @@ class RemoteBackend:
 
     def offset_for_time(self, topic: str, partition: int, time_ms: int) -> OffsetAndTimestamp | None:
         return self.splits.offset_for_time(TopicPartition(topic, partition), time_ms)
+
+    def offsets_in_time(self, topic: str, partition: int, offset: int, times: TimeRange) -> NoReturn:
+        raise UnsupportedByBackend("a range of times over the wire is read from a seek to a seek")
 
     # -- the whole ---------------------------------------------------------------------------------------
 

@@ -1,0 +1,108 @@
+"""The earliest and the latest timestamp in each segment: with them a range of times skips segments.
+
+    manifest    of most sealed segments: noted when the background read them (segment_manifest.py)
+    segment     of the others, and of the active one: found by reading the timestamps, when a range of times
+                is read first, and kept with the segment
+
+The time index (index.py) has the latest timestamp alone, and no batch's header has the earliest one (see
+codec/time_range.py). Nothing is done when records are appended.
+
+Invariant: `Times` are those of every record before their byte. A damaged segment has none: it is read, and so
+the damage is met.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Final
+
+from ..codec import HEADER_SIZE, NONE, loops, read_batch, read_header, recompressed
+from ..codec.time_range import TimeRange, latest_of
+from ..codec.varint import MAX_INT64, MIN_INT64
+from ..errors import CorruptRecord
+from ..segment import Segment, Times
+from .segment_manifest import Summary
+
+_CHUNK: Final = 1 << 18
+_LITTLE: Final = 1 << 20  # of a segment that grows, so much is read without a look at its timestamps before
+
+
+class SegmentTimes:
+    """Those of one partition's segments. Thread-safe.
+
+    noted: what the manifest says of the sealed segment with a base offset.
+    """
+
+    def __init__(self, noted: Callable[[int], Summary | None]) -> None:
+        self._noted = noted
+
+    def may_have(self, segment: Segment, end: int, times: TimeRange, *, grows: bool) -> bool:
+        """Whether a record before byte `end` may be in the range. Raises OSError."""
+        with contextlib.suppress(CorruptRecord):
+            found = self.known(segment)
+            if end > found.pos:
+                latest = latest_of(segment.largest_timestamp_ms)
+                if latest < times.start_ms or latest < times.end_ms:
+                    return latest >= times.start_ms
+                if grows and end - found.pos <= _LITTLE:
+                    return True
+                found = self.find(segment, end)
+            return times.meets(found.earliest_ms, found.latest_ms)
+        return True
+
+    def known(self, segment: Segment) -> Times:
+        """What is known of a segment by now: it may be of no byte yet."""
+        found = segment.times
+        if found is None and segment.builder is None:
+            noted = self._noted(segment.base_offset)
+            if noted is not None and noted.times is not None and noted.size == segment.size:
+                found = segment.times = Times(*noted.times, noted.size)
+        return found or Times(MAX_INT64, MIN_INT64, 0)
+
+    def find(self, segment: Segment, end: int, step: Callable[[int], None] = lambda size: None) -> Times:
+        """Read the timestamps before byte `end` that are not known yet. Calls `step` with the size of each
+        step. Raises CorruptRecord, OSError."""
+        earliest, latest, pos = self.known(segment)
+        wanted = _CHUNK
+        while pos < end:
+            data = segment.pread(min(wanted, end - pos), pos)
+            taken, first, last = _times(data)
+            if not taken:
+                wanted = _size_of_first(data, segment, pos, end)
+                continue
+            earliest, latest = min(earliest, first), max(latest, last)
+            pos, wanted = pos + taken, _CHUNK
+            step(taken)
+        segment.times = found = Times(earliest, latest, pos)
+        return found
+
+
+def _times(data: bytes) -> tuple[int, int, int]:
+    """The size of the whole batches in `data`, and the earliest and the latest timestamp of their records.
+
+    Raises CorruptRecord.
+    """
+    earliest, latest = MAX_INT64, MIN_INT64
+    at = 0
+    while True:
+        at, first, last = loops.times_run(data, at, len(data))
+        earliest, latest = min(earliest, first), max(latest, last)
+        header = read_batch(data, at, len(data))
+        if header is None:
+            return at, earliest, latest
+        if not header.is_control:
+            plain = recompressed(data, header, NONE)
+            end, first, last = loops.times_run(plain, 0, len(plain))
+            if end < len(plain):
+                raise CorruptRecord("its records cannot be decoded", pos=at, offset=header.base_offset)
+            earliest, latest = min(earliest, first), max(latest, last)
+        at += header.size
+
+
+def _size_of_first(data: bytes, segment: Segment, pos: int, end: int) -> int:
+    """The size of a batch that `data` has the beginning of. Raises CorruptRecord if it does not end."""
+    size = read_header(data).size if len(data) >= HEADER_SIZE else 0
+    if not len(data) < size <= end - pos:
+        raise CorruptRecord("the segment ends inside a batch", path=segment.path, pos=pos)
+    return size
