@@ -12,7 +12,7 @@ from starlette.routing import BaseRoute, Route
 
 from ...clients.open_transactions import held_back_at, stable_end
 from ...clients.places import place
-from ...errors import EmbedlogError, InvalidArgument
+from ...errors import AuthorizationFailed, EmbedlogError, InvalidArgument
 from ...model import PartitionOffsets, TopicPartition
 from ...validation import check_partition
 from ..places import Positions, clipped, link, offset_at, positions
@@ -123,7 +123,10 @@ def _shows_uncommitted(request: Request) -> bool:
 
 def _committed(backend: Backend, tp: TopicPartition, edges: PartitionOffsets) -> PartitionOffsets:
     """The edges of a partition's committed records. A page that follows goes on where they end."""
-    end = stable_end(backend, tp, edges.log_end_offset)
+    try:
+        end = stable_end(backend, tp, edges.log_end_offset)
+    except AuthorizationFailed:  # as the page says when it reads
+        return edges
     return edges._replace(log_end_offset=max(min(end, edges.log_end_offset), edges.log_start_offset))
 
 
