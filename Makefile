@@ -24,22 +24,23 @@ WORKERS ?= $(shell $(PYTHON) -c 'import os; print(min(2 * (os.cpu_count() or 1),
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --max-worker-restart 0
 
 # pyproject.toml explains the markers. `make test` runs everything that a change usually breaks, `make test-all` the
-# rest but for what takes hours or repeats the others at length (`make soak`); no test is in both.
+# rest but for what takes hours or repeats the others at length (`make soak`). Tests with random examples (Hypothesis
+# marks them) are in both: `make test` draws a quarter of the examples.
 REST := slow or jvm or random
 
 # Environments of frameworks and programs that pin their clients.
 FRAMEWORKS := tests/foreign/frameworks/.venv tests/foreign/quix/.venv
 
 test: $(VENV)/.test
-	$(PYTEST) -m 'not ($(REST) or soak)' $(PYTEST_ARGS)
+	EMBEDLOG_EXAMPLES=25 $(PYTEST) -m 'not ($(REST) or soak)' $(PYTEST_ARGS)
 
 # Of these, the tests that need programs which are no Python packages (tests/optional_programs.py): `make test` runs them
 # too, or skips them.
 test-programs: $(VENV)/.test
-	$(PYTEST) -m 'program and not ($(REST) or soak)' $(PYTEST_ARGS)
+	EMBEDLOG_EXAMPLES=25 $(PYTEST) -m 'program and not ($(REST) or soak)' $(PYTEST_ARGS)
 
 test-all: $(VENV)/.test
-	$(PYTEST) -m '($(REST)) and not soak' $(PYTEST_ARGS)
+	$(PYTEST) -m '($(REST) or hypothesis) and not soak' $(PYTEST_ARGS)
 
 # Without the compiled loops, as on a machine without a compiler. (tests/codec runs on both anyway.)
 test-plain: $(VENV)/.test

@@ -14,6 +14,7 @@ import hypothesis
 import optional_programs
 import pytest
 from programs import Program
+from rounds import examples
 from servers import Started
 
 import embedlog
@@ -31,7 +32,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # How long an example takes says nothing on a machine that has other things to do.
-hypothesis.settings.register_profile("unhurried", deadline=None)
+hypothesis.settings.register_profile("unhurried", deadline=None, max_examples=examples(100))
 hypothesis.settings.load_profile("unhurried")
 
 

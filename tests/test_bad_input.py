@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 from old_formats import encode_messages_07
+from rounds import first_is_quick
 
 import embedlog
 from embedlog import CommittedOffset, Log, TopicPartition
@@ -579,7 +580,7 @@ BAD_CHECKPOINTS = [
 ]
 
 
-@pytest.mark.parametrize("name", CHECKPOINTS)
+@pytest.mark.parametrize("name", first_is_quick(CHECKPOINTS, 2))
 def test_garbage_in_files_that_can_be_rebuilt(closed: Path, tmp_path: Path, name: str) -> None:
     for number, garbage in enumerate(BAD_CHECKPOINTS):
         copy = tmp_path / f"copy{number}"

@@ -16,6 +16,7 @@ from engine import NAME, START_MS, Bench, last_values, read_all, read_committed
 from faults import Image, PowerCutFileSystem
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from rounds import examples
 from transactions import coordinated
 
 from embedlog.codec import encode_batch, read_header, scan
@@ -114,7 +115,7 @@ class Model:
                     assert offset not in left, "a tombstone outlived its time"
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(120), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     steps=st.lists(_steps, min_size=1, max_size=40),
     segment_bytes=st.sampled_from([1024, 1500, 1 << 20]),
@@ -165,7 +166,7 @@ _transaction_steps = st.one_of(
 )
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     steps=st.lists(_transaction_steps, min_size=1, max_size=60), retention_ms=st.sampled_from([0, HOUR_MS])
 )

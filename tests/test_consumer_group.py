@@ -9,6 +9,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
+from rounds import examples
 
 from embedlog.errors import (
     EmbedlogError,
@@ -681,7 +682,7 @@ class AtRandom(RuleBasedStateMachine):
 
 
 TestAtRandom = AtRandom.TestCase
-TestAtRandom.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+TestAtRandom.settings = settings(max_examples=examples(100), stateful_step_count=40, deadline=None)
 
 
 def test_states_are_kafkas() -> None:

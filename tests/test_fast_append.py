@@ -18,6 +18,7 @@ from faults import FaultyFileSystem, UnsyncedFileSystem, in_child, open_log, par
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
+from rounds import examples
 
 import embedlog
 from embedlog import Log, Record
@@ -138,7 +139,7 @@ def many_written(
         }
     ),
 )
-@hypothesis_settings(deadline=None, max_examples=25)
+@hypothesis_settings(deadline=None, max_examples=examples(25))
 def test_append_many_writes_the_same_bytes_on_both_paths(
     tmp_path_factory: pytest.TempPathFactory, lists: list[Any], settings: dict[str, Any]
 ) -> None:
@@ -223,7 +224,7 @@ some_records = st.one_of(
     ),
     st.sampled_from([None, 2]),
 )
-@hypothesis_settings(deadline=None, max_examples=25)
+@hypothesis_settings(deadline=None, max_examples=examples(25))
 def test_records_for_several_partitions_leave_the_same_by_both_paths(
     lists: list[list[Any]], settings: dict[str, Any], partition: int | None
 ) -> None:
@@ -272,7 +273,7 @@ def ready(*values: bytes) -> bytearray:
 
 
 @given(st.lists(st.lists(st.binary(max_size=300), min_size=1, max_size=70), min_size=1, max_size=8))
-@hypothesis_settings(max_examples=30)
+@hypothesis_settings(max_examples=examples(30))
 def test_an_encoded_batch_writes_the_same_bytes_on_both_paths(lists: list[list[bytes]]) -> None:
     written = []
     for short in (True, False):

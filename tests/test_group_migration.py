@@ -18,6 +18,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from mixed_members import ALL, REBALANCE_MS, SESSION_MS, Classic, Client, Consumer, G, Group
+from rounds import examples
 
 from embedlog.errors import (
     FencedInstance,
@@ -759,4 +760,4 @@ class AtRandom(RuleBasedStateMachine):
 
 
 TestAtRandom = AtRandom.TestCase
-TestAtRandom.settings = settings(max_examples=12, stateful_step_count=40, deadline=None)
+TestAtRandom.settings = settings(max_examples=examples(12), stateful_step_count=40, deadline=None)

@@ -9,6 +9,7 @@ from faults import FaultyFileSystem, in_child, open_log, partition_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kafka_files import Row, T, file_07, fingerprint, message_set, put, record_batch, rows
+from rounds import examples
 
 import embedlog
 from embedlog import InvalidArgument, Log, NotALog
@@ -395,7 +396,7 @@ def test_noise_is_not_a_log_file(tmp_path: Path, log: Log) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_one_flip_never_costs_more_than_one_entry(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject

@@ -242,6 +242,7 @@ class Worker:
 
 
 @pytest.mark.parametrize("on_full", ["reject", "drop_oldest"])
+@pytest.mark.slow
 def test_a_queue_much_larger_than_its_disk(path: Path, on_full: str) -> None:
     """Jobs are sent until the log is full, some are done, and so on: each is done once, in a bounded log."""
     sent, done = 0, []

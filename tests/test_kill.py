@@ -77,6 +77,7 @@ def kill_after(process: subprocess.Popen[str], acks: int) -> int:
 
 
 @pytest.mark.parametrize("flush", ["flush", pytest.param("no flush", marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_killed_twenty_times_loses_and_doubles_nothing(tmp_path: Path, flush: str) -> None:
     rng = random.Random(flush)
     path = tmp_path / "log"

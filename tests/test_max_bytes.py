@@ -252,6 +252,7 @@ def test_an_append_retries_when_others_take_its_room(path: Path) -> None:
 
 
 @pytest.mark.parametrize("segment_bytes", [40_960, 1 << 20])
+@pytest.mark.slow
 def test_threads_at_the_limit_always_find_room(path: Path, segment_bytes: int) -> None:
     """Nearly all that may be held is on its way at once, and lies in the active segments."""
     errors: list[BaseException] = []

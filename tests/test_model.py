@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, precondition, rule
 from programs import crash
+from rounds import examples
 
 import embedlog
 from embedlog import Log, OffsetOutOfRange, Record, TopicExists, TopicNotFound, UnexpectedOffset
@@ -261,7 +262,7 @@ class ModelOfKafkasLayout(Model):
 
 
 _settings = settings(
-    max_examples=30,
+    max_examples=examples(30),
     stateful_step_count=35,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],

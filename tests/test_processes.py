@@ -539,6 +539,7 @@ def in_child() -> Iterator[Callable[[Callable[[], object]], str]]:
     yield run
 
 
+@pytest.mark.slow
 def test_a_childs_handle_refuses_everything(log: Log, path: Path, in_child: Callable[..., str]) -> None:
     log.create_topic("t")
     log.append("t", b"1")

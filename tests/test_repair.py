@@ -12,6 +12,7 @@ from faults import FaultyFileSystem, crash, in_child, open_log, partition_of, st
 from housekeeping import housekeep
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from rounds import examples
 
 import embedlog
 from embedlog import Log
@@ -228,7 +229,7 @@ def test_wrong_indexes_are_rebuilt(path: Path) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(100), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_any_damage_can_be_repaired(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     path = tmp_path_factory.mktemp("repair") / "log"

@@ -12,6 +12,7 @@ import pytest
 from faults import UnsyncedFileSystem, crash, open_log, partition_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rounds import examples
 
 import embedlog
 from embedlog.codec import encode_batch
@@ -79,7 +80,7 @@ def open_writer(path: Path) -> Log:
 
 
 @pytest.mark.parametrize("opened", [open_writer, open_reader])
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(batches=BATCHES, clean=st.booleans(), data=st.data())
 def test_damaged_index_files(
     opened: Callable[[Path], Log], batches: list[list[int]], clean: bool, data: st.DataObject
@@ -115,7 +116,7 @@ def test_damaged_index_files(
             check(log, list(log.read("t")))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(batches=BATCHES, more=BATCHES)
 def test_lookups_during_growth_equal_a_scan(batches: list[list[int]], more: list[list[int]]) -> None:
     with directory() as path:

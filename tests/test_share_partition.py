@@ -9,6 +9,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from rounds import examples
 
 from embedlog.errors import EmbedlogError, LockLost
 from embedlog.groups.finished_ranges import FinishedRanges
@@ -880,4 +881,4 @@ class SharePartitionMachine(RuleBasedStateMachine):
 
 
 TestSharePartition = SharePartitionMachine.TestCase
-TestSharePartition.settings = settings(max_examples=60, stateful_step_count=50, deadline=None)
+TestSharePartition.settings = settings(max_examples=examples(60), stateful_step_count=50, deadline=None)

@@ -18,6 +18,7 @@ from housekeeping import housekeep
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from programs import crash
+from rounds import examples
 from share_groups import Group, accepted, jobs, key_of, state_of
 
 import embedlog
@@ -242,7 +243,7 @@ STEPS = st.one_of(
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, max_examples=examples(40), suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(STEPS, max_size=40))
 def test_whatever_was_written_is_found(steps: list[object]) -> None:
     with often(4, 600), tempfile.TemporaryDirectory() as directory:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rounds import first_is_quick
 
 import embedlog
 from embedlog.backends import shared
@@ -126,7 +127,7 @@ def test_the_first_owns_it_and_the_others_are_its_clients(path: Path, owner: Any
         assert log.recovery.clean
 
 
-@pytest.mark.parametrize("end", ["close", signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("end", first_is_quick([signal.SIGKILL, signal.SIGTERM, "close"]))
 def test_a_client_takes_over(path: Path, owner: Any, end: str | int) -> None:
     with embedlog.open(path, shared=True) as log, embedlog.open(path, shared=True) as other:
         producer = log.producer()

@@ -21,6 +21,7 @@ from faults import (
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
+from rounds import examples
 
 import embedlog
 from embedlog import Closed, DiskFull, ForkedHandle, Log, TopicNotFound, UnexpectedOffset
@@ -96,7 +97,7 @@ some_bytes = st.none() | st.binary(max_size=200)
         }
     ),
 )
-@hypothesis_settings(deadline=None, max_examples=25)
+@hypothesis_settings(deadline=None, max_examples=examples(25))
 def test_both_paths_write_the_same_bytes(
     tmp_path_factory: pytest.TempPathFactory, records: list[Any], settings: dict[str, Any]
 ) -> None:

@@ -24,6 +24,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from rounds import first_is_quick
 
 import embedlog
 from embedlog import Record
@@ -352,11 +353,13 @@ def test_only_topics_that_are_named_are_tables(log: embedlog.Log) -> None:
 
 @pytest.mark.parametrize(
     ("form", "shown"),
-    [
-        ("table", "city  n\nBern  2\n-     1\n"),
-        ("csv", "city,n\nBern,2\n,1\n"),
-        ("jsonl", '{"city":"Bern","n":2}\n{"city":null,"n":1}\n'),
-    ],
+    first_is_quick(
+        [
+            ("table", "city  n\nBern  2\n-     1\n"),
+            ("csv", "city,n\nBern,2\n,1\n"),
+            ("jsonl", '{"city":"Bern","n":2}\n{"city":null,"n":1}\n'),
+        ]
+    ),
 )
 def test_command(log: embedlog.Log, tmp_path: Path, form: str, shown: str) -> None:
     log.create_topic("t")
@@ -434,6 +437,7 @@ def test_command_writes_files(log: embedlog.Log, tmp_path: Path, form: str) -> N
     assert main(["sql", log.path, query, "--output", str(file)]) == 2
 
 
+@pytest.mark.slow
 def test_over_brokers(tmp_path: Path, start: Callable[..., Any]) -> None:
     broker = start("-m", "embedlog", "serve", tmp_path / "served", "--port", 0, "--json")
     address = f"127.0.0.1:{json.loads(broker.find(r'^({.*})$')[0])['port']}"

@@ -110,6 +110,7 @@ def test_predicates(
 
 
 @pytest.mark.parametrize("engine", ["in-memory", "streaming"])
+@pytest.mark.slow
 def test_rows_that_are_asked_for_are_read(path: Path, read: Callable[[], int], engine: Any) -> None:
     frame = embedlog.scan_polars(str(path), "orders.eu")
     assert frame.select(COLUMNS).head(5).collect(engine=engine).to_dicts() == EXPECTED[:5]

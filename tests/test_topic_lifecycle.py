@@ -77,6 +77,7 @@ def test_names_that_collide_in_kafka(tmp_path: Path, caplog: pytest.LogCaptureFi
         assert "a_b.c" in log.topics()
 
 
+@pytest.mark.slow
 def test_creating_a_topic_killed_at_any_step(tmp_path: Path) -> None:
     def check(log: Log) -> None:
         assert values(log, "there") == [(0, b"x")]
@@ -101,6 +102,7 @@ def test_creating_the_first_topic_killed_at_any_step(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_adding_partitions_killed_at_any_step(tmp_path: Path) -> None:
     def check(log: Log) -> None:
         assert values(log) == [(0, b"x")]
@@ -114,6 +116,7 @@ def test_adding_partitions_killed_at_any_step(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_deleting_the_only_topic_killed_at_any_step(tmp_path: Path) -> None:
     """It leaves directories with records that no topic claims: that is no lost list of topics."""
 

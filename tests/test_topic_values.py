@@ -31,6 +31,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from programs import Program
+from rounds import examples
 
 import embedlog
 import embedlog.aio
@@ -772,7 +773,9 @@ class _Reading(NamedTuple):
     count: int
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture], derandomize=True)
+@settings(
+    max_examples=examples(25), suppress_health_check=[HealthCheck.function_scoped_fixture], derandomize=True
+)
 @given(
     partitions=st.lists(st.lists(st.booleans(), max_size=12), min_size=1, max_size=3),
     batch=st.integers(1, 5),

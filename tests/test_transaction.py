@@ -11,6 +11,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from rounds import examples
 
 from embedlog.errors import (
     ConcurrentTransactions,
@@ -656,4 +657,4 @@ class Transactions(RuleBasedStateMachine):
 
 
 TestTransactions = Transactions.TestCase
-TestTransactions.settings = settings(max_examples=150, stateful_step_count=40)
+TestTransactions.settings = settings(max_examples=examples(150), stateful_step_count=40)

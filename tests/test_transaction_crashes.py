@@ -18,6 +18,7 @@ from housekeeping import housekeep
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
+from rounds import examples
 
 import embedlog
 from embedlog import Log
@@ -285,7 +286,7 @@ def run(steps: list[Step], crashes: set[int]) -> None:
 
 
 @pytest.mark.slow
-@hypothesis_settings(deadline=None, max_examples=60)
+@hypothesis_settings(deadline=None, max_examples=examples(60))
 @given(
     st.lists(STEPS.map(lambda drawn: Step(*drawn)), min_size=1, max_size=25),
     st.sets(st.integers(1, 60), max_size=4),

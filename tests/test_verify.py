@@ -16,6 +16,7 @@ from faults import FaultyFileSystem, crash, in_child, open_log, partition_of, st
 from housekeeping import housekeep
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from rounds import examples
 
 import embedlog
 from embedlog import Log
@@ -100,7 +101,7 @@ def test_one_damaged_batch_is_one_finding(path: Path, place: str, byte: int, rea
     assert f"at byte {victim.pos:,}" in str(finding)
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(150), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_any_flipped_byte_is_located(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     path = _shared(tmp_path_factory)
@@ -499,6 +500,7 @@ def test_a_running_compaction_is_not_damage(path: Path) -> None:
     assert fs.looks > 20
 
 
+@pytest.mark.slow
 def test_a_live_log(path: Path) -> None:
     """Appends, rolls, deletions and compactions go on while it is read, again and again."""
     done = threading.Event()

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from cli_commands import Run, environment
+from rounds import first_is_quick
 
 import embedlog
 
@@ -42,7 +43,7 @@ def ask(shell: str, script: str, cwd: Path, environ: dict[str, str]) -> list[str
     return [line.split("\t")[0].strip().removesuffix(":") for line in done.stdout.splitlines()]
 
 
-@pytest.mark.parametrize(("line", "wanted"), CASES)
+@pytest.mark.parametrize(("line", "wanted"), first_is_quick(CASES, 2))
 def test_bash(given: dict[str, str], tmp_path: Path, line: str, wanted: str) -> None:
     script = f"""
         eval "$(embedlog completion bash)"

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from cli_commands import Run, call, environment
+from rounds import first_is_quick
 
 import embedlog
 
@@ -63,7 +64,7 @@ def on_a_terminal(arguments: list[str], cwd: Path, *, stdin: int | None = None, 
     return shown.decode()
 
 
-@pytest.mark.parametrize("arguments", COMMANDS, ids=lambda given: given[0])
+@pytest.mark.parametrize("arguments", first_is_quick(COMMANDS, 2), ids=lambda given: given[0])
 def test_a_bar_on_a_terminal(given: Path, arguments: list[str]) -> None:
     shown = on_a_terminal(arguments, given)
     assert BAR in shown

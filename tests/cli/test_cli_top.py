@@ -112,6 +112,7 @@ def read_to_end(terminal: FileIO, process: subprocess.Popen[bytes]) -> bytes:
 
 
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGINT, b"q"], ids=["SIGTERM", "ctrl-C", "q"])
+@pytest.mark.slow
 def test_the_terminal_is_left_as_it_was(log: Path, end: signal.Signals | bytes) -> None:
     ours, its = os.openpty()
     termios.tcsetwinsize(its, (24, 80))
@@ -137,6 +138,7 @@ def test_the_terminal_is_left_as_it_was(log: Path, end: signal.Signals | bytes) 
         assert termios.tcgetattr(kept) == before
 
 
+@pytest.mark.slow
 def test_the_terminal_is_filled(tmp_path: Path) -> None:
     """The rows that short tables do not need are for the long one."""
     with embedlog.open(tmp_path / "data") as log:

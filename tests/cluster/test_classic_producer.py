@@ -334,6 +334,7 @@ def test_a_new_topic_is_found(cluster: Cluster, connect: Connect) -> None:
 
 
 @pytest.mark.parametrize("kind", ["sync", "async"])
+@pytest.mark.slow
 def test_a_new_topic_is_created_on_first_send(
     zookeeper: Znodes, connect: Connect, tmp_path: Path, kind: str
 ) -> None:

@@ -230,6 +230,7 @@ def test_kafkas_tools_read_the_registry(brokers: Brokers) -> None:
 # -- all is not well -----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_killed_broker_comes_back_with_all_acknowledged_records(zookeeper: Znodes, tmp_path: Path) -> None:
     with cluster(tmp_path, zookeeper.connect, 3, *SHORT) as brokers:
         brokers.create("kept", 3)

@@ -189,6 +189,7 @@ def test_what_is_committed_and_aborted_on_three_brokers(
 
 
 @pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.slow
 def test_results_and_offsets_are_one_transaction(brokers: Brokers, make: Make, client: str) -> None:
     """With groups that each of the brokers coordinates; each transaction is aborted first."""
     topic, output = a_topic(brokers), a_topic(brokers)
@@ -395,6 +396,7 @@ def test_a_transaction_outlives_any_broker(own: Brokers, make: Make, client: str
         eventually(lambda: sum(each.offset for each in log.group(group).offsets().values()) == 1)
 
 
+@pytest.mark.slow
 def test_a_deleted_topic_needs_no_marker(own: Brokers, make: Make) -> None:
     topic, other = a_topic(own), a_topic(own)
     name = coordinated_by(own, 0)

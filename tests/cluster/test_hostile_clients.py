@@ -67,6 +67,7 @@ def test_a_flood_does_not_starve_others(broker: Broker, handled: list[int], floo
         assert all(count < each // 2 for count in before.values())
 
 
+@pytest.mark.slow
 def test_a_client_that_reads_nothing_is_not_read_from(broker: Broker) -> None:
     """Nor does it cost memory; once it reads, it gets all its answers."""
     (processor,) = broker.server.processors

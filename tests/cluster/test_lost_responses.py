@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from rounds import first_is_quick
 
 from embedlog.cluster import Broker
 
@@ -119,7 +120,7 @@ def _end(sock: socket.socket) -> None:
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("client", ["confluent-kafka", "kafka-python", "aiokafka"])
-@pytest.mark.parametrize("flush_messages", [None, 1], ids=["page cache", "fsync"])
+@pytest.mark.parametrize("flush_messages", first_is_quick([None, 1]), ids=["page cache", "fsync"])
 def test_exactly_once_and_in_order(client: str, flush_messages: int | None) -> None:
     durable = {} if flush_messages is None else {"flush_messages": flush_messages}
     with Cutter() as cutter, Broker(advertised_port=cutter.port) as broker:

@@ -140,6 +140,7 @@ def test_a_signal_stops_it_cleanly(filled: Log, path: Path, tmp_path: Path) -> N
     assert json.loads(told.splitlines()[-1])["behind"] == 0
 
 
+@pytest.mark.slow
 def test_it_stops_while_its_target_is_silent(filled: Log) -> None:
     copied = threading.Event()
     with Broker() as broker:

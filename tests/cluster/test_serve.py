@@ -466,6 +466,7 @@ def topics_at(served: Served) -> list[str]:
         return log.topics()
 
 
+@pytest.mark.slow
 def test_what_it_makes_is_kept(serve: Callable[..., Served], tmp_path: Path) -> None:
     served = serve("--secure", "--json")
     assert topics_at(served) == ["t"]
@@ -497,6 +498,7 @@ def test_nobody_comes_in_otherwise(serve: Callable[..., Served], tmp_path: Path)
         )
 
 
+@pytest.mark.slow
 def test_a_lost_file_gets_another_password(serve: Callable[..., Served], tmp_path: Path) -> None:
     first = serve("--secure", "--json")
     path = tmp_path / "data-security" / "client.properties"
@@ -513,6 +515,7 @@ def test_a_lost_file_gets_another_password(serve: Callable[..., Served], tmp_pat
         )
 
 
+@pytest.mark.slow
 def test_a_new_log_beside_old_certificates_has_its_administrator(
     serve: Callable[..., Served], tmp_path: Path
 ) -> None:
@@ -521,6 +524,7 @@ def test_a_new_log_beside_old_certificates_has_its_administrator(
     assert topics_at(serve("--secure", "--json")) == ["t"]
 
 
+@pytest.mark.slow
 def test_a_kill_between_the_user_and_its_file_locks_nobody_out(
     serve: Callable[..., Served], program: Callable[..., Program], tmp_path: Path
 ) -> None:

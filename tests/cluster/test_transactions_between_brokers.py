@@ -193,6 +193,7 @@ def test_brokers_that_are_not_asked_in_the_right_place(own: Brokers) -> None:
         assert producer.end(commit=True) is ErrorCode.NONE
 
 
+@pytest.mark.slow
 def test_an_earlier_coordinator_is_fenced(own: Brokers) -> None:
     """Each start of a coordinator's broker gives it a later epoch, which its markers have."""
     coordinator = coordinator_of(own)

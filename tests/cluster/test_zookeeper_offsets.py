@@ -62,6 +62,7 @@ def test_any_broker_writes_them_and_any_reads_them(
             }
 
 
+@pytest.mark.slow
 def test_they_are_apart_from_the_offsets_topic(
     zookeeper: Znodes, brokers: Brokers, consumers: list[SimpleConsumer]
 ) -> None:

@@ -9,6 +9,7 @@ from encoding import encode_values
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kafka.record.default_records import DefaultRecordBatch as KafkaPythonBatch
+from rounds import examples
 
 from embedlog import codec
 from embedlog.errors import CompressionUnavailable, CorruptRecord, InvalidArgument, InvalidType
@@ -37,7 +38,7 @@ def tuples(records: list[Record]) -> list[tuple[object, ...]]:
     return [(r.key, r.value, r.headers, r.timestamp_ms) for r in records]
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(record_lists, st.sampled_from(CODECS), st.integers(0, 2**62))
 def test_records_round_trip(records: list, compression: int, base_offset: int) -> None:
     batch = codec.encode_batch(records, compression=compression, base_offset=base_offset)
@@ -57,7 +58,7 @@ def test_values_round_trip(values: list[bytes | None], compression: int) -> None
     assert codec.decode_values(batch, codec.read_header(batch)) == values
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(
     record_lists.filter(lambda records: all(0 <= r[3] < 2**40 * 2 for r in records)), st.sampled_from(CODECS)
 )

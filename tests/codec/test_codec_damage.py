@@ -6,6 +6,7 @@ import tracemalloc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rounds import examples
 
 from embedlog import codec
 from embedlog.codec import record_batch
@@ -260,7 +261,7 @@ def test_header_names_that_are_not_utf8_are_read() -> None:
     assert codec.filter_batch(batch, codec.read_header(batch), [True]) == batch
 
 
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 @given(st.binary(max_size=120), st.integers(0, 5), st.integers(0, 4))
 def test_any_bytes_inside_a_sealed_batch(body: bytes, count: int, compression: int) -> None:
     batch = with_body(body, count, compression, last_offset_delta=10)
@@ -274,7 +275,7 @@ def test_any_bytes_inside_a_sealed_batch(body: bytes, count: int, compression: i
         assert len(values) == count
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.data())
 def test_any_change_inside_a_sealed_batch(data: st.DataObject) -> None:
     bad = bytearray(batch_of())
@@ -292,7 +293,7 @@ def test_any_change_inside_a_sealed_batch(data: st.DataObject) -> None:
         assert all(header.base_offset <= r.offset <= header.last_offset for r in got)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.binary(max_size=300))
 def test_any_bytes_scanned(data: bytes) -> None:
     headers, end, _ = codec.scan(data)

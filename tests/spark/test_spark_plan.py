@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from pyspark.sql import datasource as pushed
 from pyspark.sql.types import StructType
 from random_logs import START_MS, make_log
+from rounds import examples
 
 import embedlog
 from embedlog import Log, Record
@@ -126,7 +127,7 @@ def read(log: Log, topics: list[str], isolation_level: str = "read_uncommitted")
 
 
 @pytest.mark.slow
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     st.integers(0, 10**9),
     st.booleans(),
@@ -205,7 +206,7 @@ def passes(row: tuple[Any, ...], each: Any) -> bool:
 
 
 @pytest.mark.slow
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.integers(0, 10**9), st.lists(a_filter(), min_size=1, max_size=3))
 def test_filters_drop_no_matching_records(seed: int, filters: list[Any]) -> None:
     with made(seed) as (log, topics):
@@ -441,7 +442,7 @@ def test_a_wrong_length_hides_no_later_batch(tmp_path: Path, byte: int) -> None:
     assert found == [number for number in range(damage.RECORDS) if number not in (224, 225)]
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.integers(0, 10**9))
 def test_the_rest_is_read_around_any_damage(seed: int) -> None:
     """Random damage to one segment: what is found are records of the log, and all but one stretch of them.

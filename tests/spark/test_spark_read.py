@@ -92,6 +92,7 @@ def test_the_schema_is_that_of_the_kafka_source(spark: SparkSession, clicks: Log
     assert headers == [("headers", "array<struct<key:string,value:binary>>")]
 
 
+@pytest.mark.jvm
 def test_a_schema_chooses_and_orders_columns(spark: SparkSession, clicks: Log) -> None:
     found = frame(spark, clicks.path, "OFFSET bigint, value binary", subscribe="t")
     assert found.columns == ["OFFSET", "value"]
@@ -163,6 +164,7 @@ def count_filtered(spark: SparkSession, path: object) -> list[int]:
     return [frame(spark, path, subscribe="t").where(each.format(START_MS)).count() for each, _ in FILTERS]
 
 
+@pytest.mark.jvm
 def test_filters_are_pushed_down(spark: SparkSession, clicks: Log) -> None:
     assert count_filtered(spark, clicks.path) == [count for _, count in FILTERS]
     # Partitions that a filter rules out are no tasks.

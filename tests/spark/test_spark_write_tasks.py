@@ -32,6 +32,7 @@ from pyspark.sql.types import (
     StructType,
     TimestampType,
 )
+from rounds import examples
 
 import embedlog
 from embedlog.clients.partitioner import partition_for_key
@@ -143,7 +144,7 @@ def test_the_option_topic_overrides_the_column(path: Path) -> None:
     assert read(path) == {}
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(keys=st.lists(st.none() | st.binary(max_size=12), min_size=1, max_size=200))
 def test_keys_are_partitioned_as_by_the_producer_in_row_order(
     tmp_path_factory: pytest.TempPathFactory, keys: list[bytes | None]
