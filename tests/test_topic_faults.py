@@ -67,7 +67,7 @@ def grow(log: Log) -> None:
 
 
 def alter(log: Log) -> None:
-    log.alter_topic("there", retention_ms=5)
+    log.alter_topic("there", retention_bytes=1 << 30)
 
 
 def replace(log: Log) -> None:
