@@ -23,6 +23,7 @@ from embedlog import Log
 from embedlog.codec import crc32c
 from embedlog.errors import CorruptRecord, DirectoryError, NotALog, PartitionNotFound, TopicNotFound
 from embedlog.files.filesystem import FileSystem
+from embedlog.runtime.background_failures import BackgroundFailures
 from embedlog.store.repair import repair_partition
 from embedlog.store.verify import CHECKPOINT, DAMAGE, INDEX_FAULT, TORN_TAIL, verify_log
 
@@ -542,3 +543,49 @@ def test_no_byte_past_the_published_end_is_read(log: Log) -> None:
     report = verify_log(log.path)
     assert (report.findings, report.records) == ((), 1)
     os.truncate(segment.path, segment.size)
+
+
+def test_damage_in_internal_topics_is_told_in_a_line(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With its place and what to do, once, although the work is tried again and again."""
+    path = tmp_path / "log"
+    with embedlog.open(path) as log:
+        for name in ("t", "gone"):
+            log.create_topic(name)
+        for _ in range(2):
+            with log.transaction("writer") as transaction:
+                transaction.append("t", b"x")
+            with log.consumer("t", group="g") as consumer:
+                next(iter(consumer))
+                consumer.commit()
+    for topic in ("__transaction_state", "__consumer_offsets"):
+        (file,) = [each for each in path.glob(f"{topic}_*/*.kafka") if each.stat().st_size > 100]
+        data = bytearray(file.read_bytes())
+        data[len(data) // 2] ^= 0xFF
+        file.write_bytes(data)
+    with embedlog.open(path) as log:
+        log.delete_topic("gone")
+        with pytest.raises(CorruptRecord):
+            log.consumer("t", group="g")
+        while not log.health().failing:  # the background tries to end transactions
+            threading.Event().wait(0.01)
+    assert {record.exc_info for record in caplog.records} == {None}
+    lines = [
+        line for line in caplog.messages if "does not match" in line or "not valid" in line or "magic" in line
+    ]
+    assert len([line for line in lines if line.startswith("running transactions: ")]) == 1
+    assert any("the deleted topic gone are still there: " in line for line in lines)
+    for line in lines:
+        assert line.endswith(f"embedlog verify {path} --deep tells how much is damaged, and what can be done")
+
+
+def test_damage_is_told_once_until_it_is_mended(caplog: pytest.LogCaptureFixture) -> None:
+    failures = BackgroundFailures()
+    for is_damaged in (True, True, False, True):
+        with failures.tolerated("cleaning", "t 0", CorruptRecord):
+            if is_damaged:
+                raise CorruptRecord("bad", path="/logs/data/t_0/0.kafka")
+    assert [line.partition(";")[2] for line in caplog.messages] == [
+        " embedlog verify /logs/data --deep tells how much is damaged, and what can be done"
+    ] * 2

@@ -22,6 +22,7 @@ from typing import Any, Final, TypeVar
 from ..errors import Closed, EmbedlogError
 from ..files.names import TRANSACTION_STATE_TOPIC
 from ..groups.migration import Migration, MigrationPolicy
+from ..runtime.background_failures import log_failure
 from ..wire.error_codes import ErrorCode
 from .api_errors import ApiError
 from .broker_context import BrokerContext, RequestContext
@@ -209,7 +210,7 @@ class GroupRequests:
         except Closed:
             pass
         except EmbedlogError as error:
-            logger.error("the groups cannot be loaded, the next request retries: %s", error)
+            log_failure(logger, "the groups cannot be loaded, the next request retries", error)
         finally:
             self._loading = False
 

@@ -26,8 +26,10 @@ from ..errors import (
     MemberIdRequired,
     TopicNotFound,
     UnknownMember,
+    shown,
 )
 from ..model import TopicPartition
+from ..runtime.background_failures import log_failure
 from ..store.store import Store
 from ..wire.consumer_group_state import (
     CURRENT,
@@ -189,8 +191,9 @@ class ConsumerGroups:
         """Remove members whose time is over. If that cannot be stored, it is tried again later."""
         try:
             return self._save(group, group.tick(now_ms), now_ms)
-        except EmbedlogError:
-            logger.exception("members of group %s that were silent for too long are still there", group.name)
+        except EmbedlogError as error:
+            what = f"members of group {shown(group.name)} that were silent for too long are still there"
+            log_failure(logger, what, error)
             return []
 
     def restore(self, name: str, session_timeout_ms: int | None, is_live: Callable[[str], bool]) -> None:

@@ -21,6 +21,7 @@ from typing import TypeVar
 
 from ..errors import Closed, EmbedlogError, GroupNotEmpty, UnknownMember
 from ..model import CommittedOffset, GroupMetadata, JoinResult, TopicPartition
+from ..runtime.background_failures import log_failure
 from ..runtime.uninterruptible import whole
 from ..store.store import Store
 from ..validation import check_group
@@ -358,8 +359,8 @@ class GroupCoordinator:
             with self._lock:
                 if not self._closed:
                     self._offsets.forget_topic(topic)
-        except EmbedlogError:
-            logger.exception("offsets committed for the deleted topic %s are still there", topic)
+        except EmbedlogError as error:
+            log_failure(logger, f"offsets committed for the deleted topic {topic} are still there", error)
 
     # -- groups ----------------------------------------------------------------------------------------
 

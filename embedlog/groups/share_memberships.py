@@ -13,7 +13,8 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from ..errors import EmbedlogError, GroupNotFound, InvalidTopicName, TopicNotFound, UnknownMember
+from ..errors import EmbedlogError, GroupNotFound, InvalidTopicName, TopicNotFound, UnknownMember, shown
+from ..runtime.background_failures import log_failure
 from ..store.store import Store
 from ..wire.consumer_group_state import Assignment, GroupEpoch, StateKey
 from ..wire.share_group_state import (
@@ -150,8 +151,9 @@ class ShareMemberships:
         """Remove members whose time is over. If that cannot be stored, it is tried again later."""
         try:
             self._save(group, group.tick(now_ms), now_ms)
-        except EmbedlogError:
-            logger.exception("members of group %s that were silent for too long are still there", group.name)
+        except EmbedlogError as error:
+            what = f"members of group {shown(group.name)} that were silent for too long are still there"
+            log_failure(logger, what, error)
 
     def restore(self, name: str, session_timeout_ms: int | None) -> None:
         """Resume a stored group. Without a session timeout its members are gone: a tick removes them."""

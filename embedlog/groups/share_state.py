@@ -35,6 +35,7 @@ from ..errors import (
 from ..files.names import QUEUE_STATE_TOPIC, SHARE_STATE_TOPIC
 from ..model import PartitionState, StateBatch, TopicPartition
 from ..partition import Partition
+from ..runtime.background_failures import log_failure
 from ..storage.reader import ReadablePartition
 from ..store.store import Store
 from ..wire.queue_state import NO_DELIVERY_ID, QueueState, encode_state
@@ -351,8 +352,9 @@ class ShareState:
                 for share in [] if self._loaded is None else list(self._loaded.shares.values()):
                     if share.jobs.name.topic == topic and share.jobs.state is PartitionState.CLOSED:
                         self.delete(share.key)
-        except EmbedlogError:
-            logger.exception("what share groups have done of the deleted topic %s is still there", topic)
+        except EmbedlogError as error:
+            what = f"what share groups have done of the deleted topic {topic} is still there"
+            log_failure(logger, what, error)
 
     def reload(self) -> None:
         """Forget what is in memory: the next use reads the topics again. For after an error."""

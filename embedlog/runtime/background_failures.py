@@ -8,10 +8,27 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import threading
 from collections.abc import Hashable, Iterator
 
+from ..errors import Located
+
 logger = logging.getLogger(__name__)
+
+
+def log_failure(to: logging.Logger, what: str, error: Exception) -> None:
+    """Log what failed: damage in a line with its place and what to do, any other error with its traceback.
+
+    Args:
+        what: failed, as "offsets committed for the deleted topic t are still there".
+    """
+    if isinstance(error, Located):
+        directory = os.path.dirname(os.path.dirname(str(error.path)))
+        hint = f"embedlog verify {directory} --deep tells how much is damaged, and what can be done"
+        to.error("%s: %s; %s", what, error, hint)
+    else:
+        to.error("%s", what, exc_info=error)
 
 
 class BackgroundFailures:
@@ -23,13 +40,19 @@ class BackgroundFailures:
 
     @contextlib.contextmanager
     def tolerated(self, doing: str, subject: Hashable, *kinds: type[Exception]) -> Iterator[None]:
-        """Swallow, log and record an error of these kinds. Success clears an earlier record."""
+        """Swallow, log and record an error of these kinds. Success clears an earlier record.
+
+        Damage is logged once, until the task succeeds: it stays until somebody repairs it.
+        """
         try:
             yield
         except kinds as error:
-            logger.exception("%s %s", doing, subject)
+            reason = f"{doing} {subject}: {error}"
             with self._lock:
-                self._reasons[doing, subject] = f"{doing} {subject}: {error}"
+                is_new = self._reasons.get((doing, subject)) != reason
+                self._reasons[doing, subject] = reason
+            if is_new or not isinstance(error, Located):
+                log_failure(logger, f"{doing} {subject}", error)
         else:
             with self._lock:
                 self._reasons.pop((doing, subject), None)
