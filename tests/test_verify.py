@@ -566,14 +566,10 @@ def test_damage_in_internal_topics_is_told_in_a_line(
         file.write_bytes(data)
     with embedlog.open(path) as log:
         log.delete_topic("gone")
-        with pytest.raises(CorruptRecord):
-            log.consumer("t", group="g")
         while not log.health().failing:  # the background tries to end transactions
             threading.Event().wait(0.01)
     assert {record.exc_info for record in caplog.records} == {None}
-    lines = [
-        line for line in caplog.messages if "does not match" in line or "not valid" in line or "magic" in line
-    ]
+    lines = caplog.messages
     assert len([line for line in lines if line.startswith("running transactions: ")]) == 1
     assert any("the deleted topic gone are still there: " in line for line in lines)
     for line in lines:
