@@ -265,9 +265,10 @@ class Health(NamedTuple):
 
     `status` is "degraded" if a partition refuses appends, data is damaged, background work fails, or
     retention cannot delete.
-    `failing` says what fails and why, e.g. no disk space, and what keeps retention from deleting: a record
-    with a time of the future. `status` is "full" if `max_bytes` left no room for
-    an append, and still leaves none. Otherwise it is "ok".
+    `failing` says what fails and why, and what keeps retention from deleting: a record with a time of the
+    future. `status` is "full" if the disk or `max_bytes` left no room for an append, and still leaves none;
+    `full` says which of the two. So it is whatever fails in the background, for want of room or not, unless a
+    partition refuses appends or data is damaged. Otherwise it is "ok".
 
     `bytes` counts segments only. `disk_bytes` is all disk space that the log takes, and `used_fraction` its
     ratio to `max_bytes`. They are -1 and 0.0 without `max_bytes`, and in a process that only reads.
@@ -286,6 +287,7 @@ class Health(NamedTuple):
     failing: list[str]
     disk_bytes: int
     used_fraction: float
+    full: str = ""
 
 
 class PartitionState(IntEnum):

@@ -232,6 +232,21 @@ def test_an_active_segment_with_one_young_record_stays(tmp_path: Path) -> None:
         assert len(bench.partition.segments()) == 1
 
 
+@pytest.mark.parametrize(
+    ("retention_ms", "next_ms"),
+    [(-1, 300_000), (1, 1_000), (2_000, 2_000), (299_999, 299_999), (7 * 24 * HOUR_MS, 300_000)],
+)
+def test_a_retention_shorter_than_the_interval_is_checked_as_often(
+    tmp_path: Path, retention_ms: int, next_ms: int
+) -> None:
+    """Records that are younger when it is lowered go when their time is over, not at the next check."""
+    with open_log(tmp_path) as log:
+        log.create_topic("kept")
+        log.create_topic("t")
+        log.alter_topic("t", retention_ms=retention_ms)
+        assert store_of(log).cleaner._apply_retention() == next_ms
+
+
 def test_an_empty_partition_is_left_alone(tmp_path: Path) -> None:
     with Bench(str(tmp_path), TopicSettings(retention_ms=0, delete_policy="modification_time")) as bench:
         assert apply_retention(bench.partition, NOW_MS * 2, 0) == 0
@@ -319,7 +334,7 @@ def forgetting(segments: Sequence[SegmentInfo], settings: TopicSettings, now_ms:
 def fill(log: embedlog.Log, topic: str) -> None:
     """Four segments of a record each."""
     for _ in range(4):
-        log.append(topic, bytes(800))
+        log.append(topic, bytes(800), timestamp_ms=store_of(log).clock_ms())
 
 
 POLICY = "from_elsewhere:policy"

@@ -157,13 +157,13 @@ class EngineBackend:
         topics = self._of_each_topic(self._engine.offsets)
         edges = [offsets for topic in topics for offsets in topic.values()]
         refusing, damage, failing = self._trouble()
-        disk_bytes, used_fraction, is_full = self._disk()
+        disk_bytes, used_fraction, full = self._disk()
         try:
             free_bytes = self._engine.fs.free_bytes(self.path)
         except OSError as error:  # the directory was moved or removed
             raise StorageError(f"{self.path} cannot be read: {error}", path=self.path) from error
         return Health(
-            "degraded" if refusing or damage or failing else "full" if is_full else "ok",
+            "degraded" if refusing or damage else "full" if full else "degraded" if failing else "ok",
             self.path,
             self.mode,
             len(topics),
@@ -176,15 +176,16 @@ class EngineBackend:
             failing,
             disk_bytes,
             used_fraction,
+            full,
         )
 
     def _trouble(self) -> tuple[dict[TopicPartition, str], list[str], list[str]]:
         """Which partitions refuse appends and why; what is damaged; what fails in the background."""
         return {}, [], []
 
-    def _disk(self) -> tuple[int, float, bool]:
-        """Bytes on disk, their fraction of max_bytes, and whether an append was refused for lack of room."""
-        return -1, 0.0, False
+    def _disk(self) -> tuple[int, float, str]:
+        """Bytes on disk, their fraction of max_bytes, and which bound leaves no room, if one does."""
+        return -1, 0.0, ""
 
     def share_reader(self) -> StoredShares:
         from .stored_shares import StoredShares
@@ -495,9 +496,9 @@ class WriterBackend(EngineBackend):
             [*self.store.background.failures.reasons(), *self.store.cleaner.blocked()],
         )
 
-    def _disk(self) -> tuple[int, float, bool]:
+    def _disk(self) -> tuple[int, float, str]:
         quota = self.store.quota
-        return quota.used(), quota.used_fraction, quota.is_full
+        return quota.used(), quota.used_fraction, quota.full()
 
     def _bytes(self) -> int:
         return sum(partition.size for partition in self.store.partitions())

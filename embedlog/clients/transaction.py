@@ -135,7 +135,11 @@ class Transaction:
         except InvalidTxnState:
             pass  # it has ended
         except EmbedlogError as second:
-            error.add_note(f"{self!r} could not be aborted: it is when its time is over ({second})")
+            self._manager.leave()
+            error.add_note(
+                f"{self!r} could not be aborted: it is when the next one of its id begins, or when its time "
+                f"is over ({second})"
+            )
 
     def append(
         self,

@@ -141,7 +141,12 @@ class TransactionManager(Closing):
             try:
                 self.begin_producer(timeout_ms)
             except ProducerFenced as error:
-                raise self._explained(error) from error
+                explained = self._explained(error)
+                if not isinstance(explained, TransactionAborted):
+                    raise explained from error
+                # What `leave` has left was aborted meanwhile: go on with the epoch of that.
+                self._state = _State.READY
+                self.begin_producer(timeout_ms)
             self._sequences = {}
             self._has_begun, self._broken = False, None
             self._state = _State.OPEN
@@ -165,6 +170,13 @@ class TransactionManager(Closing):
             self._check_open("abort")
             self._end(commit=False, flush=False)
 
+    def leave(self) -> None:
+        """Let go of an open transaction whose abort could not be stored, as the disk is full: the next one
+        begins with that abort, and so does a time-out."""
+        with self.lock:
+            if self._state in (_State.OPEN, _State.BROKEN):
+                self._state, self._renew = _State.READY, True
+
     def close(self) -> None:
         """Abort what is open: readers need not wait until its time is over."""
         with self.lock:
@@ -172,6 +184,7 @@ class TransactionManager(Closing):
                 try:
                     self._end(commit=False, flush=False)
                 except EmbedlogError as error:
+                    self.leave()
                     logger.warning("%r: it is aborted when its time is over: %s", self, error)
 
     def check_open(self) -> None:
@@ -248,7 +261,7 @@ class TransactionManager(Closing):
             before, self._has_begun = self._has_begun, True
             try:
                 self._backend.transactions.add_partitions(self.transactional_id, producer, new)
-            except ConcurrentTransactions:  # the last one is still being ended
+            except (ConcurrentTransactions, DiskFull, LogFull):  # nothing of it is stored
                 self._has_begun = before
                 raise
             except _NOTHING_APPENDED:

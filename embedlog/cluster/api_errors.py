@@ -63,6 +63,8 @@ _CODES: Final[tuple[tuple[type[Exception], ErrorCode], ...]] = (  # subclasses b
     (errors.CorruptRecord, ErrorCode.CORRUPT_MESSAGE),
     (errors.RequestTimedOut, ErrorCode.REQUEST_TIMED_OUT),
     (errors.ZooKeeperUnavailable, ErrorCode.REQUEST_TIMED_OUT),
+    (errors.DiskFull, ErrorCode.POLICY_VIOLATION),  # KAFKA_STORAGE_ERROR would have clients retry for minutes
+    (errors.LogFull, ErrorCode.POLICY_VIOLATION),
     (errors.StorageError, ErrorCode.KAFKA_STORAGE_ERROR),
     (errors.UnknownMember, ErrorCode.UNKNOWN_MEMBER_ID),
     (errors.IllegalGeneration, ErrorCode.ILLEGAL_GENERATION),
@@ -105,7 +107,8 @@ def error_code_for(error: errors.EmbedlogError) -> ErrorCode:
 
 def message_for(error: errors.EmbedlogError) -> str:
     """What a client is told of an error, beside its code. What it is not told of a failure is logged."""
-    if not is_public(error) and error_code_for(error) in _FAILURES and (count := _failures_log.count()):
+    fails = error_code_for(error) in _FAILURES or isinstance(error, (errors.DiskFull, errors.LogFull))
+    if fails and not is_public(error) and (count := _failures_log.count()):
         logger.warning("a request failed (%d since the last message): %s", count, error)
     return public_message(error)
 

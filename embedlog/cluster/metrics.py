@@ -1,8 +1,9 @@
 """Prometheus metrics and health over HTTP, on a port of their own.
 
     GET /metrics    the meter's counters, and current values of the log, the server and background work
-    GET /health     200 and {"status": "ok"}; 503 and the reason if partitions refuse appends, max_bytes
-                    leaves no room for them, or background work fails
+    GET /health     200 and {"status": "ok"}, or "degraded" with the reason if retention is held up; 503 and
+                    the reason if partitions refuse appends, there is no room for them, or background work
+                    fails
 
 Nothing is computed between scrapes. Needs prometheus-client (extra `cluster`), which is imported on use: a
 broker without a metrics port works without it.
@@ -218,15 +219,15 @@ class MetricsServer:
             refusing = {str(name): self._told(reason) for name, reason in failed.items()}
             return 503, {"status": "failing", "why": "partitions refuse appends", "partitions": refusing}
         store = self._broker.store
+        if full := store.quota.full():
+            sizes = {"disk_bytes": store.quota.used(), "max_bytes": store.quota.limit}
+            return 503, {"status": "full", "why": f"there is no room for appends: {full}", **sizes}
         if failing := store.background.failures.reasons():
             return 503, {
                 "status": "failing",
                 "why": "background work fails",
                 "background": [*map(self._told, failing)],
             }
-        if store.quota.is_full:
-            sizes = {"disk_bytes": store.quota.used(), "max_bytes": store.quota.limit}
-            return 503, {"status": "full", "why": "max_bytes leaves no room for appends", **sizes}
         if blocked := store.cleaner.blocked():
             return 200, {"status": "degraded", "why": "retention cannot delete", "background": blocked}
         return 200, {"status": "ok", "partitions": len(self._broker.store.partitions())}

@@ -141,7 +141,7 @@ class TransactionCoordinator:
                         new_producer_id=self._new_producer_id,
                     )
                 self._make(transaction, ended or transaction.fence(now_ms))
-            self._finish(transaction)
+            self._finish_first(transaction)
             begun = transaction.initialize(
                 timeout_ms=timeout_ms,
                 expected=expected,
@@ -175,6 +175,8 @@ class TransactionCoordinator:
             transaction = self._known(transactional_id)
             found = [self._store.partition(*name) for name in partitions]
             now_ms = self._store.clock_ms()
+            if self._others is None:  # else markers may be on their way
+                self._finish_first(transaction)
             change = transaction.add_partitions(
                 producer, partitions, client_version=client_version, now_ms=now_ms
             )
@@ -425,10 +427,16 @@ class TransactionCoordinator:
             self._forget()
             raise
 
-    def _finish(self, transaction: Transaction) -> None:
-        """Write the missing markers of a prepared end, and complete it. What fails is done later."""
+    def _finish_first(self, transaction: Transaction) -> None:
+        """Finish the last transaction before the next one. Raises DiskFull, LogFull: it waits for room."""
+        failed = self._finish(transaction)
+        if isinstance(failed, (DiskFull, LogFull)):
+            raise failed
+
+    def _finish(self, transaction: Transaction) -> EmbedlogError | None:
+        """Write the missing markers of a prepared end, and complete it. Returns what is done later."""
         if not transaction.is_prepared or transaction.transactional_id in self._flushing:
-            return
+            return None
         transactional_id = transaction.transactional_id
         end = End(transactional_id, self._ends[transactional_id])
         failed = self._markers.write_missing(transaction, end)
@@ -437,6 +445,7 @@ class TransactionCoordinator:
         if failed is not None:
             logger.warning("the transaction of %r is ended later: %s", transactional_id, failed)
             self._schedule(self._store.clock_ms() + _RETRY_MS)
+        return failed
 
     def _complete(self, transaction: Transaction) -> StorageError | None:
         """All markers are written. Returns an error if that could not be stored."""

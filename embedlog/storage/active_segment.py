@@ -22,10 +22,8 @@ import os
 from typing import Final
 
 from ..config import KIB, MIB, TopicSettings
-from ..errors import DiskFull, StorageError
 from ..fast_append import CLOSE, FileFields
-from ..files.filesystem import FileSystem, is_out_of_space
-from ..model import TopicPartition
+from ..files.filesystem import FileSystem
 
 _STEP: Final = 512 * KIB
 _SPARE: Final = 64 * MIB  # a disk with less left is not to be filled with zeros
@@ -33,17 +31,6 @@ _SPARE: Final = 64 * MIB  # a disk with less left is not to be filled with zeros
 # Durable appends follow each other closely where CLOSE of them share so many bytes. Larger ones would
 # gain less from the room than writing zeros costs.
 _TOGETHER: Final = MIB
-
-
-def append_error(name: TopicPartition, error: OSError, path: str) -> StorageError:
-    """The error of an append that could not write its files and has been undone."""
-    if is_out_of_space(error):
-        return DiskFull(
-            f"{name}: no room for the append ({error.strerror}): nothing was appended; "
-            "free some room and append again",
-            path=path,
-        )
-    return StorageError(f"{name}: the append failed, nothing was appended: {error}", path=path)
 
 
 class ActiveSegment(FileFields):

@@ -68,6 +68,9 @@ class PartitionHost(Protocol):
     def make_room(self, size: int) -> None:
         """Called before the files grow by `size` bytes. Raises LogFull."""
 
+    def refused_by_disk(self) -> None:
+        """The disk had no room for an append, which was undone."""
+
     def closed(self, name: TopicPartition) -> EmbedlogError:
         """The error for an append to a closed partition: its topic is gone, or the log is (may also
         raise)."""

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import contextlib
 
-from ..errors import StorageError
+from ..errors import DiskFull, StorageError
+from ..files.filesystem import is_out_of_space
 from ..model import PartitionState
 from ..segment import Segment
-from .active_segment import ActiveSegment, append_error
+from .active_segment import ActiveSegment
 from .host import HostedPartition, PartitionHost
 from .log_flusher import LogFlusher
 from .log_snapshot import LogEnd
@@ -52,7 +53,18 @@ class LogWriter:
             except OSError as worse:
                 raise log.fail(f"an append could not be undone ({worse})") from worse
             log.append_in_flight = False
-            raise append_error(log.name, error, segment.path) from error
+            raise self._refused(error, segment.path) from error
+
+    def _refused(self, error: OSError, path: str) -> StorageError:
+        """The error of an append that could not write its files and has been undone."""
+        if is_out_of_space(error):
+            self._host.refused_by_disk()
+            return DiskFull(
+                f"{self._log.name}: no room for the append on the disk ({error.strerror}): nothing was "
+                "appended; free some room and append again",
+                path=path,
+            )
+        return StorageError(f"{self._log.name}: the append failed, nothing was appended: {error}", path=path)
 
     def commit(self, segment: Segment, end_pos: int, next_offset: int) -> None:
         """The segment's bytes before `end_pos` are part of the log from now on."""
@@ -89,7 +101,7 @@ class LogWriter:
         try:
             log.epochs.start(epoch, log.next_offset)
         except OSError as error:
-            raise append_error(log.name, error, log.directory) from error
+            raise self._refused(error, log.directory) from error
         log.leader_epoch = epoch
         log.new_epoch = False
 
@@ -103,7 +115,7 @@ class LogWriter:
                 segment.open_builder()
             self._active.open(segment.path, segment.size, log.settings)
         except OSError as error:
-            raise append_error(log.name, error, segment.path) from error
+            raise self._refused(error, segment.path) from error
         self._host.opened_for_append(self._partition)
 
     # -- segments --------------------------------------------------------------------------------------
@@ -135,7 +147,7 @@ class LogWriter:
                 raise log.fail(str(error)) from error
             except OSError as error:
                 log.append_in_flight = False
-                raise append_error(log.name, error, log.directory) from error
+                raise self._refused(error, log.directory) from error
             self._active.close()
         old.seal(self._host.now_ms())
         log.segments = (*log.segments, new)

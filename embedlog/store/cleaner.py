@@ -147,7 +147,7 @@ class Cleaner:
 
         self._for_each("retention of", apply)
         self._quota.measure()
-        return self._settings.log_retention_check_interval_ms
+        return self._retention_check_ms()
 
     def _compact(self) -> int:
         def compact_one(partition: Partition, pace: Pace) -> None:
@@ -156,6 +156,15 @@ class Cleaner:
 
         self._for_each("compaction of", compact_one)
         return self._settings.log_cleaner_backoff_ms
+
+    def _retention_check_ms(self) -> int:
+        """How long after a check of retention the next one is due: no longer than the shortest retention."""
+        wait_ms = self._settings.log_retention_check_interval_ms
+        for partition in self._partitions():
+            retention_ms = partition.settings.retention_ms
+            if 0 <= retention_ms < wait_ms:
+                wait_ms = min(wait_ms, max(retention_ms, _RECHECK_MS))
+        return wait_ms
 
     def _summarize(self) -> None:
         def summarize(partition: Partition, pace: Pace) -> None:

@@ -41,6 +41,7 @@ class StoreHost:
         self._flusher = flusher
         self._checkpointer = checkpointer
         self._cleaner = cleaner
+        self._quota = quota
         self._check_open = check_open
         self._append_files = append_files
         self.opened_for_append = append_files.opened
@@ -57,6 +58,10 @@ class StoreHost:
         """A segment is sealed and durable."""
         self._checkpointer.set_recovery_point(partition.name, base_offset)
         self._cleaner.segment_sealed()
+
+    def refused_by_disk(self) -> None:
+        """The disk had no room for an append, which was undone."""
+        self._quota.refused_by_disk(self.appends)
 
     def forget(self, partition: HostedPartition) -> None:
         """The partition was closed or reopened: nothing is due for it, and it holds no descriptor."""

@@ -23,6 +23,7 @@ from typing import Final
 
 from ..config import KIB, LogSettings
 from ..errors import EmbedlogError, LogFull
+from ..fast_append import ApproximateCounter
 from ..files.filesystem import FileSystem
 from ..files.names import INTERNAL_TOPICS
 from ..partition import Partition
@@ -73,6 +74,8 @@ class Quota:
         self._waiting: list[tuple[float, str, Callable[[], None]]] = []  # (when, path, remove); by _lock
         self._room_lock = threading.Lock()  # held while room is made; outside _lock
         self._refused = 0  # bytes of the last refused append that would fit an empty log; by _room_lock
+        # The count of appends, as it was when the disk had no room, and the bytes that were free then.
+        self._disk_refused: tuple[ApproximateCounter, int, int] | None = None
         # Without a lock: threads that measure at once find the same.
         self._others = 0  # bytes of other processes' files
         self._others_until = 0.0  # measure again after this
@@ -86,10 +89,26 @@ class Quota:
         """`used` divided by max_bytes; 0.0 without a bound."""
         return self.used() / max(self.limit, 1) if self.bounded else 0.0
 
-    @property
-    def is_full(self) -> bool:
-        """Was an append refused for which there is still no room?"""
-        return self._refused > 0 and not self._waiting and self.used() + self._refused > self.limit
+    def full(self) -> str:
+        """Which bound leaves no room: the last append that was refused would be refused again. Empty if none
+        does, as far as is known."""
+        if self._refused > 0 and not self._waiting and self.used() + self._refused > self.limit:
+            return f"max_bytes: the log takes {self.used():,} of {self.limit:,} bytes"
+        refused = self._disk_refused
+        if refused is None:
+            return ""
+        appends, number, free_then = refused
+        with contextlib.suppress(OSError):
+            free_bytes = self._fs.free_bytes(self._path)
+            if appends.number == number and free_bytes < free_then + _MARGIN:
+                return f"the disk: {free_bytes:,} bytes are free"
+        self._disk_refused = None
+        return ""
+
+    def refused_by_disk(self, appends: ApproximateCounter) -> None:
+        """The disk, or its quota, had no room for an append; `appends` counts those that had."""
+        with contextlib.suppress(OSError):
+            self._disk_refused = appends, appends.number, self._fs.free_bytes(self._path)
 
     def measure(self) -> None:
         """Count again what the log takes, by walking the directory. Raises OSError."""

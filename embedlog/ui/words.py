@@ -47,8 +47,8 @@ def health(found: Health) -> list[str]:
     said = [f"{partition} refuses appends: {why}" for partition, why in found.refusing.items()]
     said += found.damage
     said += found.failing
-    if found.status == "full":
-        said.append("the log is full: max_bytes leaves no room for appends")
+    if found.full:
+        said.append(f"there is no room for appends: {found.full}")
     return said
 
 

@@ -429,13 +429,14 @@ class _Delivery:
             expected = self._options.expected_offset
             assert expected is not None
             raise _Refused(UnexpectedOffset(text, expected=expected, actual=answer.log_end_offset))
-        if answer.error is not None and answer.error_code == ErrorCode.KAFKA_STORAGE_ERROR:
+        if answer.error is not None and answer.error_code in _STORAGE:
             error = error_named(answer.error, text)
             if isinstance(error, FlushFailed):  # it was appended
                 raise error
             raise _Refused(error)
 
 
+_STORAGE: Final = frozenset({ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.POLICY_VIOLATION})
 _PERHAPS_APPENDED: Final = frozenset(
     {ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND}
 )

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from ... import errors
+from ...errors.public import public_message
 from ...wire.error_codes import ErrorCode
 from ...wire.owner_apis import STORAGE_ERRORS
 
@@ -91,6 +92,9 @@ _OWN: Final[dict[ErrorCode, tuple[type[errors.EmbedlogError], str]]] = {
     ErrorCode.INVALID_CONFIG: (errors.InvalidSetting, "a setting has an invalid value"),
 }
 
+_FULL: Final = {public_message(kind("")): kind for kind in (errors.DiskFull, errors.LogFull)}
+"""What an embedlog broker says beside POLICY_VIOLATION if it has no room."""
+
 _OWNERS: Final = {code: kind for kind, code in STORAGE_ERRORS.items()}
 
 _ADVICE: Final[dict[ErrorCode, str]] = {
@@ -133,6 +137,8 @@ def error_of(
         )
     if code in _OWNERS:
         return _OWNERS[code](f"{what}: {details or 'the owner cannot write its files'}")
+    if code == ErrorCode.POLICY_VIOLATION and details in _FULL:
+        return _FULL[details](f"{what}: {details}")
     known = ErrorCode(code) if code in set(ErrorCode) else None
     name = f"error {code}" if known is None else f"{known.name} ({code})"
     own = f" [{details}]" if details else ""
