@@ -316,7 +316,7 @@ def test_a_transaction_that_was_open_for_too_long_is_aborted_and_the_next_one_be
             ):
                 tx.append("out", b"lost", partition=0)
                 clock.now_ms += 1_000
-                coordinator_of(log)._tick()
+                coordinator_of(log).look()
                 if late != "commit":
                     tx.append("out", b"late", partition=int(late == "append elsewhere"))
             with log.transaction("loader-1", timeout_ms=1_000) as tx:
@@ -381,7 +381,7 @@ def test_a_failed_flush_at_the_commit_is_settled_by_an_abort(tmp_path: Path) -> 
         with pytest.raises(ConcurrentTransactions), log.transaction("loader-1") as tx:
             tx.append("out", b"3", partition=2)  # the marker of the last one cannot be written
         log.reopen("out", 0)
-        coordinator_of(log)._tick()
+        coordinator_of(log).look()
         with log.transaction("loader-1") as tx:
             tx.append("out", b"3", partition=2)
         assert committed(log) == [b"3"]

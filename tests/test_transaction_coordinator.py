@@ -185,10 +185,10 @@ def test_a_transaction_is_aborted_after_its_time_also_by_the_next_process(path: 
         first = Producer(log, coordinator)
         first.write(A, b"1")
         clock.now_ms += TIMEOUT_MS - 1
-        coordinator._tick()
+        coordinator.look()
         assert coordinator.describe("loader-1").state is TransactionState.ONGOING
         clock.now_ms += 1
-        coordinator._tick()
+        coordinator.look()
         assert not has_open_transactions(log)
         with pytest.raises(ProducerFenced):
             first.end(commit=True)
@@ -197,14 +197,14 @@ def test_a_transaction_is_aborted_after_its_time_also_by_the_next_process(path: 
         killed = crash(path, path.parent / "killed")
     with opened(killed, clock=clock) as (log, coordinator):
         coordinator.load()
-        assert coordinator._tick() == TIMEOUT_MS
+        assert coordinator.look() == TIMEOUT_MS
         second.log, second.coordinator = log, coordinator
         second.append(A, b"3")  # its producer lives in another process, and goes on
         second.end(commit=True)
         assert committed(log)[0] == [b"2", b"3"]
         second.write(B, b"4")
         clock.now_ms += TIMEOUT_MS
-        coordinator._tick()
+        coordinator.look()
         assert committed(log) == ([b"2", b"3"], [], None)
 
 
@@ -215,10 +215,10 @@ def test_an_unused_id_is_forgotten(path: Path) -> None:
         producer.write(A, b"1")
         producer.end(commit=True)
         clock.now_ms += 7 * 86_400_000 - 1
-        coordinator._tick()
+        coordinator.look()
         assert coordinator.transactional_ids() == ["loader-1"]
         clock.now_ms += 1
-        assert coordinator._tick() is None
+        assert coordinator.look() is None
         with pytest.raises(TransactionNotFound, match="loader-1"):
             coordinator.describe("loader-1")
     with opened(path, clock=clock) as (log, coordinator):
@@ -259,7 +259,7 @@ def test_a_marker_that_cannot_be_written_comes_later(path: Path) -> None:
             Producer(log, coordinator)
         log.reopen("t", 1)
         clock.now_ms += 1_000
-        coordinator._tick()
+        coordinator.look()
         assert coordinator.describe("loader-1").state is TransactionState.COMPLETE_COMMIT
         assert not has_open_transactions(log)
         producer.write(A, b"3")
@@ -433,10 +433,10 @@ def test_settings_bound_timeouts_and_the_life_of_ids(path: Path) -> None:
             coordinator.init_producer_id("x", timeout_ms=11)
         coordinator.init_producer_id("x", timeout_ms=10)
         clock.now_ms += 19
-        coordinator._tick()
+        coordinator.look()
         assert coordinator.transactional_ids() == ["x"]
         clock.now_ms += 1
-        coordinator._tick()
+        coordinator.look()
         assert coordinator.transactional_ids() == []
 
 
@@ -464,7 +464,7 @@ def test_a_closed_coordinator_says_so(path: Path) -> None:
         coordinator.close()
         with pytest.raises(Closed):
             coordinator.transactional_ids()
-        assert coordinator._tick() is None
+        assert coordinator.look() is None
 
 
 # -- killed, and cut off -----------------------------------------------------------------------------------
@@ -518,7 +518,7 @@ def check(path: Path, must_be_committed: bool) -> bool:
     with opened(path, clock=clock) as (log, coordinator):
         coordinator.load()
         clock.now_ms += TIMEOUT_MS
-        coordinator._tick()
+        coordinator.look()
         found = committed(log)
         assert found in (NOTHING, ALL)
         assert found == ALL or not must_be_committed

@@ -114,7 +114,10 @@ def topic_of(log: Log, name: str) -> Contents:
         "partitions": [
             {
                 "edges": list(log.offsets(name)[number][:2]),
-                "records": [record_as_json(record) for record in log.read(name, number)],
+                "records": [
+                    record_as_json(record)
+                    for record in log.read(name, number, isolation_level="read_uncommitted")
+                ],
                 "committed": [r.offset for r in log.read(name, number, isolation_level="read_committed")],
             }
             for number in range(described.partitions)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, ClassVar, Final, NoReturn, Self, TypeVar
 
 from ..codec.time_range import TimeRange
 from ..config import TopicSettings
-from ..errors import Closed, InvalidArgument, StorageError, TopicNotFound
+from ..errors import Closed, EmbedlogError, InvalidArgument, StorageError, TopicNotFound
 from ..files.names import (
     FORGETTING_OFFSETS,
     STAGING_DIRECTORY,
@@ -274,6 +274,9 @@ class WriterBackend(EngineBackend):
         self._in_cluster = in_cluster
         if TRANSACTION_STATE_TOPIC in store.by_topic and not in_cluster:
             store.background.add_timer("opening transactions", self._open_transactions)
+            if any(partition.open_transactions() for partition in store.partitions()):
+                with contextlib.suppress(EmbedlogError):  # the timer tells of it
+                    self.transactions.look()
         self._shared = shared
         self._socket = OwnerSocket(self.path, self._tidy, self._serve)
         if store.background.started:

@@ -268,7 +268,8 @@ def _note_held_back(ui: UI, reader: PartitionReader) -> None:
     """Say that a partition was not printed to its end, and on whose account."""
     if reader.held_back:
         where = held_back_at(reader.backend, reader.tp, reader.position)
-        ui.note(f"{where}; --isolation-level read_uncommitted prints what follows")
+        if where:
+            ui.note(f"{where}; --isolation-level read_uncommitted prints what follows")
 
 
 def _tail(args: argparse.Namespace, log: Log, ui: UI) -> Iterator[_Records]:

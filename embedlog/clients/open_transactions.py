@@ -34,11 +34,16 @@ def open_transactions(backend: Backend, tp: TopicPartition) -> list[TransactionD
 
 
 def held_back_at(backend: Backend, tp: TopicPartition, offset: int) -> str:
-    """A sentence: where a read of committed records ends before the log, and on whose account."""
+    """Where a read of committed records ended before the log, and on whose account.
+
+    "" if that transaction has ended by now. Raises what `Backend.fetch` raises.
+    """
     found = ", ".join(
         f"{each.transactional_id!r} (producer id {each.producer_id}, epoch {each.producer_epoch})"
         for each in open_transactions(backend, tp)
     )
+    if not found and stable_end(backend, tp, offset) > offset:
+        return ""
     return (
         f"{tp}: committed records end before offset {offset:,}, where an open transaction begins"
         f"{': that of ' if found else ''}{found}"
@@ -46,5 +51,7 @@ def held_back_at(backend: Backend, tp: TopicPartition, offset: int) -> str:
 
 
 def warn_of_open_transactions(backend: Backend, tp: TopicPartition, offset: int) -> None:
-    """Log that a read ends before the log does, and why."""
-    _logger.warning('%s; isolation_level="read_uncommitted" reads on', held_back_at(backend, tp, offset))
+    """Log that a read ends before the log does, and why. Raises what `Backend.fetch` raises."""
+    where = held_back_at(backend, tp, offset)
+    if where:
+        _logger.warning('%s; isolation_level="read_uncommitted" reads on', where)

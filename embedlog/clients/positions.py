@@ -175,6 +175,8 @@ class Positions:
         self._unresolved: list[Position] = []
         self._queue: deque[Position] = deque()
         self._held: list[Position] = []
+        self.unstable: frozenset[TopicPartition] = frozenset()
+        """Those whose committed offsets an open transaction may change. Any thread may read it."""
 
     def __iter__(self) -> Iterator[Position]:
         return iter(self._all.values())
@@ -229,6 +231,7 @@ class Positions:
             if position.reader is None:
                 self._hold(position, _NOWHERE)  # nothing is done yet
         self._unresolved = [position for position in self._all.values() if position.reader is None]
+        self.unstable = frozenset()
         self._queue = deque(position for position in self._all.values() if not position.paused)
 
     def forget(self, tp: TopicPartition) -> None:
@@ -279,22 +282,31 @@ class Positions:
     def resolve(self) -> None:
         """Give new partitions a start offset: the committed one, else as first_offsets.py says.
 
-        Raises UnstableOffsetCommit while an open transaction may change a committed offset, or the group's
-        leader has not decided where to start.
+        Raises UnstableOffsetCommit while an open transaction may change a committed offset, after the other
+        partitions have theirs, or while the group's leader has not decided where to start.
         """
         self._first_offsets.begin_group()
         unknown = [position for position in self._unresolved if position.reader is None]
-        committed = self._load([position.tp for position in unknown]) if unknown else {}
-        for position in unknown:
+        stable, unstable = unknown, None
+        try:
+            committed = self._load([position.tp for position in stable]) if stable else {}
+        except UnstableOffsetCommit as error:
+            unstable = error
+            stable = [position for position in unknown if position.tp not in error.partitions]
+            committed = self._load([position.tp for position in stable]) if stable else {}
+        for position in stable:
             found = committed.get(position.tp)
             if found is not None:
                 position.committed = found.offset
                 self._hold(position, found[:2])
                 self.seek(position.tp, found.offset, found.leader_epoch)
-        missing = [position.tp for position in unknown if position.reader is None]
+        missing = [position.tp for position in stable if position.reader is None]
         for tp, offset in self._first_offsets.of(missing).items() if missing else ():
             self.seek(tp, offset)
         self._unresolved = [position for position in unknown if position.reader is None]
+        if unstable is not None:
+            raise unstable
+        self.unstable = frozenset()
 
     def resolve_all(self) -> None:
         """As `resolve`, after the group's leader has decided."""
@@ -313,8 +325,10 @@ class Positions:
         read to their ends stay in the queue. That costs less if they have grown when they are next looked at.
         """
         if self._unresolved or self._first_offsets.is_due:
-            with contextlib.suppress(UnstableOffsetCommit):  # until its transaction has ended
+            try:
                 self.resolve()
+            except UnstableOffsetCommit as error:  # until its transaction has ended
+                self.unstable = error.partitions
         queue = self._queue
         for tp in self.arrivals.ready():
             position = self._all[tp]

@@ -21,6 +21,7 @@ class Seeking(Closing):
     `held_back`."""
 
     _backend: Backend
+    _group: str | None
     _positions: Positions
 
     def _using(self) -> AbstractContextManager[None]:
@@ -51,15 +52,20 @@ class Seeking(Closing):
     def held_back(self) -> dict[TopicPartition, list[str]]:
         """The partitions whose next records wait for open transactions, with their transactional ids.
 
-        A partition is listed when it was read as far as its open transactions allow. Any thread may call it.
-        Raises UnsupportedByBackend over the wire, StorageError, Closed.
+        A partition is listed when it was read as far as its open transactions allow, and when one may change
+        the committed offset at which it is to begin. Any thread may call it. Raises UnsupportedByBackend by
+        brokers before Kafka 3.0, StorageError, Closed.
         """
         waiting = [name for name in self._positions.waiting() if self.estimated_lag().get(name)]
-        if not waiting or not self._positions.read_committed:
+        unstable = self._positions.unstable
+        if not (waiting or unstable) or not self._positions.read_committed:
             return {}
-        from .transaction_admin import held_back_by
+        from .transaction_admin import held_back_by, pending_offsets_by
 
-        return held_back_by(self._backend, waiting)
+        found = held_back_by(self._backend, waiting) if waiting else {}
+        if unstable and self._group is not None:
+            found |= pending_offsets_by(self._backend, self._group, unstable)
+        return found
 
     def seek(self, where: TopicPartition | str, partition: int, offset: int | None = None) -> None:
         """Continue from an offset: `seek(tp, offset)` or `seek(topic, partition, offset)`.

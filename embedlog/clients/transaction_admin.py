@@ -5,10 +5,13 @@ Source of the idea: Kafka's kafka-transactions.sh and its Admin client (KIP-664)
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from ..backends.port import Backend
+from ..files.names import OFFSETS_TOPIC
 from ..model import TopicPartition
+from ..wire.offsets_topic import partition_for
 from ..wire.transaction_state import TransactionMetadata, TransactionState
 
 _STATES: Final = {
@@ -59,6 +62,20 @@ def held_back_by(backend: Backend, partitions: list[TopicPartition]) -> dict[Top
                 if name in each.partitions:
                     found.setdefault(name, []).append(each.transactional_id)
     return found
+
+
+def pending_offsets_by(
+    backend: Backend, group: str, partitions: Iterable[TopicPartition]
+) -> dict[TopicPartition, list[str]]:
+    """For each of these partitions, the open transactions that may change the group's committed offset."""
+    count = backend.describe_topic(OFFSETS_TOPIC).partitions
+    stored = TopicPartition(OFFSETS_TOPIC, partition_for(group, count))
+    found = [
+        each.transactional_id
+        for each in describe_transactions(backend)
+        if each.is_open and stored in each.partitions
+    ]
+    return {name: list(found) for name in sorted(partitions)} if found else {}
 
 
 def _described(transactional_id: str, metadata: TransactionMetadata) -> TransactionDescription:

@@ -20,7 +20,6 @@ Invariant: offsets are not touched. What a killed member had read and not commit
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import threading
 from concurrent.futures import Future
@@ -28,6 +27,7 @@ from typing import Any, Final
 
 from ..errors import EmbedlogError
 from ..groups.coordinator import REMOTE
+from ..runtime.processes import Process, process_of
 from .broker_context import BrokerContext
 from .connection import Connection
 from .server import PROCESS
@@ -45,7 +45,7 @@ class LocalMembers:
         self._lock = threading.Lock()
         # All are guarded by _lock.
         self._members: dict[str, set[tuple[str, str]]] = {}
-        self._restored: dict[tuple[str, str], int] = {}  # not heard of since: their processes
+        self._restored: dict[tuple[str, str], Process] = {}  # not heard of since: their processes
         self._waiting: set[Connection] = set()  # for other members: their joins and syncs are not answered
         self._stopped = False
 
@@ -98,9 +98,10 @@ class LocalMembers:
             for group in groups.list_groups():
                 for member in groups.describe_group(group).members:
                     process = _CLIENT_HOST.fullmatch(member.client_host)
-                    if member.group_instance_id is None and process:
+                    found = process_of(int(process[1])) if process else None
+                    if member.group_instance_id is None and found:
                         with self._lock:
-                            self._restored[group, member.member_id] = int(process[1])
+                            self._restored[group, member.member_id] = found
         self._broker.store.background.add_timer("restored members", self._end_absent)
 
     def _end_absent(self) -> int | None:
@@ -108,7 +109,7 @@ class LocalMembers:
         with self._lock:
             if self._stopped:
                 return None
-            ended = {member for member, pid in self._restored.items() if _has_ended(pid)}
+            ended = {member for member, process in self._restored.items() if process.has_ended}
             for member in ended:
                 del self._restored[member]
             left = bool(self._restored)
@@ -129,15 +130,3 @@ class LocalMembers:
         for group, member_id in members:
             with contextlib.suppress(EmbedlogError):  # it has left, or the log is closed
                 self._broker.groups.leave_group(group, member_id)
-
-
-def _has_ended(pid: int) -> bool:
-    """Whether there is no such process, or only what its parent has not reaped."""
-    try:
-        os.kill(pid, 0)
-        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as stat:
-            return stat.read().rpartition(") ")[2][:1] in ("Z", "X")
-    except ProcessLookupError:
-        return True
-    except (OSError, OverflowError):  # another user's, or a system without /proc
-        return False

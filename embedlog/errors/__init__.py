@@ -36,9 +36,9 @@ from .base import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
-    from ..model import Record
+    from ..model import Record, TopicPartition
 
 # fmt: off
 __all__ = [
@@ -371,7 +371,19 @@ class InvalidCommit(GroupError, ValueError):
 
 
 class UnstableOffsetCommit(GroupError):
-    """An open transaction may change the committed offset: try again when it has ended."""
+    """An open transaction may change the committed offsets of `partitions`: try again when it has ended."""
+
+    def __init__(self, message: str, *, partitions: Collection[TopicPartition] = ()) -> None:
+        super().__init__(message)
+        self.partitions = frozenset(partitions)
+
+    @classmethod
+    def of(cls, group: str, partitions: Collection[TopicPartition]) -> UnstableOffsetCommit:
+        names = ", ".join(map(str, sorted(partitions)))
+        return cls(
+            f"an open transaction may change the offset of {names} that group {group!r} has committed",
+            partitions=partitions,
+        )
 
 
 class LockLost(GroupError):

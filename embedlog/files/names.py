@@ -83,7 +83,8 @@ SHARE_TOPICS: Final = frozenset({SHARE_STATE_TOPIC, QUEUE_STATE_TOPIC})
 TRANSACTION_STATE_TOPIC: Final = "__transaction_state"
 UNBOUNDED_TOPICS: Final = SHARE_TOPICS | {TRANSACTION_STATE_TOPIC}
 """What a full log takes, too: it must let jobs and transactions end."""
-INTERNAL_TOPICS: Final = UNBOUNDED_TOPICS | {"__consumer_offsets"}
+OFFSETS_TOPIC: Final = "__consumer_offsets"
+INTERNAL_TOPICS: Final = UNBOUNDED_TOPICS | {OFFSETS_TOPIC}
 FORGETTING_OFFSETS: Final = (
     "to forget what a group has done, delete the group (`embedlog groups delete`, `embedlog queue delete`)"
 )

@@ -33,3 +33,14 @@ class EndWaiters:
         while self._over:
             with contextlib.suppress(IndexError, InvalidStateError):  # another thread was quicker; cancelled
                 self._over.pop().set_result(None)
+
+
+class Ended:
+    """How many transactions were committed and aborted."""
+
+    def __init__(self) -> None:
+        self.committed = self.aborted = 0
+
+    def count(self, committed: bool) -> None:
+        self.committed += committed
+        self.aborted += not committed

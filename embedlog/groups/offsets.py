@@ -18,6 +18,7 @@ from typing import Any, Final, TypeAlias
 
 from ..codec import COMMIT, control_type, encode_batch
 from ..errors import CorruptRecord, UnstableOffsetCommit
+from ..files.names import OFFSETS_TOPIC as OFFSETS_TOPIC
 from ..files.names import check_topic_name
 from ..model import NO_TIMESTAMP, CommittedOffset, GroupMetadata, TopicPartition
 from ..partition import Partition
@@ -46,7 +47,6 @@ logger = logging.getLogger(__name__)
 StateValue: TypeAlias = consumer_group_state.Value | share_group_state.Value
 """What a record holds of a group of KIP-848, or of a share group."""
 
-OFFSETS_TOPIC: Final = "__consumer_offsets"
 
 _LEAST_OFFSET: Final = -1 << 63
 
@@ -248,10 +248,9 @@ class Offsets:
     def check_stable(self, group: str, partitions: Iterable[TopicPartition] | None) -> None:
         """Raises UnstableOffsetCommit if an open transaction may change one of these offsets (None: any)."""
         pending = self.pending(group)
-        for name in sorted(pending if partitions is None else pending.intersection(partitions)):
-            raise UnstableOffsetCommit(
-                f"an open transaction may change the offset of {name} that group {group!r} has committed"
-            )
+        unstable = pending if partitions is None else pending.intersection(partitions)
+        if unstable:
+            raise UnstableOffsetCommit.of(group, unstable)
 
     def delete(self, group: str, partitions: Sequence[TopicPartition]) -> None:
         """Delete some of a group's offsets."""

@@ -7,8 +7,9 @@
 
 What is decided is decided in transaction.py. Each step is stored before it counts, and the first use after a
 start goes on where the last process stopped: it writes the markers of what was prepared, and lets go on what
-is open, until its time is over. A marker that cannot be written (its partition failed, the disk is full) is
-written later; until then its producer gets ConcurrentTransactions.
+is open, until its time is over or its process has ended (producer_processes.py). A marker that cannot be
+written (its partition failed, the disk is full) is written later; until then its producer gets
+ConcurrentTransactions.
 
 A partition permits a producer to open a transaction until its marker, in memory. Permission and marker meet
 under the partition's lock, so nothing that is late opens a transaction after its end (KIP-890).
@@ -51,8 +52,9 @@ from ..store.store import Store
 from ..validation import check_int
 from ..wire.transaction_state import TransactionMetadata
 from .coordinator import GroupCoordinator
-from .end_waiters import EndWaiters
+from .end_waiters import Ended, EndWaiters
 from .other_brokers import End, OtherBrokers, is_here
+from .producer_processes import UNKNOWN, has_ended, look_ms, owner
 from .transaction import RAISES_EPOCHS, Change, ProducerIdAndEpoch, Transaction
 from .transaction_log import TransactionLog
 from .transaction_markers import TransactionMarkers
@@ -63,17 +65,6 @@ _RETRY_MS: Final = 1_000
 _NEVER: Final = 1 << 62
 
 T = TypeVar("T")
-
-
-class Ended:
-    """How many transactions were committed and aborted."""
-
-    def __init__(self) -> None:
-        self.committed = self.aborted = 0
-
-    def count(self, committed: bool) -> None:
-        self.committed += committed
-        self.aborted += not committed
 
 
 class TransactionCoordinator:
@@ -103,12 +94,18 @@ class TransactionCoordinator:
         self._waiters = EndWaiters()
         self._ends: Counter[str] = Counter()  # by id: how many were prepared since the start
         self.ended = Ended()  # since the open
-        self._wake_timer = store.background.add_timer("transactions", self._tick)
+        self._owner = owner() if others is None else UNKNOWN  # in a cluster it may be another broker later
+        self._wake_timer = store.background.add_timer("transactions", self.look)
 
     # -- producers -------------------------------------------------------------------------------------
 
     def init_producer_id(
-        self, transactional_id: str, *, timeout_ms: int, expected: ProducerIdAndEpoch | None = None
+        self,
+        transactional_id: str,
+        *,
+        timeout_ms: int,
+        expected: ProducerIdAndEpoch | None = None,
+        process: str | None = None,
     ) -> ProducerIdAndEpoch:
         """A producer begins: earlier ones of this id are fenced, an open transaction is aborted.
 
@@ -117,6 +114,7 @@ class TransactionCoordinator:
         Args:
             timeout_ms: a transaction that is open for longer is aborted.
             expected: the producer, if it goes on after an error; None: it is a new one.
+            process: the producer's (producer_processes.py); None: this one.
 
         Raises InvalidArgument; ProducerFenced; ConcurrentTransactions if the last transaction cannot be ended
         now; StorageError.
@@ -148,7 +146,8 @@ class TransactionCoordinator:
                 now_ms=now_ms,
                 new_producer_id=self._new_producer_id,
             )
-            self._make(transaction, begun)
+            by = self._owner if process is None else process
+            self._make(transaction, begun._replace(metadata=begun.metadata._replace(process=by)))
             transactions[transactional_id] = transaction
             self._schedule(now_ms + self._expiration_ms)
             return transaction.producer
@@ -182,7 +181,7 @@ class TransactionCoordinator:
             )
             if change is not None:
                 self._make(transaction, change)
-                self._schedule(change.metadata.start_ms + change.metadata.timeout_ms)
+                self._schedule(look_ms(change.metadata, now_ms, self._owner))
             for partition in found:
                 if is_here(self._others, partition.name):
                     with contextlib.suppress(StorageError):  # its appends fail for the same reason
@@ -502,8 +501,12 @@ class TransactionCoordinator:
             self._next_tick_ms = due_ms
             self._wake_timer(max(due_ms - self._store.clock_ms(), 0))
 
-    def _tick(self) -> int | None:
-        """Fence what has been open for too long, end what could not be ended, forget unused ids."""
+    def look(self) -> int | None:
+        """What the timer does; returns in how many ms again. Raises CorruptRecord, StorageError.
+
+        Fences what has been open for too long, or whose process has ended; ends what could not be ended;
+        forgets unused ids.
+        """
         with self._lock:
             if self._closed:
                 return None
@@ -525,8 +528,12 @@ class TransactionCoordinator:
     def _look_after(self, transactions: dict[str, Transaction], transaction: Transaction) -> None:
         now_ms = self._store.clock_ms()
         deadline_ms = transaction.deadline_ms()
-        if deadline_ms is not None and deadline_ms <= now_ms:
-            self._make(transaction, transaction.fence(now_ms))
+        if deadline_ms is not None:
+            ended = has_ended(transaction.metadata.process)
+            if ended:
+                logger.info("%r: aborted, since its process has ended", transaction.transactional_id)
+            if ended or deadline_ms <= now_ms:
+                self._make(transaction, transaction.fence(now_ms))
         self._finish(transaction)
         expiry_ms = transaction.expires_ms(self._expiration_ms)
         if expiry_ms is not None and expiry_ms <= now_ms:
@@ -534,6 +541,7 @@ class TransactionCoordinator:
             del transactions[transaction.transactional_id]
             del self._ends[transaction.transactional_id]
             return
-        due_ms = transaction.deadline_ms() if expiry_ms is None else expiry_ms
-        if due_ms is not None:
-            self._schedule(due_ms)
+        if expiry_ms is not None:
+            self._schedule(expiry_ms)
+        elif transaction.is_ongoing:
+            self._schedule(look_ms(transaction.metadata, now_ms, self._owner))

@@ -13,7 +13,7 @@ from typing import Final
 
 from ..errors import CorruptRecord, InvalidArgument, shown
 from ..files.names import TRANSACTION_STATE_TOPIC
-from ..model import PartitionState, TopicPartition
+from ..model import Headers, PartitionState, Record, TopicPartition
 from ..partition import Partition
 from ..storage.reader import ReadablePartition
 from ..store.store import Store
@@ -27,6 +27,7 @@ from ..wire.transaction_state import (
     encode_value,
 )
 from .other_brokers import OtherBrokers, is_here
+from .producer_processes import HEADER as PROCESS_HEADER
 from .topic_records import each_record
 from .transaction import ProducerIdAndEpoch
 
@@ -67,7 +68,10 @@ class TransactionLog:
             )
         key, partition = place
         value = None if metadata is None else encode_value(metadata)
-        partition.append_one(key, value, self._store.clock_ms())
+        headers: Headers = ()
+        if metadata is not None and metadata.process:
+            headers = ((PROCESS_HEADER, metadata.process.encode()),)
+        partition.append_one(key, value, self._store.clock_ms(), headers=headers)
         if metadata is None:
             self._places.pop(transactional_id, None)
 
@@ -129,17 +133,19 @@ class TransactionLog:
 def read_transactions(partitions: Sequence[ReadablePartition]) -> dict[str, TransactionMetadata]:
     """The last record of each id in these partitions of the topic. What cannot be decoded is logged and
     skipped. Raises CorruptRecord if a batch is damaged, StorageError."""
-    last: dict[bytes | None, tuple[TopicPartition, int, bytes | None]] = {}
+    last: dict[bytes | None, Record] = {}
     for partition in partitions:
         for record in each_record(partition):
-            last[record.key] = partition.name, record.offset, record.value
+            last[record.key] = record
     found = {}
-    for key, (name, offset, value) in last.items():
+    for key, record in last.items():
         try:
-            if value is not None:
-                found[decode_key(key)] = decode_value(value)
+            if record.value is not None:
+                process = (dict(record.headers).get(PROCESS_HEADER) or b"").decode(errors="replace")
+                found[decode_key(key)] = decode_value(record.value)._replace(process=process)
         except CorruptRecord as error:
-            logger.warning("%s offset %d: %s", name, offset, error)
+            name = TopicPartition(record.topic, record.partition)
+            logger.warning("%s offset %d: %s", name, record.offset, error)
     return found
 
 

@@ -9,8 +9,7 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from ..errors import DirectoryError, InvalidArgument, NotALog
-from ..files.names import INTERNAL_TOPICS, check_topic_name
-from ..groups.offsets import OFFSETS_TOPIC
+from ..files.names import INTERNAL_TOPICS, OFFSETS_TOPIC, check_topic_name
 from ..model import TopicPartition
 
 _SEGMENT: Final = re.compile(r"(\d{1,20})\.(?:kafka|log)\Z", re.ASCII)

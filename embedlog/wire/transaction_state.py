@@ -53,7 +53,7 @@ class TransactionState(IntEnum):
 
 _HEAD: Final = struct.Struct(">hqhib")
 _TIMES: Final = struct.Struct(">qq")
-# The last fields of TransactionMetadata, which are tagged: how they are written, and what is not.
+# The last fields of TransactionMetadata in a value, which are tagged: how they are written, and what is not.
 _TAGGED: Final = (
     (struct.Struct(">q"), NO_PRODUCER_ID),
     (struct.Struct(">q"), NO_PRODUCER_ID),
@@ -72,6 +72,8 @@ class TransactionMetadata(NamedTuple):
     previous_producer_id: the producer id before this record.
     next_producer_id: while an end is prepared, the producer id from its completion on; -1: the same.
     client_version: the transaction.version of the client, 2 if each end raises the epoch.
+    process: the one that has begun with the id (groups/producer_processes.py); "" if unknown. In a header
+    of the record, not in its value.
     """
 
     producer_id: int
@@ -84,6 +86,7 @@ class TransactionMetadata(NamedTuple):
     previous_producer_id: int = NO_PRODUCER_ID
     next_producer_id: int = NO_PRODUCER_ID
     client_version: int = 0
+    process: str = ""
 
 
 @message
@@ -136,7 +139,7 @@ def encode_value(metadata: TransactionMetadata) -> bytes:
 
     Each transaction takes several: hence not by way of its message.
     """
-    producer_id, epoch, timeout_ms, state, partitions, last_update_ms, start_ms, *tagged = metadata
+    producer_id, epoch, timeout_ms, state, partitions, last_update_ms, start_ms, *tagged, _ = metadata
     try:
         parts = [_HEAD.pack(VALUE_VERSION, producer_id, epoch, timeout_ms, state)]
         if state is TransactionState.EMPTY:

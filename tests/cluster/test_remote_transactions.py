@@ -18,6 +18,7 @@ from embedlog import (
     TopicNotFound,
     TopicPartition,
     TransactionAborted,
+    UnstableOffsetCommit,
     UnsupportedByBackend,
 )
 from embedlog.backends.shared import SharedBackend
@@ -205,3 +206,26 @@ def test_a_transaction_goes_on_with_the_next_owner(tmp_path: Path, program: Call
         with log.transaction("tx") as tx:
             tx.append("out", b"next", partition=0)
         assert committed(log) == [b"after", b"before", b"next"]
+
+
+def test_poll_does_not_wait_for_offsets_that_a_transaction_may_change(logs: Callable[[], Log]) -> None:
+    """It returns in time, and goes on with the other partitions; of a broker's clients, too."""
+    log, other = logs(), logs()
+    log.append("in", b"1")
+    with log.consumer("in", group="g", auto_commit=False) as first:
+        assert [record.value for record in first.poll(60_000)] == [b"1"]
+        with log.transaction("tx-1") as tx:
+            tx.append("out", b"1", partition=0)
+            tx.commit_offsets(first)
+            with other.consumer(group="g", auto_commit=False) as second:
+                second.assign([TopicPartition("in", 0), TopicPartition("out", 1)])
+                log.append("out", b"elsewhere", partition=1)
+                assert [record.value for record in second.poll(60_000)] == [b"elsewhere"]
+                assert second.poll(100) == []
+                assert second.held_back() == {TopicPartition("in", 0): ["tx-1"]}
+                with pytest.raises(UnstableOffsetCommit, match="in 0"):
+                    second.position(TopicPartition("in", 0))
+    with other.consumer(group="g", auto_commit=False) as second:
+        second.assign([TopicPartition("in", 0)])
+        assert second.position(TopicPartition("in", 0)) == 1
+        assert second.held_back() == {}

@@ -387,7 +387,9 @@ def topic(log: Log, name: str) -> dict[str, Any]:
         "partitions": [
             {
                 "edges": log.offsets(name)[number][:2],
-                "records": [record(each) for each in log.read(name, number)],
+                "records": [
+                    record(each) for each in log.read(name, number, isolation_level="read_uncommitted")
+                ],
                 "committed": [
                     each.offset for each in log.read(name, number, isolation_level="read_committed")
                 ],

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Final, TypeVar
 
-from ...errors import EmbedlogError, GroupNotFound, TopicNotFound, UnknownMember
+from ...errors import EmbedlogError, GroupNotFound, TopicNotFound, UnknownMember, UnstableOffsetCommit
 from ...files.names import check_topic_name
 from ...groups.events import GroupDescription, GroupState, GroupType, MemberDescription
 from ...model import CommittedOffset, JoinedMember, JoinResult, TopicPartition
@@ -322,15 +322,21 @@ class RemoteCoordinator:
             what = f"the offsets of group {group!r}"
             self.coordinators.check(group, answer.error_code, what)
             found = {}
+            unstable = set()
             for topic in answer.topics:
                 for part in topic.partitions:
                     if part.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                        continue
+                    if part.error_code == ErrorCode.UNSTABLE_OFFSET_COMMIT:  # the caller does not wait for it
+                        unstable.add(TopicPartition(topic.name, part.partition_index))
                         continue
                     self.coordinators.check(group, part.error_code, what, topic.name)
                     if part.committed_offset >= 0:
                         found[TopicPartition(topic.name, part.partition_index)] = CommittedOffset(
                             part.committed_offset, part.committed_leader_epoch, part.metadata or ""
                         )
+            if unstable:
+                raise UnstableOffsetCommit.of(group, unstable)
             return found
 
         return self.coordinators.ask(group, request, OffsetFetchResponse, fetched)

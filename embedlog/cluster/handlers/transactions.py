@@ -43,6 +43,7 @@ from ...errors import (
 )
 from ...files.names import INTERNAL_TOPICS, TRANSACTION_STATE_TOPIC
 from ...groups.offsets import OFFSETS_TOPIC
+from ...groups.producer_processes import UNKNOWN, client
 from ...groups.transaction import ProducerIdAndEpoch
 from ...groups.transaction_coordinator import TransactionCoordinator
 from ...model import NO_EPOCH, CommittedOffset, TopicPartition
@@ -69,6 +70,7 @@ from ..api_errors import ApiError, CodeFor, error_code_for, group_error_code_for
 from ..broker_context import BrokerContext, Handler, RequestContext
 from ..futures import completed, flatten_future, map_future
 from ..group_requests import GroupRequests, settle, settle_after
+from ..server import PROCESS
 from ..transaction_permission import CoordinatorUnavailable
 
 Refused: TypeAlias = Mapping[TopicPartition, ErrorCode]
@@ -138,6 +140,7 @@ class TransactionHandlers:
                 transactional_id,
                 timeout_ms=request.transaction_timeout_ms,
                 expected=None if given == _NO_PRODUCER else given,
+                process=_process(context),
             )
             return InitProducerIdResponse(
                 producer_id=producer.producer_id, producer_epoch=producer.producer_epoch
@@ -470,3 +473,9 @@ def _code(error: EmbedlogError, *, knows_fenced: bool) -> ErrorCode:
     if isinstance(error, (StorageError, Closed)):
         return ErrorCode.COORDINATOR_NOT_AVAILABLE
     return group_error_code_for(error, member=True)
+
+
+def _process(context: RequestContext) -> str:
+    """The process of a client on the owner's socket."""
+    pid = context.connection.host.removeprefix(PROCESS)
+    return client(int(pid)) if pid != context.connection.host else UNKNOWN

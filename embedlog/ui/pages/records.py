@@ -133,11 +133,12 @@ def _committed(backend: Backend, tp: TopicPartition, edges: PartitionOffsets) ->
 def _held_back(request: Request, source: Source) -> list[str]:
     """Where open transactions end the page before the log."""
     ends = request.app.state.site.log.offsets(source.topic)
-    return [
+    told = [
         held_back_at(source.backend, TopicPartition(source.topic, number), edges.log_end_offset)
         for number, edges in source.edges.items()
         if number in ends and edges.log_end_offset < ends[number].log_end_offset
     ]
+    return [each for each in told if each]
 
 
 def _page(request: Request, source: Source) -> Page:
