@@ -21,6 +21,6 @@ def test_the_java_client(bootstrap: str) -> None:
     run_tests(bootstrap)
 
 
-def test_the_share_consumer_of_a_newer_client(bootstrap: str) -> None:
-    """It fetches with a later version of the protocol, and renews locks."""
-    run_tests(bootstrap, "-Dkafka.version=4.3.1", "-Dtest=ShareConsumerTest")
+def test_the_share_consumer_of_an_older_client(bootstrap: str) -> None:
+    """It fetches with an earlier version of the protocol, and cannot renew locks."""
+    run_tests(bootstrap, "-Dkafka.version=4.1.0", "-Dtest=ShareConsumerTest")
