@@ -7,6 +7,10 @@
 A value that is not a JSON object, or does not fit its columns, goes to the side table unchanged: partition,
 offset, timestamp, key, value, headers, reason. A null value (a tombstone) is good: all its columns are null.
 
+A value fits its column as in SQL (`sql/fields.py`): a number, or a text that spells one, if the type holds it
+as it is. Spark alone would round decimals. It parses dates, times, nested columns, and decimals of more than
+15 digits, and writes numbers with an exponent anew (1e3 as 1000.0) before this module sees them.
+
 Dates and times are UTC in any session's time zone: two loads from two places agree on a record's date.
 """
 
@@ -17,7 +21,19 @@ from typing import Any, Final
 from pyspark.errors import ParseException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import DateType, StringType, StructField, StructType, TimestampNTZType, TimestampType
+from pyspark.sql.types import (
+    BooleanType,
+    DataType,
+    DateType,
+    DecimalType,
+    FractionalType,
+    NumericType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
 
 from ..errors import InvalidArgument, shown
 from .manifest import DATE_NAME
@@ -28,6 +44,8 @@ _RAW: Final = ("key", "value", "headers", "partition", "offset", "timestamp", "t
 _BESIDE: Final = ("key", "headers", "partition", "offset", "timestamp")  # beside a schema's columns
 _BAD: Final = ("partition", "offset", "timestamp", "key", "value", "headers")
 _DAY_MS: Final = 86_400_000
+_DOUBLE_DIGITS: Final = 15  # that each double has
+_WHOLE: Final = "-?(0|[1-9][0-9]*)"
 _DATED: Final = (DateType, TimestampType, TimestampNTZType)
 
 
@@ -63,7 +81,11 @@ class Rows:
         if self._columns is None:
             return records
         text = F.col("value").cast("string")
-        wanted = StructType([*self._columns.fields, StructField(_CORRUPT, StringType())])
+        fields = [
+            StructField(each.name, StringType() if _is_scalar(each) else each.dataType)
+            for each in self._columns.fields
+        ]
+        wanted = StructType([*fields, StructField(_CORRUPT, StringType())])
         options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT, "timeZone": "UTC"}
         return records.withColumn("parsed", F.from_json(text, wanted, options))
 
@@ -72,6 +94,9 @@ class Rows:
         if self._columns is None:
             return None
         broken = F.col("parsed").isNull() | F.col(f"parsed.{_CORRUPT}").isNotNull()
+        for each in filter(_is_scalar, self._columns.fields):
+            text = F.col("parsed").getField(each.name)
+            broken = broken | (text.isNotNull() & _value(text, each.dataType).isNull())
         return F.col("value").isNotNull() & (broken | ~F.is_valid_utf8(F.col("value").cast("string")))
 
     def good(self, read: DataFrame) -> DataFrame:
@@ -79,7 +104,11 @@ class Rows:
         is_bad = self.is_bad()
         if self._columns is None or is_bad is None:
             return read.select(*_RAW, _date_utc(F.col("timestamp")).alias(DATE_NAME))
-        columns = [F.col("parsed").getField(each.name).alias(each.name) for each in self._columns.fields]
+        columns = [
+            (_value(text, each.dataType) if _is_scalar(each) else text).alias(each.name)
+            for each in self._columns.fields
+            for text in [F.col("parsed").getField(each.name)]
+        ]
         beside = [F.col(name).alias(f"_{name}") for name in _BESIDE]
         return read.where(~is_bad).select(*columns, *beside, self._date(self._columns).alias(DATE_NAME))
 
@@ -111,6 +140,27 @@ class Rows:
                 f"date_column must be a DATE or TIMESTAMP of the schema, not {shown(name)}; there "
                 f"{'are ' + ', '.join(dated) if dated else 'is none'}"
             )
+
+
+def _is_scalar(field: StructField) -> bool:
+    """Whether a column is parsed here, from the texts that Spark makes of numbers, through doubles."""
+    kind = field.dataType
+    if isinstance(kind, DecimalType):
+        return kind.precision <= _DOUBLE_DIGITS
+    return isinstance(kind, NumericType | BooleanType)
+
+
+def _value(text: Column, kind: DataType) -> Column:
+    """What a text spells, null if it does not fit a type of numbers or booleans."""
+    if isinstance(kind, BooleanType):
+        return F.when(text.isin("true", "false"), text == "true")
+    if isinstance(kind, FractionalType) and not isinstance(kind, DecimalType):
+        value = text.try_cast(kind)
+        is_number = text.rlike(f"^{_WHOLE}([.][0-9]+)?([eE][+-]?[0-9]+)?$") & (F.abs(value) != float("inf"))
+        return F.when(is_number | text.isin("NaN", "Infinity", "-Infinity"), value)
+    scale = kind.scale if isinstance(kind, DecimalType) else 0
+    without_zeros = F.regexp_replace(text, "[.]0*$|([.][0-9]*[1-9])0+$", "$1")
+    return F.when(text.rlike(f"^{_WHOLE}([.][0-9]{{0,{scale}}}0*)?$"), without_zeros.try_cast(kind))
 
 
 def _date_utc(moment: Column) -> Column:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import warnings
 from datetime import UTC, date, datetime
 from pathlib import Path
 
@@ -142,6 +143,27 @@ def test_records_that_do_not_fit_the_schema(spark: SparkSession, log: Log, to: P
     found = status(log, to=to)
     assert found.manifest is not None
     assert (found.manifest.rows, found.manifest.bad_rows) == (len(expected), len(bad))
+
+
+def test_values_fit_as_in_sql(spark: SparkSession, log: Log, to: Path) -> None:
+    """One schema has one answer: what is NULL in SQL, with a warning, is kept beside the table here."""
+    written = [
+        "1", "-7.0", '"5"', "0.4", '"5.50"', "true", '"007"', "2147483648", "1.10", "1.105", '"2.5"',
+        "1000", '"NaN"', "[1]", "0.12", "null", '"true"', "999.99", "1.5000",
+    ]  # fmt: skip
+    log.create_topic("t")
+    log.append_many("t", [b'{"v": %s}' % text.encode() for text in written])
+    for kind in ("INT", "DECIMAL(5,2)", "DOUBLE", "BOOLEAN"):
+        load(log, topic="t", to=to / kind, schema=f"v {kind}", spark=spark)
+        loaded = {row._offset: row.v for row in warehouse(spark, to / kind).collect()}
+        bad = {row.offset for row in warehouse(spark, to / kind, bad=True).collect()}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", embedlog.ValuesReadAsNull)
+            in_sql = log.sql('SELECT "offset", v FROM t', schemas={"t": f"v {kind}"}).fetchall()
+        assert repr(sorted({**loaded, **dict.fromkeys(bad)}.items())) == repr(sorted(in_sql)), kind
+        assert bad == {offset for offset, value in in_sql if value is None and written[offset] != "null"}, (
+            kind
+        )
 
 
 def test_rows_from_a_time_on_equal_the_log(spark: SparkSession, log: Log, to: Path) -> None:
