@@ -19,15 +19,18 @@ from faults import partition_of, store_of
 from housekeeping import housekeep
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from starlette.testclient import TestClient
 
 import embedlog
 import embedlog.aio
 from embedlog import Log, Record, TopicPartition
+from embedlog.cli import sizes
 from embedlog.cluster import Broker
 from embedlog.codec import NONE, ZSTD, encode_batch, set_max_timestamp
 from embedlog.codec.time_range import EVER, TimeRange
 from embedlog.segment import Segment
 from embedlog.storage import segment_times
+from embedlog.ui import application, times
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 TIMES = st.one_of(
@@ -70,13 +73,13 @@ def filled(log: Log, batches: list[list[int]], kind: str) -> list[Record]:
         options |= {"message_timestamp_type": "LogAppendTime"}
     log.create_topic("t", 2, **options)  # type: ignore[arg-type]
     number = itertools.count()
-    for partition, times in zip(itertools.cycle((0, 1)), batches, strict=False):
-        rows = [(b"%d" % (next(number) % 7), b"%d" % next(number) * 30, (), time_ms) for time_ms in times]
+    for partition, stamps in zip(itertools.cycle((0, 1)), batches, strict=False):
+        rows = [(b"%d" % (next(number) % 7), b"%d" % next(number) * 30, (), time_ms) for time_ms in stamps]
         if kind == "append time":
             log.append_many("t", [row[:2] for row in rows], partition=partition)
             continue
         batch = encode_batch(rows, compression=ZSTD if kind == "zstd" else NONE)
-        if kind == "lying" and max(times) < 0:  # as librdkafka writes it, and earlier versions kept it
+        if kind == "lying" and max(stamps) < 0:  # as librdkafka writes it, and earlier versions kept it
             set_max_timestamp(batch, 0)
         partition_of(log, "t", partition).append(batch)
     if kind == "compacted":
@@ -360,3 +363,105 @@ def test_the_command_line_after_a_backfill(
 def test_ranges_of_all_times() -> None:
     assert -(1 << 63) in EVER and (1 << 63) - 1 in EVER
     assert 3 in TimeRange(3, 4) and 4 not in TimeRange(3, 4) and 2 not in TimeRange(3, 4)
+
+
+# -- what is shown by time ---------------------------------------------------------------------------------
+
+
+def bars_of(page: str) -> list[int]:
+    """The records of each bar."""
+    return [
+        int(each.replace(",", "")) for each in re.findall(r"<title>(?:about )?([\d,]+) records? from", page)
+    ]
+
+
+def backfilled(log: Log, partitions: int = 2) -> list[int]:
+    """1,000 records of a day, then 3,000 of the ten days before it, in each partition."""
+    log.create_topic("t", partitions, segment_bytes=1 << 15)
+    day_ms, start_ms = 86_400_000, 1_700_000_000_000
+    stamps = [start_ms + number * 80_000 for number in range(1_000)]
+    stamps += [start_ms - 10 * day_ms + number * 288_000 for number in range(3_000)]
+    for partition in range(partitions):
+        for first in range(0, len(stamps), 10):
+            some = stamps[first : first + 10]
+            records = [Record(value=b"x" * 20, timestamp_ms=each) for each in some]
+            log.append_many("t", records, partition=partition)
+    return stamps
+
+
+def test_bars_count_every_record(path: Path) -> None:
+    with embedlog.open(path) as log:
+        stamps = backfilled(log)
+        with TestClient(application(log)) as visitor:
+            page = visitor.get("/topics/t").text
+    assert "about" not in page.partition("Partitions</h2>")[0]
+    shown = bars_of(page)
+    assert sum(shown) == 2 * len(stamps)
+    assert max(shown) < 2 * 400  # the three thousand are of ten days, not of the end
+
+
+def test_bars_of_much_are_about_right_and_say_so(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(times, "_COUNTED_BYTES", 0)
+    with embedlog.open(path) as log:
+        stamps = backfilled(log)
+        with TestClient(application(log)) as visitor:
+            page = visitor.get("/topics/t").text
+    assert f"about {2 * len(stamps):,} records" in page
+    shown = bars_of(page)
+    assert abs(sum(shown) - 2 * len(stamps)) <= len(shown)
+    assert max(shown) < 2 * 500
+
+
+def test_brokers_bars_say_that_they_are_about_right(path: Path) -> None:
+    with Broker(path) as broker, embedlog.open(f"kafka://{broker.bootstrap_servers}") as log:
+        stamps = backfilled(broker.log)
+        with TestClient(application(log)) as visitor:
+            assert f"about {2 * len(stamps):,} records" in visitor.get("/topics/t").text
+
+
+@pytest.mark.parametrize("odd", [1_700_000_000_000_000_000, (1 << 63) - 1, 1_700_000_000_000_000])
+def test_a_time_past_the_calendar_is_shown_as_such(
+    path: Path, odd: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = runner(capsys, path.parent, monkeypatch)
+    with embedlog.open(path) as log:
+        log.create_topic("t")
+        log.append_many("t", [Record(value=b"x", timestamp_ms=each) for each in (1_700_000_000_000, 5, odd)])
+        assert f"{odd} ms" in log._repr_html_()
+        with TestClient(application(log)) as visitor:
+            for place in ("/", "/topics/t", "/topics/t/partitions/0", "/topics/t/records", "/records"):
+                assert visitor.get(place).status_code in (200, 404), place
+        assert [each.timestamp_ms for each in log.read("t", start=when(0), end=when(6))] == [5]
+        assert [each.timestamp_ms for each in log.read("t", start=when(1_800_000_000_000))] == [odd]
+    assert run("cat", str(path), "t", "--json").objects[2]["timestamp_ms"] == odd
+    for command in (
+        ["stats"],
+        ["stats", "--json"],
+        ["top", "--once"],
+        ["cat", "t", "--format", "{timestamp}"],
+    ):
+        name, *rest = command
+        ran = run(name, str(path), *rest)
+        assert (ran.code, ran.err) == (0, "")
+    (facts,) = run("stats", str(path), "t", "--json").objects
+    assert (facts["oldest_timestamp_ms"], facts["newest_timestamp_ms"]) == (5, odd)
+
+
+def test_stats_tell_the_earliest_and_the_latest(
+    path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = runner(capsys, path.parent, monkeypatch)
+    with embedlog.open(path) as log:
+        stamps = backfilled(log, 1)
+    (facts,) = run("stats", str(path), "t", "--json").objects
+    assert (facts["oldest_timestamp_ms"], facts["newest_timestamp_ms"]) == (min(stamps), max(stamps))
+    assert facts["timestamps_are_exact"]
+    monkeypatch.setattr(sizes, "_TIMES_READ_BYTES", 0)
+    monkeypatch.setattr(
+        segment_times.SegmentTimes, "known", lambda *_: segment_times.Times(1 << 62, -(1 << 62), 0)
+    )
+    (facts,) = run("stats", str(path), "t", "--json").objects
+    assert min(stamps) <= facts["oldest_timestamp_ms"] < 1_700_000_000_000
+    assert facts["newest_timestamp_ms"] == max(stamps)
+    assert not facts["timestamps_are_exact"]
+    assert "about" in run("stats", str(path), "t").out

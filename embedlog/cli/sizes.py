@@ -19,11 +19,13 @@ from ..errors import EmbedlogError, OffsetOutOfRange
 from ..model import PartitionState
 from ..segment import Segment
 from ..storage.reader import ReadablePartition
+from ..storage.segment_times import Bounds
 from ..store.read_only_store import ReadOnlyStore
 from .opening import Viewed
 
 _SEGMENTS_SAMPLED: Final = 4
 _BATCHES_SAMPLED: Final = 4
+_TIMES_READ_BYTES: Final = 32 << 20  # of a partition whose times are not known
 
 
 class PartitionSize(NamedTuple):
@@ -59,10 +61,12 @@ def in_all(numbers: Iterable[int | None]) -> int | None:
 
 
 class Contents(NamedTuple):
-    """A sample of a partition's records: times in milliseconds, -1 if there are none."""
+    """A sample of a partition's records: times in milliseconds, -1 if there are none. is_exact: the times are
+    those of all records; otherwise there may be an earlier one, and over the wire a later one."""
 
     oldest_ms: int
     newest_ms: int
+    is_exact: bool
     codecs: frozenset[str]
     sampled_bytes: int
     sampled_raw_bytes: int
@@ -102,13 +106,13 @@ def _told(backend: Backend, of: PartitionSize) -> Contents:
                 backend, of.topic, of.partition, start=start, max_bytes=1, isolation_level="read_uncommitted"
             ):
                 newest = record.timestamp_ms
-    return Contents(oldest, newest, frozenset(), 0, 0)
+    return Contents(oldest, newest, not of.records, frozenset(), 0, 0)
 
 
 def _looked_into(partition: ReadablePartition) -> Contents:
     readable = [(segment, size) for segment, size in partition.readable_segments() if size >= HEADER_SIZE]
     if not readable:
-        return Contents(-1, -1, frozenset(), 0, 0)
+        return Contents(*Bounds(), frozenset(), 0, 0)
     codecs: set[str] = set()
     stored = raw = 0
     for segment, size in _spread(readable, _SEGMENTS_SAMPLED):
@@ -118,7 +122,10 @@ def _looked_into(partition: ReadablePartition) -> Contents:
                 codecs.add(sample[0])
                 stored += sample[1]
                 raw += sample[2]
-    return Contents(_oldest(readable), _newest(readable), frozenset(codecs), stored, raw)
+    times = Bounds(is_exact=False)
+    with contextlib.suppress(EmbedlogError, OSError):  # damage is for `verify` to report
+        times = partition.times.bounds(readable, _TIMES_READ_BYTES)
+    return Contents(*times, frozenset(codecs), stored, raw)
 
 
 def _batches(segment: Segment, size: int) -> list[int]:
@@ -144,26 +151,6 @@ def _sample(segment: Segment, pos: int, end: int) -> tuple[str, int, int] | None
         return codec_name(codec), header.size, HEADER_SIZE + len(decompress(codec, body, DEFAULT_MAX_BYTES))
     except (EmbedlogError, OSError):
         return None  # damage is for `verify` to report
-
-
-def _oldest(readable: list[tuple[Segment, int]]) -> int:
-    """The base timestamp of the first batch: near enough the oldest."""
-    try:
-        return read_header(readable[0][0].pread(HEADER_SIZE, 0)).base_timestamp_ms
-    except (EmbedlogError, OSError):
-        return -1
-
-
-def _newest(readable: list[tuple[Segment, int]]) -> int:
-    """The largest timestamp of the last segment: from its time index, and the batches after that."""
-    segment, size = readable[-1]
-    try:
-        offsets, times = segment.entries()
-        newest = times.timestamps[-1] if times.timestamps else -1
-        pos = offsets.positions[-1] if offsets.positions else 0
-        return max([newest, *(header.max_timestamp_ms for header in segment.walk(pos, size))])
-    except (EmbedlogError, OSError):
-        return -1
 
 
 def _spread(items: list[Any], count: int) -> list[Any]:

@@ -32,7 +32,8 @@ _DESCRIPTION: Final = """\
 Sizes, segments, offsets and times of each partition, without reading all of it.
 `offsets` is the distance from the log's start to its end: compaction leaves fewer records. The ratio (raw
 size to size on disk) is sampled from a few batches; `embedlog verify` reads everything. A narrow terminal
-leaves out columns: --json has all. Brokers report offsets and times, but not what is on their disks."""
+leaves out columns: --json has all. Times that are `about` are those of some records: there may be earlier
+ones. Brokers report offsets and times, but not what is on their disks."""
 
 
 def add_parser(subparsers: Any) -> None:
@@ -82,6 +83,7 @@ def _as_json(each: PartitionSize, inside: Contents) -> dict[str, Any]:
         **each.as_json(),
         "oldest_timestamp_ms": inside.oldest_ms,
         "newest_timestamp_ms": inside.newest_ms,
+        "timestamps_are_exact": inside.is_exact,
         "codecs": sorted(inside.codecs),
         "sampled_bytes": inside.sampled_bytes,
         "sampled_raw_bytes": inside.sampled_raw_bytes,
@@ -103,8 +105,12 @@ def _table(
                 yield in_all(each.segments for each, _ in members)
             yield size(in_all(each.bytes for each, _ in members) or 0)
             yield _ratio(members)
-        yield day(min((inside.oldest_ms for _, inside in members if inside.oldest_ms >= 0), default=-1))
-        yield day(max(inside.newest_ms for _, inside in members))
+        about = "" if all(inside.is_exact for _, inside in members) else "about "
+        for found in (
+            min((inside.oldest_ms for _, inside in members if inside.oldest_ms >= 0), default=-1),
+            max(inside.newest_ms for _, inside in members),
+        ):
+            yield day(found) if found < 0 else about + day(found)
 
     rows = [
         (topic, str(number) if args.partitions else len(members), *summed(members))

@@ -4,7 +4,8 @@
             |                  |                     |
             +---- bar 0 -------+--- ... -- bar n-1 --+             differences, added over the partitions
 
-Nothing is read but the first and last batches and what the time index needs. A look has a budget of lookups,
+Records that came out of order count with those before them, so a bar is about right. Nothing is read but the
+first and last batches and what the time index needs. A look has a budget of lookups,
 over all topics: topics past it have no bars, and of a topic with many partitions some are looked at.
 
 Invariants: what a log holds is shortened and escaped, for records may hold HTML; a look never raises because
@@ -37,7 +38,7 @@ _CELL: Final = (
     "text-align:left;white-space:nowrap"
 )
 _COLUMNS: Final = (
-    "topic", "partitions", "offsets", "bytes", "first (UTC)", "last (UTC)", "records over time"
+    "topic", "partitions", "offsets", "bytes", "first (UTC)", "last (UTC)", "records over time (about)"
 )  # fmt: skip
 
 

@@ -14,8 +14,8 @@ the damage is met.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
 
 from ..codec import HEADER_SIZE, NONE, loops, read_batch, read_header, recompressed
 from ..codec.time_range import TimeRange, latest_of
@@ -26,6 +26,18 @@ from .segment_manifest import Summary
 
 _CHUNK: Final = 1 << 18
 _LITTLE: Final = 1 << 20  # of a segment that grows, so much is read without a look at its timestamps before
+
+
+class Bounds(NamedTuple):
+    """The earliest and the latest timestamp of some segments; -1 if there is none.
+
+    is_exact: if not, the earliest is that of the first batch that any of them began with: an earlier one may
+    follow.
+    """
+
+    earliest_ms: int = -1
+    latest_ms: int = -1
+    is_exact: bool = True
 
 
 class SegmentTimes:
@@ -50,6 +62,24 @@ class SegmentTimes:
                 found = self.find(segment, end)
             return times.meets(found.earliest_ms, found.latest_ms)
         return True
+
+    def bounds(self, readable: Sequence[tuple[Segment, int]], most_bytes: int) -> Bounds:
+        """The times of segments with so many bytes each. Of those that are not known up to most_bytes are
+        read. What is damaged is left out. Raises OSError."""
+        unknown = sum(size - min(self.known(segment).pos, size) for segment, size in readable)
+        earliest, latest, is_exact = MAX_INT64, MIN_INT64, True
+        for segment, size in readable:
+            with contextlib.suppress(CorruptRecord):
+                found = self.known(segment)
+                if found.pos < size and unknown <= most_bytes:
+                    found = self.find(segment, size)
+            if found.pos < size:
+                is_exact = False
+                with contextlib.suppress(CorruptRecord):
+                    base = read_header(segment.pread(HEADER_SIZE, 0)).base_timestamp_ms
+                    found = Times(min(found.earliest_ms, base), segment.largest_timestamp_ms, size)
+            earliest, latest = min(earliest, found.earliest_ms), max(latest, found.latest_ms)
+        return Bounds() if earliest > latest else Bounds(earliest, latest, is_exact)
 
     def known(self, segment: Segment) -> Times:
         """What is known of a segment by now: it may be of no byte yet."""

@@ -1,11 +1,13 @@
 """When things were: of each partition the first and the last time, and how many records and bytes came when.
 
-    segments    |----- 0 -----|----- 1 -----|-- 2 --     each with its time index
-    bars             t0   t1   t2   t3   t4              of each, the first batch after it: offset, byte
+    segments    |----- 0 -----|----- 1 -----|-- 2 --     each with its indexes
+    bars             t0   t1   t2   t3   t4              of each, the records and the bytes
 
-Of a directory nothing is read but index entries and headers of batches: a bar is right to a batch. Brokers
-are asked for offsets by time; they tell no bytes. A look has a budget of lookups and of time. Of a topic with
-many partitions some are looked at, and the page says how many.
+Of a directory each record is counted by its own timestamp, if there are few bytes. Of more, some batches are
+looked at, evenly spread over the index, and each stands for all to the next one: the bars add up to all
+records, and each is about right, in whatever order they came. Brokers are asked for offsets by time, and
+tell no bytes: what came late counts with what was there. A look has a budget of lookups and of time. Of a
+topic with many partitions some are looked at, and the page says how many.
 
 Invariants: a look never raises because a partition is damaged or goes away meanwhile.
 """
@@ -13,22 +15,26 @@ Invariants: a look never raises because a partition is damaged or goes away mean
 from __future__ import annotations
 
 import contextlib
+import itertools
 import time
+from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, cast
 
 from ..backends.remote import RemoteBackend
+from ..clients.partition_reader import PartitionReader
 from ..codec import HEADER_SIZE, read_header
+from ..codec.fetch_decoder import Columns
 from ..errors import EmbedlogError
 from ..model import PartitionOffsets, TopicPartition
-from ..storage.index_search import first_from, largest_timestamp
 
 if TYPE_CHECKING:
     from ..backends.remote.lookups import Lookups
-    from ..files.filesystem import FileSystem
     from ..log import Log
     from ..segment import Segment
     from ..storage.reader import ReadablePartition
+    from ..storage.segment_times import SegmentTimes
     from ..store.read_only_store import ReadOnlyStore
 
 _BARS: Final = 60
@@ -36,6 +42,9 @@ _FEWEST_BARS: Final = 12
 _MOST_PARTITIONS: Final = 32  # looked at, of a topic
 _LOOKUPS, _LOOKUPS_OVER_WIRE = 1_200, 240
 _LOOK_S: Final = 0.5
+_FEWEST_SAMPLES: Final = 24
+_COUNTED_BYTES: Final = 32 << 20  # of a topic: so many are read to count each record
+_SPAN_BYTES: Final = 4 << 20  # of a partition: so many are read for its earliest time
 _S, _MIN, _H, _DAY = 1_000, 60_000, 3_600_000, 86_400_000
 _STEPS: Final = (
     *(1, 2, 5, 10, 20, 50, 100, 200, 500),
@@ -47,7 +56,10 @@ _STEPS: Final = (
 
 
 class Span(NamedTuple):
-    """The first and the last time of something, in milliseconds; -1 if there is none."""
+    """The earliest and the latest time of something, in milliseconds; -1 if there is none.
+
+    In much that was not read before, the earliest is that of the batches that segments begin with.
+    """
 
     first_ms: int = -1
     last_ms: int = -1
@@ -61,7 +73,8 @@ class History(NamedTuple):
     """How a topic grew: the records and bytes (None: unknown) of each bar, which begins at times[n].
 
     step_ms: how long a bar is, but for the first and the last one, which the range may cut short.
-    looked_at: of how many partitions with records; failed: how many could not be read to the end.
+    looked_at: of how many partitions with records; failed: how many could not be read to the end. is_exact:
+    each record was counted by its time.
     """
 
     times: Sequence[int]
@@ -71,14 +84,23 @@ class History(NamedTuple):
     looked_at: int
     partitions: int
     failed: int
+    is_exact: bool
 
 
-def span_of_segment(fs: FileSystem, segment: Segment, size: int) -> Span:
+def span_of_segment(times: SegmentTimes, segment: Segment, size: int) -> Span:
     """Raises CorruptRecord, OSError."""
     if size < HEADER_SIZE:
         return Span()
-    first = read_header(segment.pread(HEADER_SIZE, 0))
-    return Span(first.base_timestamp_ms, largest_timestamp(fs, segment))
+    read_header(segment.pread(HEADER_SIZE, 0))  # of one that is damaged it raises
+    found = times.bounds([(segment, size)], _SPAN_BYTES)
+    return Span(found.earliest_ms, found.latest_ms)
+
+
+def span_of_partition(partition: ReadablePartition) -> Span:
+    """As `span_of_segment`, of all its segments."""
+    filled = [each for each in partition.readable_segments() if each[1]]
+    found = partition.times.bounds(filled, _SPAN_BYTES)
+    return Span(found.earliest_ms, found.latest_ms)
 
 
 class Spans:
@@ -128,9 +150,7 @@ class Spans:
         for name in names:
             found[name] = Span()  # of one that is damaged, until it changes
             with contextlib.suppress(EmbedlogError, OSError, IndexError):
-                filled = [each for each in self._store.partition(*name).readable_segments() if each[1]]
-                first, last = (span_of_segment(self._store.fs, *each) for each in (filled[0], filled[-1]))
-                found[name] = Span(first.first_ms, last.last_ms)
+                found[name] = span_of_partition(self._store.partition(*name))
         return found
 
     def _of_brokers(self, names: Sequence[TopicPartition]) -> dict[TopicPartition, Span]:
@@ -158,54 +178,80 @@ def history(
     chosen = filled[::step]
     budget = _LOOKUPS if store is not None else _LOOKUPS_OVER_WIRE
     bars = max(min(bars, budget // max(len(chosen), 1)), _FEWEST_BARS)
-    step_ms = next(each for each in _STEPS if each * bars >= to_ms - from_ms)
+    span_ms = to_ms - from_ms
+    step_ms = next((each for each in _STEPS if each * bars >= span_ms), -(-span_ms // bars))
     times = [from_ms, *range(from_ms // step_ms * step_ms + step_ms, to_ms, step_ms), to_ms]
-    records, sizes, failed = [0] * (len(times) - 1), [0] * (len(times) - 1), 0
+    records, sizes, failed = [0.0] * (len(times) - 1), [0.0] * (len(times) - 1), 0
     deadline = time.monotonic() + _LOOK_S
     told = {} if store is not None else _of_brokers(log, topic, {n: edges[n] for n in chosen}, times)
+    is_exact = store is not None
+    if store is not None:
+        sizes_of = {n: sum(size for _, size in store.partition(topic, n).readable_segments()) for n in chosen}
+        is_exact = sum(sizes_of.values()) <= _COUNTED_BYTES
     for number in chosen:
-        if time.monotonic() > deadline:
-            failed += 1
-            continue
-        if store is not None:
-            places = _in_segments(store.fs, store.partition(topic, number), edges[number], times)
+        if store is None:
+            parts = _between(told[number])
+        elif is_exact:
+            parts = _counted(log, TopicPartition(topic, number), edges[number], sizes_of[number], times)
         else:
-            places = iter(told[number])
-        before: tuple[int, int] | None = None
+            samples = max(_LOOKUPS // len(chosen), _FEWEST_SAMPLES)
+            parts = _sampled(store.partition(topic, number), edges[number], samples, times)
         try:
-            for at, place in enumerate(places):
-                if before is not None:
-                    records[at - 1] += max(place[0] - before[0], 0)
-                    sizes[at - 1] += max(place[1] - before[1], 0)
-                before = place
+            for bar, count, size in parts:
+                if 0 <= bar < len(records):
+                    records[bar] += count
+                    sizes[bar] += size
                 if time.monotonic() > deadline:
                     failed += 1
                     break
         except (EmbedlogError, OSError, IndexError):  # damaged, or deleted meanwhile
             failed += 1
-    known = sizes if store is not None else None
-    return History(times[:-1], step_ms, records, known, len(chosen), len(filled), failed)
+    known = [round(each) for each in sizes] if store is not None else None
+    counts = [round(each) for each in records]
+    return History(times[:-1], step_ms, counts, known, len(chosen), len(filled), failed, is_exact)
 
 
-def _in_segments(
-    fs: FileSystem, partition: ReadablePartition, edges: PartitionOffsets, times: Sequence[int]
-) -> Iterator[tuple[int, int]]:
-    """For each time, in order: the first batch at or after it, as its offset and the bytes before it."""
-    segments = [each for each in partition.readable_segments() if each[1]]
-    before, number = 0, 0
-    for time_ms in times:
-        while number < len(segments) and largest_timestamp(fs, segments[number][0]) < time_ms:
-            before += segments[number][1]
-            number += 1
-        if number == len(segments):
-            yield edges.log_end_offset, before
-            continue
-        segment, size = segments[number]
-        header = first_from(fs, segment, time_ms, size)
-        if header is None:
-            yield edges.log_end_offset, before + size
-        else:
-            yield max(header.base_offset, edges.log_start_offset), before + header.pos
+_Part: TypeAlias = tuple[int, float, float]
+"""The number of a bar, and records and bytes to add to it."""
+
+
+def _counted(
+    log: Log, name: TopicPartition, edges: PartitionOffsets, size: int, times: Sequence[int]
+) -> Iterator[_Part]:
+    """Each record by its timestamp; each has its share of the bytes."""
+    share = size / max(edges.log_end_offset - edges.log_start_offset, 1)
+    reader = PartitionReader(log.backend, name, edges.log_start_offset, end=edges.log_end_offset)
+    sink = Columns(["timestamp_ms"])
+    while reader.read_into(sink):
+        stamps = memoryview(cast(bytearray, sink.columns.take()["timestamp_ms"])).cast("q")
+        for bar, count in Counter(bisect_right(times, stamp) - 1 for stamp in stamps).items():
+            yield bar, count, share * count
+
+
+def _sampled(
+    partition: ReadablePartition, edges: PartitionOffsets, most: int, times: Sequence[int]
+) -> Iterator[_Part]:
+    """Some batches, by their largest timestamps: each counts for all that follow it up to the next one."""
+    readable = [each for each in partition.readable_segments() if each[1]]
+    total = sum(size for _, size in readable)
+    following = [*(segment.base_offset for segment, _ in readable[1:]), edges.log_end_offset]
+    for (segment, size), end in zip(readable, following, strict=True):
+        positions = [0, *segment.entries()[0].positions]
+        stride = max(-(-len(positions) * total // (most * size)), 1)
+        headers = [
+            read_header(segment.pread(HEADER_SIZE, pos))._replace(pos=pos)
+            for pos in positions[::stride]
+            if pos < size
+        ]
+        nexts = [*((each.base_offset, each.pos) for each in headers[1:]), (end, size)]
+        for header, (offset, pos) in zip(headers, nexts, strict=True):
+            count = max(offset - max(header.base_offset, edges.log_start_offset), 0)
+            yield bisect_right(times, header.max_timestamp_ms) - 1, count, pos - header.pos
+
+
+def _between(places: Sequence[tuple[int, int]]) -> Iterator[_Part]:
+    for bar, (before, after) in enumerate(itertools.pairwise(places)):
+        yield bar, max(after[0] - before[0], 0), 0
 
 
 def _of_brokers(

@@ -154,6 +154,8 @@ def test_json_equals_a_directorys_except_for_disk_usage(
     for each in expected:
         for facts in (each, *(each["partitions"] if isinstance(each.get("partitions"), list) else ())):
             facts |= {name: value for name, value in (unknown | unsampled).items() if name in facts}
+            if "timestamps_are_exact" in facts:  # brokers tell those of the first and the last record
+                facts["timestamps_are_exact"] = facts["log_start_offset"] == facts["log_end_offset"]
     assert wire(*command, "--json").objects == expected
 
 
@@ -185,9 +187,9 @@ def test_no_topics(run: Run) -> None:
 def test_stats(wire: Run) -> None:
     assert wire("stats").rows() == [
         ["topic", "partitions", "offsets", "oldest", "newest"],
-        ["clicks", "3", "30", "14", "Nov", "2023", "14", "Nov", "2023"],
+        ["clicks", "3", "30", "about", "14", "Nov", "2023", "about", "14", "Nov", "2023"],
         ["empty", "1", "0", "-", "-"],
-        ["total", "4", "30", "14", "Nov", "2023", "14", "Nov", "2023"],
+        ["total", "4", "30", "about", "14", "Nov", "2023", "about", "14", "Nov", "2023"],
     ]
     assert wire("stats", "--partitions", "clicks").rows()[1][:3] == ["clicks", "0", "10"]
     assert wire("stats", "--build").out.startswith("embedlog ")

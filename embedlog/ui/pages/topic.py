@@ -20,13 +20,13 @@ from ...units import counted, duration, moment, size
 from .. import plots, words
 from ..rendering import page
 from ..sampler import Sample
-from ..times import History, Span, Spans, history, span_of_segment
+from ..times import History, Span, Spans, history, span_of_partition, span_of_segment
 from .overview import number, spark
 
 if TYPE_CHECKING:
-    from ...files.filesystem import FileSystem
     from ...log import Log
     from ...segment import Segment
+    from ...storage.segment_times import SegmentTimes
     from ...store.read_only_partition import ReadOnlyPartition
     from ...store.read_only_store import ReadOnlyStore
 
@@ -138,7 +138,7 @@ def segments_page(request: Request) -> Response:
         first=first,
         together=_TOGETHER,
         segments=[
-            _segment(site.store.fs, segment, size, cleaned, segment is active)
+            _segment(read.times, segment, size, cleaned, segment is active)
             for segment, size in readable[::-1][first : first + _TOGETHER]
         ],
     )
@@ -196,19 +196,21 @@ def _plots(grown: History, from_ms: int, to_ms: int) -> list[dict[str, Any]]:
     """Records and bytes over time: a plot and its peak in words for each."""
     over = f"over time, {moment(from_ms)} to {moment(to_ms)}"
     each_s = grown.step_ms / 1000
+    about = "" if grown.is_exact else "about "
     made = []
     for what, values, said in (("records", grown.records, _records), ("bytes", grown.bytes, size)):
         if values is None:
             continue
         labels = [
-            f"{said(value)} from {moment(start)}" for value, start in zip(values, grown.times, strict=True)
+            f"{about if value else ''}{said(value)} from {moment(start)}"
+            for value, start in zip(values, grown.times, strict=True)
         ]
         most = max(values)
         made.append(
             {
                 "svg": plots.bars(values, labels, f"{what} {over}"),
                 "what": what,
-                "sum": said(sum(values)),
+                "sum": about + said(sum(values)),
                 "most": most,
                 "peak": f"{said(most)} in {duration(each_s)}",
                 "peak_ms": grown.times[values.index(most)],
@@ -248,10 +250,7 @@ def _partition(
     try:
         read = store.partition(*name)
         filled = [each for each in read.readable_segments() if each[1]]
-        span = Span()
-        if filled:
-            first, last = (span_of_segment(store.fs, *each) for each in (filled[0], filled[-1]))
-            span = Span(first.first_ms, last.last_ms)
+        span = span_of_partition(read)
         able = read.state in (PartitionState.ONLINE, PartitionState.CLOSED)
         problem = "" if able else f"{read.state.name.lower()}: refuses appends"
         taken = sum(size for _, size in filled)
@@ -260,10 +259,10 @@ def _partition(
         return _Partition(name.partition, edges, None, None, Span(), leader, told(error))
 
 
-def _segment(fs: FileSystem, segment: Segment, size: int, cleaned: int, is_active: bool) -> _Segment:
+def _segment(times: SegmentTimes, segment: Segment, size: int, cleaned: int, is_active: bool) -> _Segment:
     state = "active" if is_active else "compacted" if segment.next_offset <= cleaned else "sealed"
     try:
-        span, modified_ms = span_of_segment(fs, segment, size), segment.modified_ms
+        span, modified_ms = span_of_segment(times, segment, size), segment.modified_ms
     except (EmbedlogError, OSError):
         span, modified_ms, state = Span(), -1, "damaged, or gone by now"
     return _Segment(segment.base_offset, segment.next_offset, size, span, modified_ms, state)
