@@ -296,6 +296,24 @@ class Transaction:
         changed = self._next(TransactionState.PREPARE_ABORT, now_ms)
         return Change(changed._replace(producer_epoch=epoch, client_version=RAISES_EPOCHS))
 
+    def abort_for(
+        self, expected: ProducerIdAndEpoch | None, now_ms: int, new_producer_id: Callable[[], int]
+    ) -> Change:
+        """Abort the open transaction, since a producer begins: the prepared end. See `initialize`.
+
+        If it is the same producer, which goes on after an error, it aborts. Otherwise the old one is fenced.
+        """
+        ended = None
+        if expected is not None and expected == self.producer:
+            ended = self.end(
+                expected,
+                commit=False,
+                client_version=RAISES_EPOCHS,
+                now_ms=now_ms,
+                new_producer_id=new_producer_id,
+            )
+        return ended or self.fence(now_ms)
+
     def complete(self, now_ms: int) -> Change:
         """Each partition has the marker of the prepared end."""
         assert self.is_prepared

@@ -129,16 +129,7 @@ class TransactionCoordinator:
             transaction.check_initialize(expected)
             now_ms = self._store.clock_ms()
             if transaction.is_ongoing:
-                ended = None
-                if expected is not None and expected == transaction.producer:
-                    ended = transaction.end(
-                        expected,
-                        commit=False,
-                        client_version=RAISES_EPOCHS,
-                        now_ms=now_ms,
-                        new_producer_id=self._new_producer_id,
-                    )
-                self._make(transaction, ended or transaction.fence(now_ms))
+                self._make(transaction, transaction.abort_for(expected, now_ms, self._new_producer_id))
             self._finish_first(transaction)
             begun = transaction.initialize(
                 timeout_ms=timeout_ms,
