@@ -28,7 +28,8 @@ def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[Broker]:
     """A broker on ./data, with 30 records in topic clicks (3 partitions) and an empty topic."""
-    with Broker(tmp_path / "data", offsets_topic_num_partitions=2) as broker:
+    as_in_a_directory = {"offsets_topic_num_partitions": 2, "message_timestamp_after_max_ms": 2**63 - 1}
+    with Broker(tmp_path / "data", **as_in_a_directory) as broker:
         broker.log.create_topic("clicks", partitions=3, compression_type="zstd")
         broker.log.create_topic("empty")
         for number in range(30):
