@@ -125,12 +125,17 @@ class CommittedOffset(NamedTuple):
 
     `leader_epoch` is that of the last record consumed (-1: unknown). After a crash of the machine it tells
     whether the record before the position survived. The offset store sets `commit_timestamp_ms`.
+
+    `topic_id` is the topic that the offset belongs to ("": unknown): another one may have its name later
+    (KIP-516). A consumer commits it, and an offset store of your own keeps it. The log keeps it, too, returns
+    no offset of another topic, and leaves it empty.
     """
 
     offset: int
     leader_epoch: int = NO_EPOCH
     metadata: str = ""
     commit_timestamp_ms: int = NO_TIMESTAMP
+    topic_id: str = ""
 
 
 class AbortedTransaction(NamedTuple):

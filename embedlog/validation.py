@@ -37,6 +37,7 @@ _R = TypeVar("_R")
 # Two of these can be added and still be passed to a lock.
 _LONGEST_WAIT_S: Final = threading.TIMEOUT_MAX / 4
 
+_ID_CHARACTERS: Final = 22
 _VAR_KEYWORDS: Final = 0x08  # inspect.CO_VARKEYWORDS
 
 
@@ -195,18 +196,27 @@ def check_group(given: object) -> None:
         raise InvalidGroup("group must be a name of at least one character")
 
 
+def check_topic_id(given: object) -> None:
+    """Raises InvalidType, InvalidArgument unless it is the text of a topic's id."""
+    check_text("topic_id", given)
+    if len(str(given)) != _ID_CHARACTERS or not str(given).replace("-", "_").replace("_", "0").isalnum():
+        raise InvalidArgument(
+            f"topic_id must be {_ID_CHARACTERS} characters of URL-safe base64, not {shown(given)}"
+        )
+
+
 def check_committed(name: TopicPartition, given: object, *, low: int = 0) -> None:
     """Raises InvalidType or InvalidArgument unless it is a CommittedOffset that can be stored, InvalidCommit
     for an offset below `low` or above MAX_INT64."""
     if not isinstance(given, CommittedOffset):
         raise InvalidType(f"a commit for {name} must be a CommittedOffset, not {_described(given)}")
-    offset, epoch, metadata, timestamp_ms = given
+    offset, epoch, metadata, timestamp_ms, topic_id = given
     if (
         (type(offset) is type(epoch) is type(timestamp_ms) is int)
         and low <= offset <= MAX_INT64
         and NO_EPOCH <= epoch <= MAX_INT32
         and NO_TIMESTAMP <= timestamp_ms <= MAX_INT64
-        and metadata == ""
+        and metadata == topic_id == ""
     ):
         return
     try:
@@ -214,6 +224,8 @@ def check_committed(name: TopicPartition, given: object, *, low: int = 0) -> Non
         check_int("the leader_epoch", given.leader_epoch, low=NO_EPOCH, high=MAX_INT32)
         check_text("the metadata", given.metadata)
         check_int("commit_timestamp_ms", given.commit_timestamp_ms, low=NO_TIMESTAMP, high=MAX_INT64)
+        if given.topic_id != "":
+            check_topic_id(given.topic_id)
     except (InvalidType, InvalidArgument) as error:
         raise type(error)(f"a commit for {name}: {error}") from None
     if not low <= given.offset <= MAX_INT64:

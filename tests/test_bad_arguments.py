@@ -183,9 +183,13 @@ def topics(given: object) -> bool:
 def commit(given: object) -> bool:
     if not isinstance(given, CommittedOffset):
         return False
-    offset, epoch, metadata, time = given
+    offset, epoch, metadata, time, topic_id = given
     return (
-        whole(0, 2**63 - 1)(offset) and whole(-1, 2**31)(epoch) and text(metadata) and whole(-1, 2**63)(time)
+        whole(0, 2**63 - 1)(offset)
+        and whole(-1, 2**31)(epoch)
+        and text(metadata)
+        and whole(-1, 2**63)(time)
+        and (topic_id == "" or (text(topic_id) and len(topic_id) == 22))
     )
 
 

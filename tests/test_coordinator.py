@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -53,6 +54,54 @@ def join(coordinator: GroupCoordinator, group: str, member_id: str = "") -> tupl
     ).result(10)
     coordinator.sync_group(group, joined.member_id, joined.generation, {joined.member_id: b"all"}).result(10)
     return joined.member_id, joined.generation
+
+
+@pytest.mark.parametrize("mode", ["rw", "r"])
+def test_offsets_of_a_topic_whose_deletion_was_killed_do_not_count(tmp_path: Path, mode: str) -> None:
+    """The kill comes when the topic is gone, before its offsets are."""
+    path = tmp_path / "log"
+    with embedlog.open(path) as log:
+        log.create_topic("t")
+        log.append_many("t", [b"old"] * 10)
+        coordinator_of(log).commit_offsets("g", {T0: CommittedOffset(10)})
+    child = os.fork()
+    if not child:
+        with contextlib.suppress(BaseException):
+            log = embedlog.open(path)
+            log.backend.store.deletions._listeners.insert(0, lambda topic: os._exit(9))  # type: ignore[attr-defined]
+            log.delete_topic("t")
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+    with embedlog.open(path) as log:
+        log.create_topic("t")
+        log.append_many("t", [b"new"] * 15)
+    with embedlog.open(path, mode=mode) as log:
+        assert log.group("g").offsets() == {}
+        if mode == "rw":
+            with log.consumer("t", "g", stop_at_end=True) as consumer:
+                assert len(list(consumer)) == 15
+            assert log.group("g").offsets()[T0].offset == 15
+
+
+def test_a_commit_for_a_topic_that_was_made_again_is_dropped(tmp_path: Path) -> None:
+    """Also in a transaction that is open when the topic is deleted."""
+    with embedlog.open(tmp_path / "log") as log:
+        old = log.create_topic("t").topic_id
+        log.append_many("t", [b"old"] * 10)
+        with log.consumer("t", "g", auto_commit=False) as consumer, log.transaction("tx") as tx:
+            while not consumer.poll(10):
+                pass
+            tx.commit_offsets(consumer)
+            log.delete_topic("t")
+            new = log.create_topic("t").topic_id
+        coordinator = coordinator_of(log)
+        assert coordinator.committed_offsets("g") == {}
+        coordinator.commit_offsets("g", {T0: CommittedOffset(7, topic_id=old)})
+        assert coordinator.committed_offsets("g") == {}
+        coordinator.commit_offsets("g", {T0: CommittedOffset(3, topic_id=new)})
+        assert coordinator.committed_offsets("g")[T0].offset == 3
+    with embedlog.open(tmp_path / "log") as log:
+        assert coordinator_of(log).committed_offsets("g")[T0].offset == 3
 
 
 def java_hash(text: str) -> int:

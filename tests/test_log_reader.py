@@ -25,6 +25,7 @@ from embedlog.errors import (
     OffsetOutOfRange,
     PartitionNotFound,
     TopicNotFound,
+    TopicRecreated,
 )
 from embedlog.files.names import CLEAN_SHUTDOWN_FILE, RECOVERY_POINT_FILE
 from embedlog.model import Fetched, Record, TopicPartition
@@ -96,6 +97,16 @@ def test_a_read_ends_at_the_log_end_of_its_call(log: embedlog.Log) -> None:
     records = log.read("t", 0)
     append(log, 0, 10)
     assert numbers(records) == list(range(10))
+
+
+def test_a_read_does_not_go_on_in_another_topic(log: embedlog.Log) -> None:
+    reading = log.read("t", 0, max_bytes=1)
+    assert next(reading).offset == 0
+    log.delete_topic("t")
+    log.create_topic("t", partitions=2)
+    log.append_many("t", [b"new"] * 20, partition=0)
+    with pytest.raises(TopicRecreated, match="another one has its name"):
+        list(reading)
 
 
 def test_times() -> None:

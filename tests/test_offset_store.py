@@ -82,6 +82,7 @@ def test_a_relative_path_is_resolved_once(path: Path, monkeypatch: pytest.Monkey
                 st.integers(-1, 2**31 - 1),
                 st.text(),
                 st.integers(0, 2**63 - 1),
+                st.sampled_from(("", "l7S--x86QoGx5Onftu4grw")),
             ),
         ),
         max_size=3,

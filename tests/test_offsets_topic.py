@@ -59,17 +59,21 @@ def test_offset_values_of_every_version() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "metadata"),
+    ("value", "metadata", "topic_id"),
     [
-        ("00040000011f71fb04cb000000070b68616c66206f662069740000018bcfe5687b00", "half of it"),
-        # with the topic's id
-        ("00040000011f71fb04cb00000007010000018bcfe5687b01001097b4befb1f3a4281b1e4e9dfb6ee20af", ""),
+        ("00040000011f71fb04cb000000070b68616c66206f662069740000018bcfe5687b00", "half of it", ""),
+        (
+            "00040000011f71fb04cb00000007010000018bcfe5687b01001097b4befb1f3a4281b1e4e9dfb6ee20af",
+            "",
+            "l7S--x86QoGx5Onftu4grw",
+        ),
     ],
 )
-def test_offset_values_of_version_4(value: str, metadata: str) -> None:
+def test_offset_values_of_version_4(value: str, metadata: str, topic_id: str) -> None:
     """Bytes that Kafka 4.1.1 wrote, which writes no other version."""
-    read = CommittedOffset(1_234_567_890_123, 7, metadata, 1_700_000_000_123)
+    read = CommittedOffset(1_234_567_890_123, 7, metadata, 1_700_000_000_123, topic_id)
     data = bytes.fromhex(value)
+    assert not topic_id or records.encode_offset_value(read) == data
     assert records.decode_offset_value(data) == read
     for size in range(len(data)):
         with pytest.raises(CorruptRecord):
@@ -200,7 +204,7 @@ def test_keys_round_trip(group: str, topic: str, partition: int) -> None:
 
 
 @unhurried
-@given(st.builds(CommittedOffset, INT64, INT32, TEXT, INT64))
+@given(st.builds(CommittedOffset, INT64, INT32, TEXT, INT64, st.sampled_from(("", "l7S--x86QoGx5Onftu4grw"))))
 def test_offset_values_round_trip(committed: CommittedOffset) -> None:
     assert records.decode_offset_value(records.encode_offset_value(committed)) == committed
 

@@ -14,7 +14,14 @@ from typing import TYPE_CHECKING, ClassVar, Final, NoReturn, Self, TypeVar
 
 from ..codec.time_range import TimeRange
 from ..config import TopicSettings
-from ..errors import Closed, EmbedlogError, InvalidArgument, StorageError, TopicNotFound
+from ..errors import (
+    Closed,
+    EmbedlogError,
+    InvalidArgument,
+    StorageError,
+    TopicNotFound,
+    TopicRecreated,
+)
 from ..files.names import (
     FORGETTING_OFFSETS,
     STAGING_DIRECTORY,
@@ -93,11 +100,16 @@ class EngineBackend:
         offset: int,
         max_bytes: int,
         *,
+        topic_id: str = "",
         leader_epoch: int = -1,
         read_committed: bool = False,
         buffer: bytearray | None = None,
     ) -> Fetched:
         found = self._engine.partition(topic, partition)
+        # After the partition is found: then it is this topic's. No id comes back.
+        if topic_id and self._engine.topic_id(topic) != topic_id:
+            self._engine.topic(topic)
+            raise recreated(TopicPartition(topic, partition))
         try:
             return found.fetch(
                 offset, max_bytes, leader_epoch=leader_epoch, read_committed=read_committed, buffer=buffer
@@ -234,6 +246,11 @@ class EngineBackend:
         if isinstance(error, OSError):
             raise StorageError(f"{partition.name}: {error}", path=self._engine.path) from error
         raise error
+
+
+def recreated(name: TopicPartition) -> TopicRecreated:
+    """The error of a position in a topic that has gone."""
+    return TopicRecreated(f"{name}: the topic was deleted, and another one has its name now")
 
 
 def import_server() -> None:

@@ -258,12 +258,15 @@ class Backend(Appends, Protocol):
         offset: int,
         max_bytes: int,
         *,
+        topic_id: str = "",
         leader_epoch: int = -1,
         read_committed: bool = False,
         buffer: bytearray | None = None,
     ) -> Fetched:
         """Whole batches, from the one that contains `offset`: about max_bytes, at least one batch.
 
+        topic_id: the topic that the offset belongs to ("": the one of that name). Raises TopicRecreated if
+        another one has its name now (KIP-516).
         buffer: memory of max_bytes for the batches; they are valid until its next use.
         leader_epoch: the epoch of the last record read before `offset` (-1: unknown). Raises LogTruncated
         if that epoch ends before `offset`, OffsetOutOfRange outside the log.

@@ -15,7 +15,7 @@ from ..files.names import WRITER_FILE
 from ..groups.consumer_group import ConsumerGroup
 from ..groups.consumer_groups import like_classic, stored_group
 from ..groups.events import GroupDescription, GroupState, GroupType, MemberDescription
-from ..groups.offsets import OFFSETS_TOPIC, load_groups, positions
+from ..groups.offsets import OFFSETS_TOPIC, current, load_groups, positions
 from ..model import CommittedOffset, GroupMemberMetadata, TopicPartition
 from ..store.read_only_store import ReadOnlyStore
 from ..wire.consumer_protocol import PROTOCOL_TYPE
@@ -69,7 +69,7 @@ class StoredGroups:
     def committed_offsets(
         self, group: str, partitions: Iterable[TopicPartition] | None = None
     ) -> dict[TopicPartition, CommittedOffset]:
-        offsets = positions(self._loaded.offsets.get(group, {}))
+        offsets = positions(current(self._loaded.offsets.get(group, {}), self._store.topic_id))
         if partitions is None:
             return offsets
         return {name: offsets[name] for name in partitions if name in offsets}

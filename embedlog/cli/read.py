@@ -17,7 +17,7 @@ from ..clients.open_transactions import held_back_at, stable_end
 from ..clients.partition_reader import PartitionReader
 from ..clients.places import PLACES
 from ..clients.reader import ISOLATION_LEVELS, partition_readers
-from ..errors import InvalidArgument
+from ..errors import InvalidArgument, TopicRecreated
 from ..log import Log
 from ..model import Record, TopicPartition
 from ..validation import check_partition
@@ -274,6 +274,7 @@ def _note_held_back(ui: UI, reader: PartitionReader) -> None:
 
 def _tail(args: argparse.Namespace, log: Log, ui: UI) -> Iterator[_Records]:
     """The last records, or those from a place on; then, with -f, new ones."""
+    topic_id = log.describe_topic(args.topic).topic_id
     edges = log.offsets(args.topic)
     if args.partition is not None:
         check_partition(args.topic, args.partition, len(edges))
@@ -292,7 +293,7 @@ def _tail(args: argparse.Namespace, log: Log, ui: UI) -> Iterator[_Records]:
         last: list[Record] = []
         readers = []
         for number, (start, end, _) in edges.items():
-            each = _reader(args, log, number, end)
+            each = _reader(args, log, topic_id, number, end)
             if each.read_committed:
                 each.position = max(start, min(end, stable_end(log.backend, each.tp, end)))
             each.held_back = each.position < end
@@ -306,10 +307,23 @@ def _tail(args: argparse.Namespace, log: Log, ui: UI) -> Iterator[_Records]:
             _note_held_back(ui, each)
 
 
-def _reader(args: argparse.Namespace, log: Log, number: int, offset: int) -> PartitionReader:
+def _reader(args: argparse.Namespace, log: Log, topic_id: str, number: int, offset: int) -> PartitionReader:
     tp = TopicPartition(args.topic, number)
     committed = args.isolation_level == "read_committed"
-    return PartitionReader(log.backend, tp, offset, read_committed=committed)
+    return PartitionReader(log.backend, tp, offset, topic_id=topic_id, read_committed=committed)
+
+
+def _readers_of_new(args: argparse.Namespace, log: Log) -> list[PartitionReader]:
+    """The topic was deleted and made again: all of its records are new."""
+    return partition_readers(
+        log.backend,
+        args.topic,
+        args.partition,
+        "earliest",
+        None,
+        isolation_level=args.isolation_level,
+        follow=True,
+    )
 
 
 def _when(record: Record) -> tuple[int, int, int]:
@@ -334,10 +348,14 @@ def _follow(args: argparse.Namespace, log: Log, ui: UI, readers: list[PartitionR
     told: set[tuple[TopicPartition, int]] = set()
     while True:
         idle = True
-        for each in readers:
-            while records := each.read():
-                idle = False
-                yield records
+        try:
+            for each in readers:
+                while records := each.read():
+                    idle = False
+                    yield records
+        except TopicRecreated:
+            readers = _readers_of_new(args, log)
+            continue
         if not idle:
             continue
         ui.flush()
@@ -350,10 +368,13 @@ def _follow(args: argparse.Namespace, log: Log, ui: UI, readers: list[PartitionR
                 if (each.tp, each.position) not in told:
                     _note_held_back(ui, each)
                     told.add((each.tp, each.position))
-            if args.partition is None:
-                for number in range(len(readers), log.describe_topic(args.topic).partitions):
+            described = log.describe_topic(args.topic)
+            if described.topic_id != readers[0].topic_id:
+                readers = _readers_of_new(args, log)
+            elif args.partition is None:
+                for number in range(len(readers), described.partitions):
                     start = log.offsets(args.topic)[number].log_start_offset
-                    readers.append(_reader(args, log, number, start))
+                    readers.append(_reader(args, log, described.topic_id, number, start))
 
 
 def _nobody_reads(ui: UI) -> bool:

@@ -10,7 +10,7 @@ Giving up is always in this order: commit what is done, call on_revoked or on_lo
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 from ..backends.port import Backend
 from ..model import TopicPartition
@@ -24,8 +24,6 @@ from .subscription import Topics, TopicWatch
 RebalanceCallback: TypeAlias = Callable[[tuple[TopicPartition, ...]], object]
 """Called with the partitions that a consumer was assigned (on_assigned), gives up (on_revoked) or has lost
 (on_lost)."""
-
-_LONGEST_REFRESH_MS: Final = 3_600_000
 
 
 class Assignment:
@@ -49,6 +47,7 @@ class Assignment:
         on_lost: RebalanceCallback | None,
     ) -> None:
         self.watch = TopicWatch(backend, topics, refresh_ms)
+        self._refresh_ms = refresh_ms
         self.membership = membership
         self.by_hand = False
         self.on_assigned = on_assigned
@@ -59,7 +58,7 @@ class Assignment:
         self._on_revoked = on_revoked
         self._on_lost = on_lost or on_revoked
         self.watch.refresh()
-        self._known = set(self.watch.all_partitions())
+        self._known = self.watch.identities()
         if membership is None:
             self._assign_all()
 
@@ -79,9 +78,10 @@ class Assignment:
         """Look for new topics and partitions if that is due; stay in the group, and do what it says."""
         changed = self.watch.refresh()
         if changed:
-            known = set(self.watch.all_partitions())
-            self._first_offsets.appeared(known - self._known)
+            known = self.watch.identities()
+            self._first_offsets.appeared([tp for _, tp in known - self._known])
             self._known = known
+            self._positions.renew(lambda topic: self.watch.topic_ids.get(topic, ""))
         membership = self.membership
         if membership is None:
             if changed and not self.by_hand:
@@ -110,7 +110,8 @@ class Assignment:
             self._commits.stand_alone(
                 MemberOffsets(self._backend.coordinator, None, read_committed=self._positions.read_committed)
             )
-        self.watch = TopicWatch(self._backend, (), _LONGEST_REFRESH_MS)
+        self.watch = TopicWatch(self._backend, {tp.topic for tp in partitions}, self._refresh_ms)
+        self.watch.refresh()
         self._first_offsets.by_hand()
         self.by_hand = True
         self._positions.assign(partitions)

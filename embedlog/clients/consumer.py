@@ -48,7 +48,8 @@ from .membership import MemberOffsets, Membership
 from .offset_commits import Commits, TransactionOffsets, as_commits, check_store
 from .offset_store import OffsetStore
 from .partition_reader import DEFAULT_FETCH_BYTES
-from .positions import Position, Positions
+from .position import Position
+from .positions import Positions
 from .reader import checked_isolation
 from .seeking import Seeking
 from .subscription import Topics
@@ -351,7 +352,7 @@ class Consumer(Seeking, Generic[V, K]):
         for tp in given:
             if self._assignment.membership is not None and tp not in self._positions:
                 raise CommitFailed(f"{tp} is not, or no longer, assigned to this consumer")
-        return given
+        return self._positions.identified(given)
 
     def committed(self, tp: TopicPartition) -> CommittedOffset | None:
         """The group's committed offset of a partition, even if another member reads it, or None."""
@@ -374,7 +375,7 @@ class Consumer(Seeking, Generic[V, K]):
     @property
     def subscription(self) -> tuple[str, ...]:
         """The subscribed topics that exist now, sorted; empty after `assign`."""
-        return tuple(sorted(self._assignment.watch.partitions))
+        return () if self._assignment.by_hand else tuple(sorted(self._assignment.watch.partitions))
 
     def assignment(self) -> set[TopicPartition]:
         """The assigned partitions. In a group there are none before the first poll."""

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Generic, Self, cast
 
 from ..errors import DeserializationError, EmbedlogError
 from ..model import K, Record, V
-from .positions import OffsetAndEpoch, Position, Positions
+from .position import OffsetAndEpoch, Position
+from .positions import Positions
 
 if TYPE_CHECKING:
     from .record_serde import RecordSerde  # whose libraries a consumer of bytes does not need

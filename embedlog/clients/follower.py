@@ -2,16 +2,20 @@
 
 A `Follower` reads what there is, a chunk of each partition in turn, and tells what to wait for when there is
 nothing. It never waits by itself: threads wait in the backend, tasks of an event loop as aio/waiting.py does.
+
+If the topic is deleted and made again, it reads the new one from its start (KIP-516), unless it ends at an
+offset.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from ..backends.port import Backend, Interrupt
 from ..codec.rules import ANY_OFFSET
+from ..errors import TopicRecreated
 from ..model import Record, TopicPartition
 from .partition_reader import PartitionReader
 
@@ -42,6 +46,9 @@ class Follower:
         self._known = len(readers)
         self._grows = grows
         self._model = readers[0]
+        self._topic_id = self._model.topic_id
+        self._before_ms = before_ms
+        self._endless = all(reader.end == ANY_OFFSET for reader in readers)
 
     @property
     def positions(self) -> dict[TopicPartition, int]:
@@ -55,6 +62,15 @@ class Follower:
 
     def read(self) -> list[Record] | None:
         """The records of the next chunk; [] if there are none now, None if there will be none."""
+        try:
+            return self._read()
+        except TopicRecreated:
+            if not self._endless:
+                raise
+            self._begin_again()
+            return self._read()
+
+    def _read(self) -> list[Record] | None:
         turns = self._turns
         idle = 0
         while turns and idle < len(turns):
@@ -69,14 +85,29 @@ class Follower:
         return [] if turns else None
 
     def look_for_partitions(self) -> None:
-        """Read partitions that were added since, from their start."""
-        if not self._grows:
-            return
-        for number in range(self._known, self._backend.describe_topic(self._topic).partitions):
+        """Read partitions that were added since, from their start; all, if the topic was made again."""
+        described = self._backend.describe_topic(self._topic)
+        if described.topic_id != self._topic_id:
+            if self._endless:
+                self._begin_again()
+        elif self._grows:
+            self._add(range(self._known, described.partitions))
+            self._known = max(self._known, described.partitions)
+
+    def _begin_again(self) -> None:
+        """The topic was deleted and made again: all of its records are new."""
+        described = self._backend.describe_topic(self._topic)
+        self._topic_id = described.topic_id
+        numbers = range(described.partitions) if self._grows else [self._model.tp.partition]
+        self._turns.clear()
+        self._known = described.partitions
+        self._add(numbers)
+
+    def _add(self, numbers: Iterable[int]) -> None:
+        for number in numbers:
             first = self._backend.offsets(self._topic, number)[number].log_start_offset
-            reader = self._model.of(TopicPartition(self._topic, number), first)
-            self._turns.append(_Span(reader, None))
-            self._known += 1
+            reader = self._model.of(TopicPartition(self._topic, number), first, self._topic_id)
+            self._turns.append(_Span(reader, self._before_ms))
 
 
 class _Span:

@@ -5,7 +5,10 @@ result in one transaction. Both give the consumer an `OffsetStore`. `FileOffsetS
 
     {"version": 1,
      "groups": {"billing": {"clicks": {"0": {"offset": 120044, "leader_epoch": 3,
-                                             "metadata": "", "commit_timestamp_ms": 1718000000000}}}}}
+                                             "metadata": "", "commit_timestamp_ms": 1718000000000,
+                                             "topic_id": "l7S--x86QoGx5Onftu4grw"}}}}}
+
+Files of earlier versions have no topic_id, which such versions ignore.
 
 Invariants: a save is atomic, and durable before it returns (temporary file, fsync, rename, fsync of the
 directory); a lock on `<path>.lock` serializes saves of threads and processes; a file that cannot be parsed is
@@ -27,7 +30,14 @@ import portalocker
 from ..errors import CorruptCheckpoint, InvalidType, StorageError, shown
 from ..files.filesystem import FileSystem
 from ..model import NO_TIMESTAMP, CommittedOffset, TopicPartition
-from ..validation import as_path, as_topic_partition, as_topic_partitions, check_committed, check_group
+from ..validation import (
+    as_path,
+    as_topic_partition,
+    as_topic_partitions,
+    check_committed,
+    check_group,
+    check_topic_id,
+)
 
 _VERSION: Final = 1
 _FIELDS: Final = {"offset": int, "leader_epoch": int, "metadata": str, "commit_timestamp_ms": int}
@@ -39,7 +49,8 @@ class OffsetStore(Protocol):
     """Stores a consumer's offsets outside the log.
 
     The consumer calls both methods from the thread that uses it. Their errors propagate from the consumer's
-    `poll` or `commit`.
+    `poll` or `commit`. Keep `offset`, `leader_epoch` and `topic_id`: a consumer takes an offset without its
+    topic_id for one of the topic that has the name now, even if that was deleted and created again.
     """
 
     def load(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, CommittedOffset]:
@@ -161,4 +172,7 @@ def _committed(entry: Mapping[str, Any]) -> CommittedOffset:
             raise ValueError(f"{name} is {entry[name]!r}")
     if entry["offset"] < 0:
         raise ValueError(f"offset is {entry['offset']}")
-    return CommittedOffset(**{name: entry[name] for name in _FIELDS})
+    topic_id = entry.get("topic_id", "")
+    if topic_id != "":
+        check_topic_id(topic_id)
+    return CommittedOffset(**{name: entry[name] for name in _FIELDS}, topic_id=topic_id)

@@ -50,7 +50,8 @@ class PartitionReader:
     position: the next offset to fetch. epoch: the leader epoch of the last batch before it (-1: unknown).
     end: the offset to stop at, exclusive. times: records with other timestamps are passed over. fetch_bytes:
     the size of the next fetch. held_back: the position is where the first open transaction begins, or past
-    that, and records that are to be read follow.
+    that, and records that are to be read follow. topic_id: the topic that the position belongs to; "" for the
+    one that has the name.
     """
 
     __slots__ = (
@@ -66,6 +67,7 @@ class PartitionReader:
         "position",
         "read_committed",
         "times",
+        "topic_id",
         "tp",
     )
 
@@ -75,6 +77,7 @@ class PartitionReader:
         tp: TopicPartition,
         offset: int,
         *,
+        topic_id: str = "",
         end: int = ANY_OFFSET,
         epoch: int = NO_EPOCH,
         max_bytes: int = DEFAULT_FETCH_BYTES,
@@ -83,6 +86,7 @@ class PartitionReader:
     ) -> None:
         self.tp = tp
         self.times = times
+        self.topic_id = topic_id
         self.position = offset
         self.end = end
         self.epoch = epoch
@@ -95,10 +99,15 @@ class PartitionReader:
         self._at_boundary = False
         self._may_match_to = offset  # no look at `times` is needed before this offset
 
-    def of(self, tp: TopicPartition, offset: int) -> PartitionReader:
-        """A reader of another partition with the same settings and no end."""
+    def of(self, tp: TopicPartition, offset: int, topic_id: str) -> PartitionReader:
+        """A reader of another partition, perhaps of another topic, with the same settings and no end."""
         return PartitionReader(
-            self.backend, tp, offset, max_bytes=self._max_bytes, read_committed=self.read_committed
+            self.backend,
+            tp,
+            offset,
+            topic_id=topic_id,
+            max_bytes=self._max_bytes,
+            read_committed=self.read_committed,
         )
 
     @property
@@ -113,8 +122,8 @@ class PartitionReader:
     def read(self) -> list[Record]:
         """The records of the next chunk; [] at the readable end, with `at_end` True.
 
-        Raises OffsetOutOfRange, LogTruncated, CorruptRecord, and what the backend raises. The position does
-        not change then.
+        Raises OffsetOutOfRange, LogTruncated, CorruptRecord, TopicRecreated, and what the backend raises. The
+        position does not change then.
         """
         if self.at_end and not self.backend.may_have_data(
             *self.tp, self.position, read_committed=self.read_committed
@@ -167,6 +176,7 @@ class PartitionReader:
             *self.tp,
             offset,
             self.fetch_bytes,
+            topic_id=self.topic_id,
             leader_epoch=self.epoch,
             read_committed=self.read_committed,
             buffer=buffer,

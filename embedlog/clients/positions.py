@@ -1,17 +1,11 @@
-"""A consumer's positions in its partitions, and the records fetched but not yet returned.
-
-    committed <= done <= position <= reader.position
-                  |         |            '-- fetched up to here: `chunk`
-                  |         '-- returned to the application up to here: how far `left` has got in the chunk
-                  '-- returned, and the application has come back: auto-commit commits this
-
-Returning a record advances an iterator and does nothing else (decoding.py does more). The position is
-computed from that iterator when it is needed. `done` is the position, unless the application is still at work
-on what it got last: then `held` says where that began.
+"""A consumer's positions in its partitions (position.py), and which of them has records next.
 
 Partitions with records are served round-robin from a queue: the one served last goes to its end, so a busy
 partition does not starve the others. A partition read to its end is idle: it leaves the queue until
 `Arrivals` reports records, so that a poll costs as much as is ready, not as is assigned.
+
+A position belongs to a topic's id, as the offsets that it commits do (KIP-516). A topic that was deleted and
+made again is read from its start.
 
 Invariants: a position moves only over records that were returned, or that are never returned (control
 batches, aborted records); a partition that raises moves to the end of the queue first; each partition is
@@ -25,7 +19,6 @@ import logging
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import islice
 from operator import length_hint
 from typing import Final, TypeAlias
 
@@ -36,112 +29,20 @@ from ..errors import (
     NotAssigned,
     OffsetOutOfRange,
     TopicNotFound,
+    TopicRecreated,
     UnstableOffsetCommit,
 )
 from ..model import NO_EPOCH, CommittedOffset, PartitionOffsets, Record, TopicPartition
 from ..runtime.finalizing import when_collected
 from .first_offsets import FirstOffsets
 from .partition_reader import PartitionReader
+from .position import NOWHERE, OffsetAndEpoch, Position
 
 Load: TypeAlias = Callable[[Iterable[TopicPartition]], Mapping[TopicPartition, CommittedOffset]]
 
-OffsetAndEpoch: TypeAlias = tuple[int, int]
-"""A position: an offset, and the leader epoch of the record before it."""
-
-_NOWHERE: Final = (-1, NO_EPOCH)
 _UNSTABLE_MS: Final = 50  # how soon offsets are asked for again that an open transaction may change
 
 _logger = logging.getLogger(__name__)
-
-
-class Position:
-    """The position in one partition. `reader` is None until the start offset is known."""
-
-    __slots__ = ("_begin", "chunk", "committed", "held", "left", "paused", "reader", "tp")
-
-    def __init__(self, tp: TopicPartition) -> None:
-        self.tp = tp
-        self.reader: PartitionReader | None = None
-        self.chunk: list[Record] = []
-        self.left = iter(self.chunk)
-        self.held: OffsetAndEpoch | None = None
-        self.committed = -1
-        self.paused = False
-        self._begin = _NOWHERE  # the position before the chunk
-
-    def forget(self) -> None:
-        """The start offset is to be found again."""
-        self.reader = None
-        self.committed = -1
-        self._begin = _NOWHERE
-        self.chunk = []
-        self.left = iter(self.chunk)
-
-    def begin(self, reader: PartitionReader) -> None:
-        """Continue from the reader's position; drop fetched records."""
-        self.reader = reader
-        self.drop()
-
-    @property
-    def at(self) -> OffsetAndEpoch:
-        """The next record to return."""
-        return self._after(len(self.chunk) - length_hint(self.left))
-
-    @property
-    def before_last(self) -> OffsetAndEpoch:
-        """The record returned last."""
-        return self._after(len(self.chunk) - length_hint(self.left) - 1)
-
-    @property
-    def done(self) -> OffsetAndEpoch:
-        """The first record that the application is not done with."""
-        return self.at if self.held is None else self.held
-
-    def fill(self) -> bool:
-        """Fetch; requires that no records are left. Returns whether there are records."""
-        assert self.reader is not None
-        before = self.reader.mark
-        try:
-            records = self.reader.records()
-            if records:
-                self._begin = before[:2]
-                self.chunk, self.left = records, iter(records)
-                return True
-        except BaseException:  # Ctrl-C may come after the reader has advanced
-            self.reader.mark = before
-            raise
-        self.drop()  # there may have been control batches
-        return False
-
-    def take(self, limit: int) -> list[Record]:
-        """Up to `limit` of the fetched records."""
-        if limit < length_hint(self.left):
-            return list(islice(self.left, limit))
-        taken = list(self.left) if length_hint(self.left) < len(self.chunk) else self.chunk
-        self.drop()
-        return taken
-
-    def drop(self) -> None:
-        """Drop fetched records, and continue after them."""
-        assert self.reader is not None
-        self._begin = self.reader.position, self.reader.epoch
-        self.chunk = []
-        self.left = iter(self.chunk)
-
-    def step_back(self) -> None:
-        """Return the record that was returned last once more."""
-        returned = len(self.chunk) - length_hint(self.left)
-        self.left = iter(self.chunk)
-        self.left.__setstate__(returned - 1)  # type: ignore[attr-defined]  # as copying an iterator does
-
-    def _after(self, returned: int) -> OffsetAndEpoch:
-        """The position after so many records of the chunk."""
-        reader = self.reader
-        if returned <= 0 or reader is None:
-            return self._begin
-        if returned < len(self.chunk):
-            return self.chunk[returned - 1].offset + 1, reader.epoch
-        return reader.position, reader.epoch  # the chunk may end with control batches: skip them
 
 
 class Positions:
@@ -229,17 +130,30 @@ class Positions:
         for tp in partitions:
             position = self._all[tp] = before.get(tp) or Position(tp)
             if position.reader is None:
-                self._hold(position, _NOWHERE)  # nothing is done yet
+                self._hold(position, NOWHERE)  # nothing is done yet
         self._unresolved = [position for position in self._all.values() if position.reader is None]
         self.unstable = frozenset()
         self._queue = deque(position for position in self._all.values() if not position.paused)
+
+    def renew(self, topic_id: Callable[[str], str]) -> None:
+        """Begin again in topics that have another id by now. topic_id: of a topic; "" if it is unknown."""
+        for position in list(self._all.values()):
+            now = topic_id(position.tp.topic)
+            if position.reader is not None and now and position.topic_id not in ("", now):
+                self._begin_again(position)
+
+    def _begin_again(self, position: Position) -> None:
+        """Its topic was deleted and made again: all records are new, and nothing is done of them."""
+        self._first_offsets.appeared([position.tp])
+        self.forget(position.tp)
+        position.remade = True
 
     def forget(self, tp: TopicPartition) -> None:
         """Continue from the committed offset."""
         position = self[tp]
         self._unresolved.append(position)
         position.forget()
-        self._hold(position, _NOWHERE)
+        self._hold(position, NOWHERE)
         if self.arrivals.forget(tp):
             self._queue.append(position)
 
@@ -256,10 +170,13 @@ class Positions:
         """Continue from this offset."""
         position = self[tp]
         self._hold(position, position.done)
+        if not position.topic_id:
+            position.topic_id = self._backend.describe_topic(tp.topic).topic_id
         reader = PartitionReader(
             self._backend,
             tp,
             offset,
+            topic_id=position.topic_id,
             epoch=epoch,
             max_bytes=self._max_bytes,
             read_committed=self.read_committed,
@@ -287,6 +204,7 @@ class Positions:
         """
         self._first_offsets.begin_group()
         unknown = [position for position in self._unresolved if position.reader is None]
+        ids = {topic: self._backend.describe_topic(topic).topic_id for topic in {p.tp.topic for p in unknown}}
         stable, unstable = unknown, None
         try:
             committed = self._load([position.tp for position in stable]) if stable else {}
@@ -295,7 +213,11 @@ class Positions:
             stable = [position for position in unknown if position.tp not in error.partitions]
             committed = self._load([position.tp for position in stable]) if stable else {}
         for position in stable:
+            position.topic_id = ids[position.tp.topic]  # asked for before the offset
             found = committed.get(position.tp)
+            if found is not None and position.is_of_another_topic(found):
+                self._first_offsets.appeared([position.tp])
+                found = None
             if found is not None:
                 position.committed = found.offset
                 self._hold(position, found[:2])
@@ -303,6 +225,8 @@ class Positions:
         missing = [position.tp for position in stable if position.reader is None]
         for tp, offset in self._first_offsets.of(missing).items() if missing else ():
             self.seek(tp, offset)
+        for position in unknown:
+            position.remade = position.remade and position.reader is None
         self._unresolved = [position for position in unknown if position.reader is None]
         if unstable is not None:
             raise unstable
@@ -400,7 +324,7 @@ class Positions:
     def done(self, *, unchanged: bool) -> dict[TopicPartition, CommittedOffset]:
         """The offsets up to which partitions are done; with `unchanged` also if already committed."""
         return {
-            p.tp: CommittedOffset(*place)
+            p.tp: CommittedOffset(*place, topic_id=p.topic_id)
             for p in self._all.values()
             if (place := p.done)[0] >= 0 and (unchanged or place[0] != p.committed)
         }
@@ -408,9 +332,20 @@ class Positions:
     def given(self, *, unchanged: bool) -> dict[TopicPartition, CommittedOffset]:
         """As `done`, for all returned records, whether or not the application has come back."""
         return {
-            p.tp: CommittedOffset(*place)
+            p.tp: CommittedOffset(*place, topic_id=p.topic_id)
             for p in self._all.values()
             if (place := p.at)[0] >= 0 and (unchanged or place[0] != p.committed)
+        }
+
+    def identified(
+        self, offsets: Mapping[TopicPartition, CommittedOffset]
+    ) -> dict[TopicPartition, CommittedOffset]:
+        """These offsets, with the ids of the topics in which this consumer reads the partitions."""
+        return {
+            tp: offset._replace(topic_id=self._all[tp].topic_id)
+            if not offset.topic_id and tp in self._all
+            else offset
+            for tp, offset in offsets.items()
         }
 
     def committed(self, offsets: Mapping[TopicPartition, CommittedOffset]) -> None:
@@ -472,6 +407,10 @@ class Positions:
         some by now."""
         try:
             return self._fetch(position)
+        except TopicRecreated as error:
+            _logger.warning("%s; consuming continues with its first record", error)
+            self._begin_again(position)
+            return False
         except LogTruncated as error:
             if self._first_offsets.reset == "error":
                 raise

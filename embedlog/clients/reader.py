@@ -55,8 +55,9 @@ def read_records(
     """See `Log.read`. Returns an iterator, for one thread at a time.
 
     An offset as `start` or `end` belongs to one partition: give `partition`. With `follow` and without
-    `partition` and `end`, partitions that are added later are read, too. Setting `interrupt`, from any
-    thread, ends the iteration after the current chunk.
+    `partition` and `end`, partitions that are added later are read, too. If the topic is deleted and made
+    again, it is read from its start with `follow` and without an offset as `end`; else raises TopicRecreated.
+    Setting `interrupt`, from any thread, ends the iteration after the current chunk.
     """
     readers = partition_readers(
         backend, topic, partition, start, end, max_bytes, isolation_level, follow=follow
@@ -155,7 +156,8 @@ def partition_readers(
     read_committed = checked_isolation(isolation_level)
     check_positive(max_bytes=max_bytes)
     check_flag("follow", follow)
-    count = backend.describe_topic(topic).partitions
+    described = backend.describe_topic(topic)
+    count = described.partitions
     if partition is not None:
         check_partition(topic, partition, count)
     numbers = range(count) if partition is None else [partition]
@@ -188,6 +190,7 @@ def partition_readers(
                 backend,
                 tp,
                 first,
+                topic_id=described.topic_id,
                 end=last,
                 max_bytes=max_bytes,
                 read_committed=read_committed,

@@ -13,14 +13,14 @@ from typing import TypeAlias
 
 from ..backends.port import Backend
 from ..errors import InvalidArgument, InvalidType, TopicNotFound
-from ..model import TopicPartition
+from ..model import TopicDescription, TopicPartition
 from ..validation import as_seconds, is_several
 
 Topics: TypeAlias = str | Iterable[str] | re.Pattern[str]
 
 
 class TopicWatch:
-    """A subscription. `partitions`: topic -> partition count, as of the last refresh.
+    """A subscription. `partitions` and `topic_ids`: topic -> partition count and id, as of the last refresh.
 
     Raises InvalidType, InvalidArgument, TopicNotFound. A topic deleted later just leaves the subscription.
     """
@@ -35,6 +35,7 @@ class TopicWatch:
         for name in self._names:
             backend.describe_topic(name)
         self.partitions: dict[str, int] = {}
+        self.topic_ids: dict[str, str] = {}
         self.due = 0.0
 
     def __str__(self) -> str:
@@ -49,20 +50,27 @@ class TopicWatch:
         """The partitions of all its topics."""
         return [TopicPartition(topic, n) for topic, count in self.partitions.items() for n in range(count)]
 
+    def identities(self) -> set[tuple[str, TopicPartition]]:
+        """The partitions with the ids of their topics, which tell those of a topic that was made again."""
+        return {(self.topic_ids[tp.topic], tp) for tp in self.all_partitions()}
+
     def refresh(self) -> bool:
         """Refresh if it is due. Returns whether anything changed."""
         now = time.monotonic()
         if now < self.due:
             return False
         self.due = now + self._refresh_s
-        before, self.partitions = self.partitions, self._found()
-        return before != self.partitions
+        before = self.partitions, self.topic_ids
+        found = self._found()
+        self.partitions = {name: topic.partitions for name, topic in found.items()}
+        self.topic_ids = {name: topic.topic_id for name, topic in found.items()}
+        return before != (self.partitions, self.topic_ids)
 
     def expire(self) -> None:
         """Make the next refresh due now."""
         self.due = 0.0
 
-    def _found(self) -> dict[str, int]:
+    def _found(self) -> dict[str, TopicDescription]:
         if self._pattern is None:
             names: Iterable[str] = self._names
         else:
@@ -74,7 +82,7 @@ class TopicWatch:
             except TopicNotFound:
                 continue
             if self._pattern is None or not topic.internal:
-                found[name] = topic.partitions
+                found[name] = topic
         return found
 
 

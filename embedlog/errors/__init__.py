@@ -57,6 +57,7 @@ __all__ = [
     "PartitionFailed", "PartitionNotFound", "ProducerFenced", "QueueEmpty", "ReadOnly", "RebalanceFailed",
     "RebalanceInProgress", "RecordTooLarge", "RecordsLost", "RequestTimedOut", "SerializationError",
     "StorageError", "TableError", "TableLocked", "TlsFailed", "TooManyGroups", "TopicExists", "TopicNotFound",
+    "TopicRecreated",
     "TransactionAborted", "TransactionCoordinatorFenced", "TransactionError", "TransactionNotFound",
     "UnexpectedOffset", "UnknownMagic", "UnknownMember", "UnknownSetting", "UnstableOffsetCommit",
     "UnsupportedByBackend", "UnsupportedFormat", "ValuesReadAsNull",
@@ -90,6 +91,10 @@ class InvalidTopicName(InvalidArgument):
 
 class TopicNotFound(EmbedlogError, LookupError):
     """The log has no such topic."""
+
+
+class TopicRecreated(TopicNotFound):
+    """The topic was deleted, and another one has its name now: a position in the old one means nothing."""
 
 
 class TopicExists(EmbedlogError):

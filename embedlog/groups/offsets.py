@@ -13,7 +13,7 @@ the two is the later one, and counts: it drops what is pending. (KIP-98.)
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 from ..codec import COMMIT, control_type, encode_batch
@@ -155,8 +155,22 @@ def check_offsets(offsets: Mapping[TopicPartition, CommittedOffset], *, negative
 
 
 def positions(offsets: GroupOffsets) -> GroupOffsets:
-    """Without negative offsets: those ask for a reset, as a missing offset does."""
-    return {name: offset for name, offset in offsets.items() if offset.offset >= 0}
+    """As clients see them: without topic ids, and without negative offsets, which ask for a reset, as a
+    missing offset does."""
+    return {name: each._replace(topic_id="") for name, each in offsets.items() if each.offset >= 0}
+
+
+def current(offsets: GroupOffsets, topic_id: Callable[[str], str]) -> GroupOffsets:
+    """Without the offsets of topics that were deleted, and whose names other ones have now.
+
+    A deletion deletes them, unless a kill comes between; an offset without an id counts (KIP-516, and Kafka's
+    OffsetFetch). topic_id: the id of the topic of a name, "" if there is none.
+    """
+    return {
+        name: each
+        for name, each in offsets.items()
+        if not each.topic_id or topic_id(name.topic) in ("", each.topic_id)
+    }
 
 
 def load_groups(partitions: Sequence[ReadablePartition]) -> LoadedGroups:
@@ -201,16 +215,18 @@ class Offsets:
     def of(self, group: str, partitions: Iterable[TopicPartition] | None) -> GroupOffsets:
         """A group's offsets, of these partitions or (None) of all."""
         offsets = self.load().offsets.get(group, {})
-        if partitions is None:
-            return dict(offsets)
-        return {name: offsets[name] for name in partitions if name in offsets}
+        if partitions is not None:
+            offsets = {name: offsets[name] for name in partitions if name in offsets}
+        return current(offsets, self._store.topic_id)
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, CommittedOffset], now_ms: int) -> None:
         """Store offsets, committed now. Raises StorageError."""
         if not offsets:
             return
         loaded = self._loaded or self.load()
-        stamped, pairs = _encoded(group, offsets, now_ms)
+        stamped, pairs = self._encoded(group, offsets, now_ms)
+        if not pairs:
+            return
         self._append(group, pairs, now_ms)
         loaded.drop_pending(group, stamped)
         loaded.offsets.setdefault(group, {}).update(stamped)
@@ -227,7 +243,9 @@ class Offsets:
         if not offsets:
             return
         loaded = self._loaded or self.load()
-        stamped, pairs = _encoded(group, offsets, now_ms)
+        stamped, pairs = self._encoded(group, offsets, now_ms)
+        if not pairs:
+            return
         partition = self.partition_of(group)
         records = [(key, value, (), now_ms) for key, value in pairs]
         partition.append(
@@ -348,6 +366,24 @@ class Offsets:
             partitions = self._store.by_topic[OFFSETS_TOPIC]
         return partitions[partition_for(group, len(partitions))]
 
+    def _encoded(
+        self, group: str, offsets: Mapping[TopicPartition, CommittedOffset], now_ms: int
+    ) -> tuple[GroupOffsets, list[_Pair]]:
+        """The offsets as they are stored, committed now, and their records.
+
+        Without those of topics that were deleted meanwhile: there is nothing left to commit. An offset
+        without an id belongs to the topic that has the name now.
+        """
+        stamped: GroupOffsets = {}
+        pairs: list[_Pair] = []
+        for name, (offset, epoch, metadata, _, topic_id) in offsets.items():
+            now = self._store.topic_id(name.topic)
+            if topic_id and topic_id != now:
+                continue
+            stamped[name] = committed = CommittedOffset(offset, epoch, metadata, now_ms, now)
+            pairs.append((encode_offset_key(group, *name), encode_offset_value(committed)))
+        return stamped, pairs
+
     def _append(self, group: str, pairs: Sequence[_Pair], now_ms: int) -> None:
         """Append to the group's partition."""
         partition = self.partition_of(group)
@@ -362,15 +398,3 @@ def _state_pairs(records: Mapping[StateKey, StateValue | None]) -> list[_Pair]:
         (_of(key).encode_key(key), None if value is None else _of(key).encode_value(value))
         for key, value in records.items()
     ]
-
-
-def _encoded(
-    group: str, offsets: Mapping[TopicPartition, CommittedOffset], now_ms: int
-) -> tuple[GroupOffsets, list[_Pair]]:
-    """The offsets as they are stored, committed now, and their records."""
-    stamped: GroupOffsets = {}
-    pairs: list[_Pair] = []
-    for name, (offset, epoch, metadata, _) in offsets.items():
-        stamped[name] = committed = CommittedOffset(offset, epoch, metadata, now_ms)
-        pairs.append((encode_offset_key(group, *name), encode_offset_value(committed)))
-    return stamped, pairs

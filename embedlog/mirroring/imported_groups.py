@@ -119,7 +119,8 @@ def import_groups(
     in_use = []
     for group in source.loaded.names():
         offsets = {
-            name._replace(topic=renamed.get(name.topic, name.topic)): offset
+            # The topic has another id here.
+            name._replace(topic=renamed.get(name.topic, name.topic)): offset._replace(topic_id="")
             for name, offset in source.loaded.offsets.get(group, {}).items()
             if offset.offset >= 0
         }

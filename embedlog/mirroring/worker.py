@@ -72,7 +72,12 @@ class PartitionCopy:
         self._goal = goal
         self._target = target
         self._reader = PartitionReader(
-            source.backend, self.name, position.offset, epoch=position.epoch, read_committed=True
+            source.backend,
+            self.name,
+            position.offset,
+            topic_id=topic.topic_id,
+            epoch=position.epoch,
+            read_committed=True,
         )
         self._read: CopySink | None = None
 
@@ -114,9 +119,7 @@ class PartitionCopy:
         if not reader.read_into(sink):
             self.caught_up = True
             return None
-        # The topic may have been recreated under its name: offsets then mean other records.
-        self.gone = backend.describe_topic(self.name.topic).topic_id != self.topic.topic_id
-        return None if self.gone else sink
+        return sink
 
     def _advance(self, read: CopySink) -> None:
         self.position = self._reader.position
@@ -140,7 +143,9 @@ class PartitionCopy:
             )
         else:
             logger.warning(DIVERGED, self.source.path, self.name, f"{position:,}", f"{at - 1:,}")
-        self._reader = PartitionReader(self.source.backend, self.name, position, read_committed=True)
+        self._reader = PartitionReader(
+            self.source.backend, self.name, position, topic_id=self.topic.topic_id, read_committed=True
+        )
         self.position = position
         self._target.record_position(self.source, self.topic, self.target_partition, MirrorPosition(position))
 

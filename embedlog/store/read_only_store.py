@@ -62,6 +62,12 @@ class ReadOnlyStore:
         with self._lock:
             return self._topic(name)
 
+    def topic_id(self, name: str) -> str:
+        """The id of the topic that has this name now; "" if none has."""
+        with self._lock:
+            topic = self._refreshed().get(name)
+        return "" if topic is None else topic.topic_id
+
     def describe_topic(self, name: str) -> TopicDescription:
         return self.topic(name).description()
 

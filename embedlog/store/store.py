@@ -242,6 +242,11 @@ class Store:
             raise TopicNotFound(f"no topic {name!r} in {self.path} (topics: {known}); create_topic makes one")
         return topic
 
+    def topic_id(self, name: str) -> str:
+        """The id of the topic that has this name now; "" if none has."""
+        topic = self._topics.get(name)
+        return "" if topic is None else topic.topic_id
+
     def describe_topic(self, name: str) -> TopicDescription:
         return self.topic(name).description()
 

@@ -21,7 +21,8 @@ Keys 3 to 8 and 16 are those of consumer groups of KIP-848 (consumer_group_state
 groups (share_group_state.py).
 
 A null value (a tombstone) deletes what its key names; callers handle it. Keys are written in versions 1 and
-2, values in version 3, which Kafka reads.
+2. Offset values are written in version 4, as by Kafka 4, and in version 3 without a topic id; group values in
+version 3.
 
 Invariants: decoding returns what was encoded; the key of a commit or a group is always the same bytes, so
 that compaction keeps one record of each; an unknown version and invalid bytes raise CorruptRecord.
@@ -39,11 +40,12 @@ from . import share_group_state, versioned
 from .consumer_group_state import KEY_VERSIONS, StateKey
 from .consumer_group_state import decode_key as decode_state_key
 from .messages import Message
-from .schema import Api, array, byte_string, int32, int64, message, string
+from .schema import Api, array, as_uuid, byte_string, id_text, int32, int64, message, string, uuid
 
 OFFSET_KEY_VERSION: Final = 1
 GROUP_KEY_VERSION: Final = 2
-OFFSET_VALUE_VERSION: Final = 3
+OFFSET_VALUE_VERSION: Final = 4
+_WITHOUT_TOPIC_ID: Final = 3
 GROUP_VALUE_VERSION: Final = 3
 
 _INT32_MIN: Final = -(2**31)
@@ -73,12 +75,13 @@ class OffsetCommitKey(Message):
 
 @message
 class OffsetCommitValue(Message):
-    api: ClassVar[Api] = Api("OffsetCommitValue", -1, 4, flexible_since=4)
+    api: ClassVar[Api] = Api("OffsetCommitValue", -1, OFFSET_VALUE_VERSION, flexible_since=4)
     offset: int = int64()
     leader_epoch: int = int32(since=3, default=NO_EPOCH)
     metadata: str = string()
     commit_timestamp_ms: int = int64()
     expire_timestamp_ms: int = int64(since=1, until=1)
+    topic_id: bytes = uuid(since=4, tagged=0)
 
 
 @message
@@ -160,8 +163,21 @@ def decode_key(key: bytes | None) -> OffsetKey | GroupKey | StateKey:
 
 
 def encode_offset_value(committed: CommittedOffset) -> bytes:
-    """A committed offset (version 3). Raises InvalidArgument for metadata above 32,767 bytes."""
-    return versioned.encode(OffsetCommitValue, committed, OFFSET_VALUE_VERSION)
+    """A committed offset: version 4 if it has a topic id, else 3.
+
+    Raises InvalidArgument for metadata above 32,767 bytes.
+    """
+    offset, epoch, metadata, timestamp_ms, topic_id = committed
+    if not topic_id:
+        return versioned.encode(OffsetCommitValue, committed, _WITHOUT_TOPIC_ID)
+    value = OffsetCommitValue(
+        offset=offset,
+        leader_epoch=epoch,
+        metadata=metadata,
+        commit_timestamp_ms=timestamp_ms,
+        topic_id=as_uuid(topic_id),
+    )
+    return versioned.encode(OffsetCommitValue, value, OFFSET_VALUE_VERSION)
 
 
 def decode_offset_value(value: bytes) -> CommittedOffset:
@@ -170,7 +186,9 @@ def decode_offset_value(value: bytes) -> CommittedOffset:
     Raises CorruptRecord for an unknown version, and for invalid or trailing bytes.
     """
     found: OffsetCommitValue = versioned.decode(OffsetCommitValue, value)[1]
-    return CommittedOffset(found.offset, found.leader_epoch, found.metadata, found.commit_timestamp_ms)
+    return CommittedOffset(
+        found.offset, found.leader_epoch, found.metadata, found.commit_timestamp_ms, id_text(found.topic_id)
+    )
 
 
 def encode_group_value(group: GroupMetadata) -> bytes:

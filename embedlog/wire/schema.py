@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple, TypeVar, dataclass_transform, overload
 
@@ -154,6 +155,16 @@ def float64(
 ) -> float:
     """Eight bytes, big-endian."""
     return _wire("float64", since, until, tagged, default=default)  # type: ignore[no-any-return]
+
+
+def as_uuid(text: str) -> bytes:
+    """A topic's id as on the wire; all zeros for ""."""
+    return urlsafe_b64decode(text + "==") if text else NO_UUID
+
+
+def id_text(data: bytes) -> str:
+    """A topic's id as Kafka writes it, 22 characters of URL-safe base64; "" for all zeros."""
+    return "" if data == NO_UUID else urlsafe_b64encode(data)[:22].decode()
 
 
 def uuid(*, since: int = 0, until: int | None = None, tagged: int | None = None) -> bytes:

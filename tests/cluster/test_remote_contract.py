@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import re
+import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -550,6 +551,108 @@ def commits_from_outside(log: Log) -> object:
         failing(lambda: groups.commit_offsets("", {tp: CommittedOffset(0)})),
         failing(lambda: log.consumer("t", group="")),
     ]
+
+
+def remake(log: Log, records: int) -> None:
+    """Delete the topic and make it again, with new records."""
+    log.delete_topic("t")
+    log.create_topic("t")
+    log.append_many("t", [b"new %d" % i for i in range(records)])
+
+
+@scenario
+@newer
+def a_topic_made_again_is_read_from_its_start(log: Log) -> object:
+    """With more, as many, and fewer records than a live consumer has read of the old one, and by the next
+    consumer of its group."""
+    found = []
+    for group, reset in (("g", "earliest"), ("h", "latest"), (None, "earliest"), (None, "latest")):
+        log.create_topic("t")
+        consumer = log.consumer("t", group, auto_offset_reset=reset, metadata_refresh_ms=1)
+        while not consumer.assignment():
+            consumer.poll(10)
+        consumer.poll(10)
+        log.append_many("t", [b"old"] * 10)
+        old: list[Record] = []
+        while len(old) < 10:
+            old += consumer.poll(10)
+        if group:
+            consumer.commit()
+        for count in (15, 15, 3):
+            remake(log, count)
+            new: list[Record] = []
+            while len(new) < count:
+                new += consumer.poll(10)
+            if group:
+                consumer.commit()
+            found.append([record.value for record in new])
+        if group:
+            groups = log.backend.coordinator
+            assert groups is not None
+            found.append([each.offset for each in groups.committed_offsets(group).values()])
+        remake(log, 2)  # after the last poll: the commit of `close` is of the old one
+        consumer.close()
+        if group:
+            with log.consumer("t", group, stop_at_end=True) as again:
+                found.append([record.value for record in again])
+        log.delete_topic("t")
+    return found
+
+
+@scenario
+@newer
+def a_topic_made_again_is_followed_from_its_start(log: Log) -> object:
+    log.create_topic("t")
+    for _ in range(10):
+        log.append("t", b"old")
+    following = log.read("t", follow=True)
+    old = [next(following).value for _ in range(10)]
+    remake(log, 15)
+    new = [next(following).value for _ in range(15)]
+    return old, new
+
+
+@scenario
+@newer
+def an_offset_store_knows_a_topic_by_its_id(log: Log) -> object:
+    """One that keeps the id, and one of one's own that does not, for a consumer that lives on."""
+    stored: dict[TopicPartition, CommittedOffset] = {}
+
+    class Forgetful:
+        def load(
+            self, group: str, partitions: Iterable[TopicPartition]
+        ) -> dict[TopicPartition, CommittedOffset]:
+            return {tp: stored[tp] for tp in partitions if tp in stored}
+
+        def save(self, group: str, offsets: Mapping[TopicPartition, CommittedOffset]) -> None:
+            stored.update(
+                {tp: CommittedOffset(each.offset, each.leader_epoch) for tp, each in offsets.items()}
+            )
+
+    found = []
+    with tempfile.TemporaryDirectory() as directory:
+        store = embedlog.FileOffsetStore(Path(directory) / "offsets")
+        for keeps, records in ((store, 15), (store, 3), (Forgetful(), 15)):
+            log.create_topic("t")
+            log.append_many("t", [b"old"] * 10)
+            with log.consumer("t", "g", offset_store=keeps, metadata_refresh_ms=1) as consumer:
+                old: list[Record] = []
+                while len(old) < 10:
+                    old += consumer.poll(10)
+                consumer.commit()
+                if not isinstance(keeps, Forgetful):
+                    consumer.close()
+                    remake(log, records)
+                    consumer = log.consumer("t", "g", offset_store=keeps)
+                else:
+                    remake(log, records)
+                new: list[Record] = []
+                while len(new) < records:
+                    new += consumer.poll(10)
+                consumer.close()
+            found.append([record.value for record in new])
+            log.delete_topic("t")
+    return found
 
 
 @scenario

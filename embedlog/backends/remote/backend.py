@@ -152,12 +152,13 @@ class RemoteBackend:
         offset: int,
         max_bytes: int,
         *,
+        topic_id: str = "",
         leader_epoch: int = -1,
         read_committed: bool = False,
         buffer: bytearray | None = None,
     ) -> Fetched:
         return self._fetching.fetch(
-            TopicPartition(topic, partition), offset, max_bytes, leader_epoch, read_committed
+            TopicPartition(topic, partition), topic_id, offset, max_bytes, leader_epoch, read_committed
         )
 
     def record_at(self, topic: str, partition: int, offset: int) -> Record | None:

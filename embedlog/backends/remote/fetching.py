@@ -19,10 +19,11 @@ from typing import Final, NamedTuple
 from ...codec import loops
 from ...codec.rules import ANY_OFFSET
 from ...config import MAX_INT32, MAX_INT64
-from ...errors import BrokerUnavailable, LogTruncated, OffsetOutOfRange
+from ...errors import BrokerUnavailable, LogTruncated, OffsetOutOfRange, TopicRecreated
 from ...model import NO_EPOCH, AbortedTransaction, Fetched, TopicPartition
 from ...wire.apis.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
 from ...wire.error_codes import ErrorCode
+from ...wire.schema import as_uuid
 from ..port import Interrupt
 from .brokers import Brokers, Retry, check_code
 from .connection import Connection, NotKafka
@@ -35,6 +36,11 @@ _CACHE_BYTES: Final = 16 << 20
 EMPTY_S: Final = 0.05
 _WAIT_BYTES: Final = 1 << 20
 _MAX_WAIT_MS: Final = 30_000
+_GONE: Final = (
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ErrorCode.UNKNOWN_TOPIC_ID,
+    ErrorCode.INCONSISTENT_TOPIC_ID,
+)
 _EPOCH_POS: Final = 12
 
 
@@ -42,6 +48,7 @@ class _Cached(NamedTuple):
     """The cached result of a long poll."""
 
     fetched: Fetched
+    topic_id: str
     at: float
 
 
@@ -58,14 +65,22 @@ class Fetching:
         self.appends = 0  # changes with each append through this handle
 
     def fetch(
-        self, name: TopicPartition, offset: int, max_bytes: int, leader_epoch: int, read_committed: bool
+        self,
+        name: TopicPartition,
+        topic_id: str,
+        offset: int,
+        max_bytes: int,
+        leader_epoch: int,
+        read_committed: bool,
     ) -> Fetched:
         """See `Backend.fetch`."""
-        cached = self._take_cached(name, offset, leader_epoch, read_committed)
+        cached = self._take_cached(name, topic_id, offset, leader_epoch, read_committed)
         if cached is not None:
             return cached
         fetched = self._brokers.retried(
-            lambda deadline: self._attempt(name, offset, max_bytes, leader_epoch, read_committed, deadline)
+            lambda deadline: self._attempt(
+                name, topic_id, offset, max_bytes, leader_epoch, read_committed, deadline
+            )
         )
         if not fetched.data:
             self._empty[name, read_committed] = offset, time.monotonic()
@@ -115,6 +130,7 @@ class Fetching:
     def _attempt(
         self,
         name: TopicPartition,
+        topic_id: str,
         offset: int,
         max_bytes: int,
         leader_epoch: int,
@@ -122,12 +138,15 @@ class Fetching:
         deadline: float,
     ) -> Fetched:
         leader = self._metadata.leader(name, deadline)
+        now = self._metadata.topic_id(name.topic, deadline)
+        if topic_id and now and topic_id != now:
+            raise TopicRecreated(f"{name}: the topic was deleted, and another one has its name now")
         size = min(max_bytes, MAX_INT32)
-        request = _request({name: offset}, 0, size, size, read_committed, leader_epoch)
+        request = _request({name: offset}, {name.topic: now}, 0, size, size, read_committed, leader_epoch)
         with self._metadata.asking(name.topic):
             answer = self._brokers.ask(leader, request, FetchResponse, deadline)
         check_code(answer.error_code, f"{name}: fetch")
-        data = _parts(answer).get(name)
+        data = _parts(answer, {name.topic: now}).get(name)
         if data is None:
             raise NotKafka(f"{name}: the response to a fetch lacks the partition")
         return self._fetched(name, offset, data, read_committed)
@@ -191,6 +210,7 @@ class Fetching:
         """One long poll of each leader; True when the first of them has records."""
         deadline = time.monotonic() + self._brokers.settings.request_timeout_ms / 1000
         by_leader: dict[Address, dict[TopicPartition, int]] = {}
+        ids = {topic: self._metadata.topic_id(topic, deadline) for topic in {tp.topic for tp in positions}}
         for name, offset in positions.items():
             by_leader.setdefault(self._metadata.leader(name, deadline), {})[name] = offset
         wait_ms = min(max(int((until - time.monotonic()) * 1000), 0), _MAX_WAIT_MS)
@@ -202,7 +222,7 @@ class Fetching:
                 for leader, wanted in by_leader.items():
                     connection = stack.enter_context(self._brokers.connection(leader, deadline))
                     connection.send(
-                        _request(wanted, wait_ms, _WAIT_BYTES, _WAIT_BYTES, read_committed), limit
+                        _request(wanted, ids, wait_ms, _WAIT_BYTES, _WAIT_BYTES, read_committed), limit
                     )
                     asked.append(connection)
                 for connection in asked:
@@ -215,21 +235,25 @@ class Fetching:
         except BrokerUnavailable:
             if not interrupt.is_set:
                 raise
-        return self._cache(answers, positions, read_committed)
+        return self._cache(answers, ids, positions, read_committed)
 
     def _cache(
-        self, answers: list[FetchResponse], positions: Mapping[TopicPartition, int], read_committed: bool
+        self,
+        answers: list[FetchResponse],
+        ids: Mapping[str, str],
+        positions: Mapping[TopicPartition, int],
+        read_committed: bool,
     ) -> bool:
         """Keep the records for later fetches. Returns whether there were any."""
         now = time.monotonic()
         found = False
         for answer in answers:
             check_code(answer.error_code, "fetch")
-            for name, data in _parts(answer).items():
+            for name, data in _parts(answer, ids).items():
                 if name not in positions:
                     raise NotKafka(f"the response to a fetch has {name}, which was not requested")
                 offset = positions[name]
-                if data.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                if data.error_code in _GONE:
                     self._metadata.forget(name.topic)
                     self._metadata.view(name.topic)
                 if data.error_code in STALE:
@@ -240,7 +264,7 @@ class Fetching:
                 fetched = self._fetched(name, offset, data, read_committed)
                 if fetched.data:
                     found = True
-                    self._put_cached(name, offset, read_committed, _Cached(fetched, now))
+                    self._put_cached(name, offset, read_committed, _Cached(fetched, ids[name.topic], now))
                     self._empty.pop((name, read_committed), None)
                 else:
                     self._empty[name, read_committed] = offset, now
@@ -258,13 +282,15 @@ class Fetching:
                 del self._cached[key]
 
     def _take_cached(
-        self, name: TopicPartition, offset: int, leader_epoch: int, read_committed: bool
+        self, name: TopicPartition, topic_id: str, offset: int, leader_epoch: int, read_committed: bool
     ) -> Fetched | None:
         if not self._cached:
             return None
         with self._lock:
             cached = self._cached.pop((name, offset, read_committed), None)
         if cached is None or time.monotonic() - cached.at > _CACHE_S:
+            return None
+        if topic_id not in ("", cached.topic_id):
             return None
         data = cached.fetched.data
         epoch = int.from_bytes(data[_EPOCH_POS : _EPOCH_POS + 4], "big", signed=True)
@@ -290,6 +316,7 @@ def _first_responses(asked: Sequence[Connection], limit: float) -> list[FetchRes
 
 def _request(
     positions: Mapping[TopicPartition, int],
+    ids: Mapping[str, str],
     wait_ms: int,
     max_bytes: int,
     partition_max_bytes: int,
@@ -298,7 +325,7 @@ def _request(
 ) -> FetchRequest:
     topics: dict[str, FetchTopic] = {}
     for name, offset in positions.items():
-        topic = topics.setdefault(name.topic, FetchTopic(topic=name.topic))
+        topic = topics.setdefault(name.topic, FetchTopic(topic=name.topic, topic_id=as_uuid(ids[name.topic])))
         topic.partitions.append(
             FetchPartition(
                 partition=name.partition,
@@ -316,9 +343,11 @@ def _request(
     )
 
 
-def _parts(answer: FetchResponse) -> dict[TopicPartition, PartitionData]:
+def _parts(answer: FetchResponse, ids: Mapping[str, str]) -> dict[TopicPartition, PartitionData]:
+    """By name. ids: of the topics that were requested, since an answer may have nothing else."""
+    names = {as_uuid(topic_id): topic for topic, topic_id in ids.items()}
     return {
-        TopicPartition(topic.topic, data.partition_index): data
+        TopicPartition(topic.topic or names.get(topic.topic_id, ""), data.partition_index): data
         for topic in answer.responses
         for data in topic.partitions
     }

@@ -40,6 +40,7 @@ from ...wire.apis.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopi
 from ...wire.apis.sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
 from ...wire.consumer_protocol import PROTOCOL_TYPE
 from ...wire.error_codes import ErrorCode
+from ...wire.schema import as_uuid
 from .brokers import Brokers, check_code
 from .connection import NotKafka
 from .coordinators import Coordinators
@@ -269,12 +270,16 @@ class RemoteCoordinator:
         generation: int = -1,
         group_instance_id: str | None = None,
     ) -> None:
-        topics: dict[str, OffsetCommitRequestTopic] = {}
+        topics: dict[tuple[str, str], OffsetCommitRequestTopic] = {}
         for given, committed in offsets.items():
             name = as_topic_partition(given)
             check_topic_name(name.topic)
             check_committed(name, committed)
-            topic = topics.setdefault(name.topic, OffsetCommitRequestTopic(name=name.topic))
+            topic_id = committed.topic_id or self._topic_id(name.topic)
+            topic = topics.setdefault(
+                (name.topic, topic_id),
+                OffsetCommitRequestTopic(name=name.topic, topic_id=as_uuid(topic_id)),
+            )
             topic.partitions.append(
                 OffsetCommitRequestPartition(
                     partition_index=name.partition,
@@ -291,13 +296,18 @@ class RemoteCoordinator:
             topics=list(topics.values()),
         )
 
+        names = {topic.topic_id: topic.name for topic in topics.values()}
+
         def committed_all(answer: OffsetCommitResponse) -> None:
             for found in answer.topics:
+                topic = found.name or names.get(found.topic_id, "")
                 for part in found.partitions:
-                    if part.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and self._is_gone(found.name):
+                    if part.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and self._is_gone(topic):
                         continue  # there is nothing left to commit
-                    what = f"committing {found.name} {part.partition_index} for group {group!r}"
-                    self.coordinators.check(group, part.error_code, what, found.name)
+                    if part.error_code == ErrorCode.UNKNOWN_TOPIC_ID:
+                        continue  # nor is there of a topic that was made again
+                    what = f"committing {topic} {part.partition_index} for group {group!r}"
+                    self.coordinators.check(group, part.error_code, what, topic)
 
         self.coordinators.ask(group, request, OffsetCommitResponse, committed_all)
 
@@ -340,6 +350,13 @@ class RemoteCoordinator:
             return found
 
         return self.coordinators.ask(group, request, OffsetFetchResponse, fetched)
+
+    def _topic_id(self, topic: str) -> str:
+        """Its id; "" if there is no such topic."""
+        try:
+            return self._metadata.view(topic).topic_id
+        except TopicNotFound:
+            return ""
 
     def _is_gone(self, topic: str) -> bool:
         self._metadata.forget(topic)

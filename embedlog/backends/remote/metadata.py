@@ -6,7 +6,6 @@ dropped when a response shows that it is out of date; the retry then requests it
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -37,7 +36,7 @@ from ...wire.apis.metadata import (
     MetadataResponseTopic,
 )
 from ...wire.error_codes import ErrorCode
-from ...wire.schema import NO_UUID
+from ...wire.schema import id_text
 from .brokers import Brokers, Retry, check_code
 from .settings import Address
 
@@ -51,6 +50,8 @@ STALE: Final = frozenset(
         ErrorCode.FENCED_LEADER_EPOCH,
         ErrorCode.OFFSET_NOT_AVAILABLE,
         ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.INCONSISTENT_TOPIC_ID,
     }
 )
 """Another broker may lead the partition by now."""
@@ -127,6 +128,10 @@ class Metadata:
         return (
             self._brokers.retried(lambda deadline: self._refresh(topic, deadline)) if view is None else view
         )
+
+    def topic_id(self, topic: str, deadline: float) -> str:
+        """A topic's id; "" if the brokers have none. For an attempt: raises as `leader`."""
+        return (self._cached(topic) or self._refresh(topic, deadline)).topic_id
 
     def leader(self, name: TopicPartition, deadline: float) -> Address:
         """A partition's leader. For an attempt: raises Retry, PartitionNotFound, and as `view`."""
@@ -304,8 +309,7 @@ class Metadata:
 def _view(topic: MetadataResponseTopic, name: str, now: float) -> View:
     leaders = {each.partition_index: each.leader_id for each in topic.partitions}
     known = tuple(leaders.get(number, -1) for number in range(len(leaders)))
-    topic_id = "" if topic.topic_id == NO_UUID else base64.urlsafe_b64encode(topic.topic_id)[:22].decode()
-    return View(name, topic_id, topic.is_internal, known, now)
+    return View(name, id_text(topic.topic_id), topic.is_internal, known, now)
 
 
 def _as_config(result: DescribeConfigsResult, now: float) -> TopicConfig:

@@ -48,7 +48,7 @@ from ...wire.apis.offset_fetch import (
     OffsetFetchResponseTopics,
 )
 from ...wire.error_codes import ErrorCode
-from ...wire.schema import NO_UUID
+from ...wire.schema import NO_UUID, id_text
 from ..api_errors import CodeFor, error_code_for, group_error_code_for
 from ..broker_context import BrokerContext, Handler, RequestContext
 from ..coordination import ConsumerOffsets
@@ -118,6 +118,7 @@ class CommitHandlers:
                         given.committed_offset,
                         max(given.committed_leader_epoch, NO_EPOCH),
                         given.committed_metadata or "",
+                        topic_id=id_text(topic.topic_id),
                     )
 
         def answer(code: int) -> OffsetCommitResponse:
