@@ -23,7 +23,9 @@ from embedlog.model import Record
 
 pytestmark = pytest.mark.plain
 
-compiled_columns = pytest.importorskip("embedlog.codec.compiled_columns", reason="built without a compiler")
+compiled_columns = pytest.importorskip(
+    "embedlog.codec.compiled_columns", reason="built without a compiler", exc_type=ImportError
+)
 
 
 def some_rows(chosen: random.Random, count: int) -> list[tuple[Any, ...]]:

@@ -22,9 +22,15 @@ from embedlog.codec.plain_uniform import uniform_records_at
 from embedlog.codec.rules import ANY_OFFSET, Rules
 from embedlog.errors import EmbedlogError
 
-compiled_encoding = pytest.importorskip("embedlog.codec.compiled_encoding", reason="built without a compiler")
-compiled_decoding = pytest.importorskip("embedlog.codec.compiled_decoding", reason="built without a compiler")
-compiled_scanning = pytest.importorskip("embedlog.codec.compiled_scanning", reason="built without a compiler")
+compiled_encoding = pytest.importorskip(
+    "embedlog.codec.compiled_encoding", reason="built without a compiler", exc_type=ImportError
+)
+compiled_decoding = pytest.importorskip(
+    "embedlog.codec.compiled_decoding", reason="built without a compiler", exc_type=ImportError
+)
+compiled_scanning = pytest.importorskip(
+    "embedlog.codec.compiled_scanning", reason="built without a compiler", exc_type=ImportError
+)
 
 MAX64, MIN64 = 2**63 - 1, -(2**63)
 sizes = st.sampled_from([0, 1, 2, 55, 56, 62, 63, 64, 65, 127, 128, 8181, 8191, 8192, 8193])

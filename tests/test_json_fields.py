@@ -21,7 +21,9 @@ from embedlog.sql.fields import Field
 from embedlog.sql.fields import given as given_fields
 from embedlog.sql.json_columns import JsonColumns
 
-compiled_json = pytest.importorskip("embedlog.codec.compiled_json", reason="built without a compiler")
+compiled_json = pytest.importorskip(
+    "embedlog.codec.compiled_json", reason="built without a compiler", exc_type=ImportError
+)
 
 NAMES = ("a", "bé", "", "a/b~'", "quantity")
 TYPES = ("VARCHAR", "BIGINT", "DOUBLE", "BOOLEAN", "DECIMAL(18,3)", "TIMESTAMP", "JSON", "BIGINT[]")
