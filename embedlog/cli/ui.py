@@ -102,7 +102,7 @@ class UI:
     ) -> None:
         """Rows under their headings; numbers get commas, None becomes a dash. `totals` is the last row."""
         for line in self.table_lines(columns, rows, totals=totals):
-            self.line(line)
+            self.out.write(line + "\n")  # with colours on a terminal
 
     def table_lines(
         self,
