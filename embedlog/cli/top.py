@@ -122,7 +122,7 @@ def _watch(args: argparse.Namespace, ui: UI, log: Log, before: _Look, stop: Stop
             ui.json(facts)
         elif args.once:
             for line in _tables(ui, facts, order):
-                ui.line(line)
+                ui.out.write(line + "\n")  # with colours on a terminal
         elif screen is None:
             _lines(ui, facts)
         ui.flush()
