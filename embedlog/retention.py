@@ -36,7 +36,6 @@ from .model import PartitionState, TopicPartition
 from .partition import Partition
 from .segment import Segment
 from .synonyms import plain
-from .units import iso
 
 _CLOCKS_DIFFER_MS: Final = HOUR_MS  # a time ahead by less may be that of another clock
 
@@ -205,6 +204,8 @@ def blocked_retention(partition: Partition, now_ms: int) -> str | None:
         kept = segment.next_offset > partition.log.log_start_offset  # its file may outlive its records
         latest = segment.largest_timestamp_ms if kept else -1
         if latest > now_ms + _CLOCKS_DIFFER_MS:
+            from .units import iso  # a first append does without
+
             return (
                 f"retention of {partition.name} keeps everything from offset {segment.base_offset:,} on "
                 f"until {iso(min(latest + settings.retention_ms, MAX_INT64))}: a record has a time of the "

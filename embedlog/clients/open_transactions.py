@@ -7,11 +7,14 @@ is a consumer, waits there instead (`Consumer.held_back`).
 from __future__ import annotations
 
 import logging
+from typing import TYPE_CHECKING
 
 from ..backends.port import Backend
 from ..errors import EmbedlogError
 from ..model import TopicPartition
-from .transaction_admin import TransactionDescription, describe_transactions
+
+if TYPE_CHECKING:
+    from .transaction_admin import TransactionDescription
 
 _logger = logging.getLogger(__name__)
 
@@ -26,6 +29,8 @@ def stable_end(backend: Backend, tp: TopicPartition, offset: int) -> int:
 
 def open_transactions(backend: Backend, tp: TopicPartition) -> list[TransactionDescription]:
     """The open transactions of a partition; none where that cannot be told, such as by old brokers."""
+    from .transaction_admin import describe_transactions  # with the wire: few reads need it
+
     try:
         described = describe_transactions(backend)
     except EmbedlogError:

@@ -259,7 +259,8 @@ def test_read_committed(remote: Log, broker: Broker) -> None:
     assert committed() == transactions.expected()
     transactions.end(3, commit=True)
     assert committed() == transactions.expected()
-    assert len(values(remote)) == 7
+    uncommitted = remote.read("t", 0, isolation_level="read_uncommitted")
+    assert len(list(uncommitted)) == 7
 
 
 def test_truncated_history_is_detected(tmp_path: Path) -> None:
