@@ -54,7 +54,7 @@ class Faults(Protocol):
     """What a test has injected into a broker (injected_faults.py)."""
 
     def around(self, broker: BrokerContext, handlers: Mapping[str, Handler]) -> dict[str, Handler]:
-        """The handlers, each behind the faults of its API."""
+        """The handlers, each wrapped by the faults of its API."""
 
     def release(self) -> None:
         """Send the responses that are delayed."""
@@ -160,7 +160,7 @@ class BrokerContext:
             )
 
     def check_wanted(self, connection: Connection) -> None:
-        """Raises CloseConnection if nobody waits for the answer of a long request any more."""
+        """Raises CloseConnection if no client waits for the answer of a long request any more."""
         if self.is_stopping:
             raise CloseConnection("the broker is shutting down")
         if connection.half_closed:

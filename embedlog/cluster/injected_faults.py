@@ -208,7 +208,7 @@ class InjectedFaults:
             each.send()
 
     def around(self, broker: BrokerContext, handlers: Mapping[str, Handler]) -> dict[str, Handler]:
-        """The handlers, each behind the faults of its API."""
+        """The handlers, each wrapped by the faults of its API."""
         return {api: self._around(broker, api, handler) for api, handler in handlers.items()}
 
     def _around(self, broker: BrokerContext, api: str, handler: Handler) -> Handler:

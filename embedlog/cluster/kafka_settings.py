@@ -2,7 +2,7 @@
 
 None of them keeps a broker from starting, unless it asks for something that would not be done:
 
-    _ONLY      accepted with values that ask for what is so anyway, refused with others
+    _ONLY      accepted with the values that describe what embedlog does, refused with others
     _UNUSED    accepted with any value: what they tune is not here, or is done in another way
 
 The settings of topics that have one value here (topic_configs.py) are accepted likewise, as the broker's

@@ -42,7 +42,7 @@ class BackgroundFailures:
     def tolerated(self, doing: str, subject: Hashable, *kinds: type[Exception]) -> Iterator[None]:
         """Swallow, log and record an error of these kinds. Success clears an earlier record.
 
-        Damage is logged once, until the task succeeds: it stays until somebody repairs it.
+        Damage is logged once, until the task succeeds: it stays until it is repaired.
         """
         try:
             yield
