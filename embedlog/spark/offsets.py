@@ -13,6 +13,7 @@ from itertools import pairwise
 from typing import Final, NamedTuple
 
 from ..clients.open_transactions import stable_end, warn_of_open_transactions
+from ..codec.time_range import EVER, TimeRange
 from ..config import MAX_INT64
 from ..errors import InvalidArgument, OffsetOutOfRange, PartitionNotFound, TopicNotFound
 from ..log import Log
@@ -24,12 +25,13 @@ logger = logging.getLogger(__name__)
 
 
 class Span(NamedTuple):
-    """The offsets [start, end) of a partition."""
+    """The offsets [start, end) of a partition. times: of these records only those with such timestamps."""
 
     topic: str
     partition: int
     start: int
     end: int
+    times: TimeRange | None = None
 
     @property
     def tp(self) -> TopicPartition:
@@ -84,16 +86,13 @@ def resolved(
         return {tp: edge.log_start_offset for tp, edge in edges.items()}
     if limit.kind == "latest":
         return {tp: edge.log_end_offset for tp, edge in edges.items()}
-    if limit.kind == "time":
+    if limit.kind != "time":
+        _check_names_all(limit, edges)
+    if limit.kind in ("time", "times"):
         return {
-            tp: _at_time(log, tp, limit.time_ms, limit, edge, latest_where_no_record)
+            tp: _at_time(log, tp, time_ms, limit, edge, latest_where_no_record)
             for tp, edge in edges.items()
-        }
-    _check_names_all(limit, edges)
-    if limit.kind == "times":
-        return {
-            tp: _at_time(log, tp, limit.by_partition[tp], limit, edge, latest_where_no_record)
-            for tp, edge in edges.items()
+            if (time_ms := limit.time_of(tp)) is not None
         }
     meant = {tp: {EARLIEST: edge.log_start_offset, LATEST: edge.log_end_offset} for tp, edge in edges.items()}
     return {tp: meant[tp].get(limit.by_partition[tp], limit.by_partition[tp]) for tp in edges}
@@ -138,6 +137,9 @@ def planned_spans(log: Log, options: ReadOptions, wanted: ScanBounds = ALL) -> l
     """The spans of a batch query; empty ones are left out. With read_committed a partition's ends at the last
     stable offset, if that is lower: the tasks read nothing that is committed meanwhile.
 
+    Starts and ends that are times are those of records, if the backend reads times: a span has all offsets
+    where such records may be. Otherwise, and in streams, they are offsets, as in Spark's Kafka source.
+
     Raises what the functions above raise, and with fail_on_data_loss OffsetOutOfRange for offsets that the
     log no longer has, or does not have yet.
     """
@@ -146,6 +148,14 @@ def planned_spans(log: Log, options: ReadOptions, wanted: ScanBounds = ALL) -> l
     end = resolved(log, options.end, edges, latest_where_no_record=True)
     spans = []
     for tp, edge in sorted(edges.items()):
+        times = _times(tp, options) if log.backend.reads_times else EVER
+        if times.end_ms != EVER.end_ms:  # where times are out of order, early ones may follow late ones
+            if times.start_ms > times.end_ms:
+                raise InvalidArgument(
+                    f"{tp}: {options.start.option} is {times.start_ms:,}, after {options.end.option}, which "
+                    f"is {times.end_ms:,}"
+                )
+            end[tp] = edge.log_end_offset
         if start[tp] > end[tp]:
             raise InvalidArgument(
                 f"{tp}: {options.start.option} is offset {start[tp]:,}, after {options.end.option}, which "
@@ -158,10 +168,19 @@ def planned_spans(log: Log, options: ReadOptions, wanted: ScanBounds = ALL) -> l
             if stable < last:
                 warn_of_open_transactions(log.backend, tp, stable)
                 last = stable
-        span = _narrowed(log, Span(*tp, first, last), wanted)
+        span = Span(*tp, first, last, None if times == EVER else times)
+        span = _narrowed(log, span, wanted)
         if span.start < span.end:
             spans.append(span)
     return spans
+
+
+def _times(tp: TopicPartition, options: ReadOptions) -> TimeRange:
+    """The timestamps to read of a partition."""
+    start_ms, end_ms = options.start.time_of(tp), options.end.time_of(tp)
+    return TimeRange(
+        EVER.start_ms if start_ms is None else start_ms, EVER.end_ms if end_ms is None else end_ms
+    )
 
 
 def _narrowed(log: Log, span: Span, wanted: ScanBounds) -> Span:
@@ -252,7 +271,7 @@ def _divided(log: Log, spans: Sequence[Span], piece_bytes: int, not_before_ms: i
             found.size if found.size >= 0 else (found.end - found.start) * _ASSUMED_RECORD_BYTES,
         )
         for span in spans
-        for found in log.backend.splits.split(*span, piece_bytes, not_before_ms)
+        for found in log.backend.splits.split(*span.tp, span.start, span.end, piece_bytes, not_before_ms)
     ]
 
 

@@ -52,6 +52,12 @@ class Limit(NamedTuple):
     by_partition: Mapping[TopicPartition, int] = {}
     time_ms: int = 0
 
+    def time_of(self, tp: TopicPartition) -> int | None:
+        """The time for a partition; None unless times are limits."""
+        if self.kind == "time":
+            return self.time_ms
+        return self.by_partition[tp] if self.kind == "times" else None
+
 
 class ReadOptions(NamedTuple):
     """The options of a read, validated as far as possible without the log."""

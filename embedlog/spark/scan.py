@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ..clients.arrow import ArrowReader
 from ..clients.partition_reader import PartitionReader
+from ..codec.time_range import EVER
 from ..errors import CorruptRecord, LogTruncated, OffsetOutOfRange, RecordsLost
 from ..log import Log
 from .offsets import Span
@@ -52,6 +53,7 @@ def scan(
                 end=span.end,
                 max_bytes=CHUNK_BYTES,
                 read_committed=options.read_committed,
+                times=span.times or EVER,
             ),
             columns,
             schema,

@@ -304,11 +304,11 @@ def both(first: object, second: object) -> str:
         ({"startingTimestamp": 4500, "startingOffsetsByTimestamp": both(0, 0)}, [(5, 10), (5, 10)]),
         ({"startingOffsetsByTimestamp": both(1000, 9000), "startingOffsets": "earliest"}, [(1, 10), (9, 10)]),
         ({"startingTimestamp": 0}, [(0, 10), (3, 10)]),
-        ({"endingTimestamp": 6000}, [(0, 6), (3, 6)]),
+        ({"endingTimestamp": 6000}, [(0, 10), (3, 10)]),  # early records may follow late ones
         ({"endingTimestamp": 99_000}, [(0, 10), (3, 10)]),
-        ({"endingOffsetsByTimestamp": both(2000, 99_000), "endingOffsets": both(1, 1)}, [(0, 2), (3, 10)]),
+        ({"endingOffsetsByTimestamp": both(2000, 99_000), "endingOffsets": both(1, 1)}, [(0, 10), (3, 10)]),
         ({"startingTimestamp": 99_000, "startingOffsetsByTimestampStrategy": "latest"}, []),
-        ({"startingTimestamp": 4500, "endingTimestamp": 6000}, [(5, 6), (5, 6)]),
+        ({"startingTimestamp": 4500, "endingTimestamp": 6000}, [(5, 10), (5, 10)]),
     ],
 )
 def test_where_reading_begins_and_ends(clicks: Log, options: dict[str, object], expected: list[Any]) -> None:
@@ -324,12 +324,41 @@ def test_where_reading_begins_and_ends(clicks: Log, options: dict[str, object], 
         ({"startingOffsets": '{"t": {"0": 1}}'}, "t 1; -2 means earliest"),
         ({"startingOffsets": '{"t": {"0": 1, "1": 5, "2": 1}}'}, "names t 2"),
         ({"startingTimestamp": 6000, "endingTimestamp": 4000}, "after endingTimestamp"),
-        ({"startingOffsets": both(5, 5), "endingTimestamp": 2000}, "after endingTimestamp"),
+        ({"startingOffsetsByTimestamp": both(0, 1), "endingTimestamp": 0}, "t 1: .* is 1, after endingTime"),
     ],
 )
 def test_contradictory_options_are_refused(clicks: Log, options: dict[str, object], words: str) -> None:
     with pytest.raises(InvalidArgument, match=words):
         pieces_of(clicks, subscribe="t", **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"startingTimestamp": 2000, "endingTimestamp": 6000}, {2000, 3000, 4000, 5000}),
+        ({"startingTimestamp": 8000}, {8000, 9000}),
+        ({"endingTimestamp": 3000}, {0, 1000, 2000}),
+        ({"startingOffsetsByTimestamp": both(8000, 0), "endingOffsetsByTimestamp": both(9000, 0)}, {8000}),
+        ({"startingOffsets": both(3, 0), "endingTimestamp": 3000}, {0, 1000, 2000}),
+        ({"startingOffsets": both(8, 0), "endingTimestamp": 3000}, set()),
+    ],
+)
+@pytest.mark.parametrize("name", ["offset", "timestamp"])
+def test_times_out_of_order(log: Log, options: dict[str, object], expected: set[int], name: str) -> None:
+    log.create_topic("t", partitions=2, segment_bytes=1024)
+    late_first = [*range(5000, 10_000, 1000), *range(0, 5000, 1000)]
+    for number in late_first:
+        log.append("t", bytes(400), partition=0, timestamp_ms=number)
+    log.append("t", b"", partition=1, timestamp_ms=9000)
+    schema = StructType([full_schema(False)[name]])
+    times = [record.timestamp_ms for record in log.read("t", 0)]
+    pieces = [piece for piece in pieces_of(log, subscribe="t", **options) if piece.partition == 0]
+    found = [row[0] for row in rows(log, pieces, schema, **options)]
+    if name == "timestamp":
+        found = [(at - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1) for at in found]
+        assert sorted(found) == sorted(expected)
+    else:
+        assert sorted(times[offset] for offset in found) == sorted(expected)
 
 
 @pytest.mark.parametrize("options", [{"startingOffsets": both(0, 1)}, {"endingOffsets": both(11, 5)}])
