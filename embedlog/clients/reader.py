@@ -163,7 +163,7 @@ def partition_readers(
     numbers = range(count) if partition is None else [partition]
     edges = backend.offsets(topic, partition)
     several = count if partition is None else 1
-    times = _times(backend, start, end)
+    times = times_between(backend, start, end)
     readers = []
     for number in numbers:
         tp, of = TopicPartition(topic, number), edges[number]
@@ -200,7 +200,7 @@ def partition_readers(
     return readers
 
 
-def _times(backend: Backend, start: Where, end: Where | None) -> TimeRange:
+def times_between(backend: Backend, start: Where, end: Where | None) -> TimeRange:
     """The timestamps to read, by those of `start` and `end` that are times; all, if the backend seeks."""
     times = EVER
     if isinstance(start, datetime):

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from ..clients.partition_reader import PartitionReader
+from ..codec.time_range import EVER, TimeRange
 from ..errors import EmbedlogError
 from ..model import PartitionOffsets, Record, TopicPartition
 from ..wording import visible
@@ -39,7 +40,8 @@ class Source(NamedTuple):
     """A topic that is read, or one partition of it.
 
     edges: of the partitions that are read, at most MOST_PARTITIONS, up to where records are read: with
-    read_committed no further than their first open transactions. partitions: how many the topic has.
+    read_committed no further than their first open transactions. partitions: how many the topic has. times:
+    records with other timestamps are passed over.
     """
 
     backend: Backend
@@ -49,11 +51,18 @@ class Source(NamedTuple):
     read_committed: bool
     serializer: Serializer[Any] | None
     told: Callable[[BaseException], str] = str
+    times: TimeRange = EVER
 
     def reader(self, number: int, start: int, end: int) -> PartitionReader:
         tp = TopicPartition(self.topic, number)
         return PartitionReader(
-            self.backend, tp, start, end=end, max_bytes=_FETCH_BYTES, read_committed=self.read_committed
+            self.backend,
+            tp,
+            start,
+            end=end,
+            max_bytes=_FETCH_BYTES,
+            read_committed=self.read_committed,
+            times=self.times,
         )
 
 

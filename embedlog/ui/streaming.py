@@ -170,7 +170,7 @@ class Search:
 
     def _read(self, reader: PartitionReader, rows: list[Row]) -> bool:
         """Add what matches in a reader's next chunk. False if there is none."""
-        sink = Records(*reader.tp)
+        sink = Records(*reader.tp, reader.times)
         try:
             has_more = reader.read_into(sink)
         except EmbedlogError as error:

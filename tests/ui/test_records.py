@@ -286,6 +286,31 @@ def test_search(log: Log, visitor: TestClient, order: str) -> None:
     assert "problem" in events(visitor.get("/topics/absent/records/search?search=x").text)[0]
 
 
+@pytest.mark.parametrize("order", ["newest", "oldest"])
+def test_a_search_in_a_range_of_times(log: Log, visitor: TestClient, order: str) -> None:
+    """It finds what came out of order, too, and goes on where it was cut off."""
+    log.create_topic("t", 2, segment_bytes=4096)
+    hour_ms = 3_600_000
+    for hours in (*range(500, 700), *range(100, 500), *range(700, 710)):
+        log.append("t", b'{"n": %d}' % hours, partition=hours % 2, timestamp_ms=hours * hour_ms)
+
+    def found(query: str) -> list[int]:
+        where = f"/topics/t/records/search?order={order}&search=n=*&{query}"
+        texts = [visitor.get(where).text]
+        while events(texts[-1])[-1]["more"]:
+            last = re.findall(r"^id: (.*)$", texts[-1], re.MULTILINE)[-1]
+            texts.append(visitor.get(where, headers={"last-event-id": last}).text)
+        rows = [row for text in texts for row in offsets_in("".join(each["html"] for each in events(text)))]
+        records = [log.read_at("t", *row) for row in rows]
+        return sorted(record.timestamp_ms // hour_ms for record in records if record is not None)
+
+    assert found("from=1970-01-09T00:00Z&to=1970-01-11T00:00Z") == list(range(192, 240))
+    assert found("from=1970-01-29T00:00Z") == list(range(672, 710))
+    assert found("to=1970-01-22T00:00Z") == list(range(100, 504))
+    assert found("partition=1&from=3&to=1970-01-06T00:00Z") == list(range(101, 120, 2))
+    assert found("from=1970-01-11T00:00Z&to=1970-01-09T00:00Z") == []
+
+
 def test_many_partitions_are_bounded(log: Log, visitor: TestClient) -> None:
     log.create_topic("t", 100)
     for number in range(100):

@@ -11,7 +11,9 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from ...clients.open_transactions import held_back_at, stable_end
-from ...clients.places import place
+from ...clients.places import Place, place
+from ...clients.reader import times_between
+from ...codec.time_range import EVER
 from ...errors import AuthorizationFailed, EmbedlogError, InvalidArgument
 from ...model import PartitionOffsets, TopicPartition
 from ...validation import check_partition
@@ -148,7 +150,7 @@ def _page(request: Request, source: Source) -> Page:
     if after := asked.get("after"):
         return page_after(source, positions(after), _TOGETHER)
     if start := asked.get("from"):
-        return page_after(source, _places(source, start), _TOGETHER)
+        return page_after(source, _places(source, place(start)), _TOGETHER)
     if asked.get("order") == "oldest":
         return page_after(source, _places(source, "earliest"), _TOGETHER)
     return page_before(source, {}, _TOGETHER)
@@ -159,18 +161,21 @@ def _search(request: Request, source: Source) -> Search:
     loads = source.serializer.loads if source.serializer is not None else None
     given = request.headers.get("last-event-id") or asked.get("at", "")
     backwards = asked.get("order") != "oldest"
-    starts = _places(source, asked.get("from") or "earliest")
-    ends = _places(source, asked.get("to") or "latest")
+    start, end = place(asked.get("from") or "earliest"), place(asked.get("to") or "latest")
+    times = times_between(source.backend, start, end)
+    source = source._replace(times=times)
+    starts = _places(source, start)
+    # Where times are out of order, a record before the end may follow one after it.
+    ends = _places(source, end if times.end_ms == EVER.end_ms else "latest")
     reached = positions(given) if given else {}
     side = ends if backwards else starts
     side |= {number: clipped(reached[number], source.edges[number]) for number in side.keys() & reached}
     return Search(source, starts, ends, Query(asked.get("search", ""), loads), backwards=backwards)
 
 
-def _places(source: Source, text: str) -> dict[int, int]:
-    where = place(text)
+def _places(source: Source, where: Place) -> dict[int, int]:
     if isinstance(where, int) and len(source.edges) > 1:
-        raise InvalidArgument(f"{text} is an offset, which belongs to one partition: choose the partition")
+        raise InvalidArgument(f"{where} is an offset, which belongs to one partition: choose the partition")
     return {
         number: offset_at(source.backend, TopicPartition(source.topic, number), where, edges)
         for number, edges in source.edges.items()
