@@ -1,6 +1,7 @@
 """Numbers for people, in tables and lines; JSON has the exact ones.
 
-Sizes are decimal (1 kB = 1,000 bytes), as for disks and networks. Times are local.
+Sizes are decimal (1 kB = 1,000 bytes), as for disks and networks. Times are local. Of the
+negative ones only -1, Kafka's "none", is no time: the others are before 1970.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import time
 from datetime import UTC, datetime
 from typing import Final
 
+from .model import NO_TIMESTAMP
 from .wording import counted as counted
 
 _HALF_A_YEAR_S: Final = 365 * 86_400 / 2
@@ -29,7 +31,7 @@ def size(count: int) -> str:
 
 def moment(timestamp_ms: int, to: str = "seconds") -> str:
     """A time, to the second: 2024-05-01 10:41:07; - if there is none. to: "milliseconds"."""
-    if timestamp_ms < 0:
+    if timestamp_ms == NO_TIMESTAMP:
         return "-"
     try:
         seconds, milliseconds = divmod(timestamp_ms, 1000)
@@ -46,7 +48,7 @@ def record_time(timestamp_ms: int) -> str:
 
 def day(timestamp_ms: int) -> str:
     """A time as `ls` shows it: 21 Nov 21:41, or 21 Nov 2024 if half a year away; - if there is none."""
-    if timestamp_ms < 0:
+    if timestamp_ms == NO_TIMESTAMP:
         return "-"
     try:
         when = datetime.fromtimestamp(timestamp_ms / 1000)
@@ -58,11 +60,12 @@ def day(timestamp_ms: int) -> str:
 
 def iso(timestamp_ms: int) -> str:
     """A time, to the millisecond, in UTC: 2024-05-01T08:41:07.123Z; empty if there is none."""
-    if timestamp_ms < 0:
+    if timestamp_ms == NO_TIMESTAMP:
         return ""
     try:
         seconds, milliseconds = divmod(timestamp_ms, 1000)
-        return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{milliseconds:03d}Z"
+        when = datetime.fromtimestamp(seconds, UTC).replace(microsecond=1000 * milliseconds, tzinfo=None)
+        return when.isoformat("T", "milliseconds") + "Z"
     except (OverflowError, ValueError, OSError):
         return f"{timestamp_ms} ms"
 

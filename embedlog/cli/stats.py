@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 import contextlib
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from importlib import metadata
 from typing import Any, Final
 
 from ..errors import CorruptCheckpoint, InvalidArgument, StorageError
 from ..files.names import WRITER_FILE
+from ..model import NO_TIMESTAMP
 from ..store.disk_usage import measure, measure_others
 from ..store.read_only_store import ReadOnlyStore
 from ..units import counted, day, size
@@ -107,10 +108,10 @@ def _table(
             yield _ratio(members)
         about = "" if all(inside.is_exact for _, inside in members) else "about "
         for found in (
-            min((inside.oldest_ms for _, inside in members if inside.oldest_ms >= 0), default=-1),
-            max(inside.newest_ms for _, inside in members),
+            min(_known(inside.oldest_ms for _, inside in members), default=NO_TIMESTAMP),
+            max(_known(inside.newest_ms for _, inside in members), default=NO_TIMESTAMP),
         ):
-            yield day(found) if found < 0 else about + day(found)
+            yield day(found) if found == NO_TIMESTAMP else about + day(found)
 
     rows = [
         (topic, str(number) if args.partitions else len(members), *summed(members))
@@ -127,6 +128,10 @@ def _table(
     )
     totals = ("total", "" if args.partitions else len(found), *summed(found)) if len(rows) > 1 else None
     ui.table(columns, rows, totals=totals)
+
+
+def _known(times_ms: Iterable[int]) -> Iterator[int]:
+    return (each for each in times_ms if each != NO_TIMESTAMP)
 
 
 def _ratio(members: list[tuple[PartitionSize, Contents]]) -> str | None:

@@ -27,7 +27,7 @@ from ..errors import (
     shown,
 )
 from ..groups.events import MemberDescription
-from ..model import CommittedOffset, PartitionOffsets, TopicPartition
+from ..model import NO_TIMESTAMP, CommittedOffset, PartitionOffsets, TopicPartition
 from ..validation import check_flag, check_group, check_partition, check_topic, is_several
 from ..wire.consumer_protocol import decode_assignment
 from .notebook import table, text
@@ -348,7 +348,7 @@ def _unread_since(backend: Backend, name: TopicPartition, found: PartitionLag) -
         records = reader.read()
     except EmbedlogError:
         return None
-    return records[0].timestamp_ms if records and records[0].timestamp_ms >= 0 else None
+    return records[0].timestamp_ms if records and records[0].timestamp_ms != NO_TIMESTAMP else None
 
 
 def _topics(given: str | Iterable[str]) -> list[str]:

@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 
 from ..backends.port import Backend
 from ..errors import EmbedlogError, counted
-from ..model import PartitionOffsets, Record, TopicPartition
+from ..model import NO_TIMESTAMP, PartitionOffsets, Record, TopicPartition
 from .reader import read_records
 
 _MOST_TOPICS: Final = 50
@@ -194,7 +194,9 @@ def text(given: object) -> str:
 
 
 def moment(timestamp_ms: int) -> str:
-    """A time in UTC, to the second."""
+    """A time in UTC, to the second; - if there is none."""
+    if timestamp_ms == NO_TIMESTAMP:
+        return "-"
     try:
         return datetime.fromtimestamp(timestamp_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
     except (ValueError, OverflowError, OSError):  # past the calendar
@@ -202,9 +204,9 @@ def moment(timestamp_ms: int) -> str:
 
 
 def record_time(timestamp_ms: int) -> str:
-    """A record's time in UTC, to the millisecond."""
+    """A record's time in UTC, to the millisecond; - if there is none."""
     time = moment(timestamp_ms)
-    return time if time.endswith(" ms") else f"{time}.{timestamp_ms % 1000:03}"
+    return time if time.endswith((" ms", "-")) else f"{time}.{timestamp_ms % 1000:03}"
 
 
 def _cells(seen: Look) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from markupsafe import Markup, escape
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
+from ..model import NO_TIMESTAMP
 from ..units import counted, duration, iso, moment, record_time, size
 from ..wording import visible, visible_in_a_line
 
@@ -24,7 +25,7 @@ def _number(value: float) -> str:
 
 def _field(timestamp_ms: int) -> str:
     """A time as a form's field has it, to the second; empty if there is none."""
-    return moment(timestamp_ms).replace(" ", "T") if timestamp_ms >= 0 else ""
+    return moment(timestamp_ms).replace(" ", "T") if timestamp_ms != NO_TIMESTAMP else ""
 
 
 def _finalized(value: object) -> object:

@@ -27,7 +27,7 @@ from ..clients.partition_reader import PartitionReader
 from ..codec import HEADER_SIZE, read_header
 from ..codec.fetch_decoder import Columns
 from ..errors import EmbedlogError
-from ..model import PartitionOffsets, TopicPartition
+from ..model import NO_TIMESTAMP, PartitionOffsets, TopicPartition
 
 if TYPE_CHECKING:
     from ..backends.remote.lookups import Lookups
@@ -65,8 +65,9 @@ class Span(NamedTuple):
     last_ms: int = -1
 
     def joined(self, other: Span) -> Span:
-        firsts = [each for each in (self.first_ms, other.first_ms) if each >= 0]
-        return Span(min(firsts, default=-1), max(self.last_ms, other.last_ms))
+        firsts = [each.first_ms for each in (self, other) if each.first_ms != NO_TIMESTAMP]
+        lasts = [each.last_ms for each in (self, other) if each.last_ms != NO_TIMESTAMP]
+        return Span(min(firsts, default=NO_TIMESTAMP), max(lasts, default=NO_TIMESTAMP))
 
 
 class History(NamedTuple):

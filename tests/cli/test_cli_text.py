@@ -19,9 +19,10 @@ from embedlog.cli.text import (
     record_from_json,
 )
 from embedlog.cli.ui import UI, Column, shortened
+from embedlog.clients import notebook
 from embedlog.errors import InvalidArgument
 from embedlog.model import Record
-from embedlog.units import counted, day, duration, moment, record_time, size
+from embedlog.units import counted, day, duration, iso, moment, record_time, size
 
 data = st.none() | st.binary(max_size=30) | st.text(max_size=20).map(str.encode)
 records = st.builds(
@@ -150,6 +151,20 @@ def test_times_of_records() -> None:
     assert record_time(1_700_000_000_007)[:-4] == moment(1_700_000_000_007)
     assert record_time(-1) == "-"
     assert record_time(1 << 62) == f"{1 << 62} ms"
+    assert record_time(-1 << 62) == f"{-1 << 62} ms"
+
+
+def test_times_before_1970() -> None:
+    noon_ms = -7_305 * 86_400_000 + 43_200_007  # so that it is the same day in all time zones but two
+    assert moment(noon_ms)[:10] == moment(noon_ms - 1)[:10] == "1950-01-01"
+    assert record_time(noon_ms).endswith(".007")
+    assert day(noon_ms) == " 1 Jan  1950"
+    assert iso(noon_ms) == "1950-01-01T12:00:00.007Z"
+    assert iso(-62_135_596_800_000) == "0001-01-01T00:00:00.000Z"
+    assert moment(-2)[-2:] == "59"  # -1 is Kafka's for none
+    assert (moment(-1), day(-1), iso(-1)) == ("-", "-", "")
+    assert notebook.record_time(noon_ms) == "1950-01-01 12:00:00.007"
+    assert notebook.record_time(-1) == "-"
 
 
 def test_names_of_strangers_cannot_break_a_table(capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,7 +19,7 @@ from embedlog import Log
 from embedlog.cluster import Broker
 from embedlog.model import TopicPartition
 from embedlog.ui import application
-from embedlog.ui.times import Spans, history
+from embedlog.ui.times import Span, Spans, history
 
 HOUR_MS = 3_600_000
 YEAR_MS = 365 * 24 * HOUR_MS
@@ -239,3 +239,9 @@ def test_a_thousand_topics(path: Path) -> None:
             site = client.app.state.site  # type: ignore[attr-defined]
             known = sum(topic.span.last_ms >= 0 for topic in site.sampler.latest().topics.values())
             assert known <= 500
+
+
+def test_spans_before_1970() -> None:
+    assert Span(-5_000, -4_000).joined(Span()) == Span().joined(Span(-5_000, -4_000)) == Span(-5_000, -4_000)
+    assert Span(-5_000, -4_000).joined(Span(7, 8)) == Span(-5_000, 8)
+    assert Span().joined(Span()) == Span()

@@ -15,7 +15,7 @@ from starlette.routing import BaseRoute, Route
 from ...config import TopicSettings
 from ...errors import EmbedlogError, InvalidTopicName, TopicNotFound
 from ...files.names import CLEANER_FILE
-from ...model import PartitionOffsets, PartitionState, TopicPartition
+from ...model import NO_TIMESTAMP, PartitionOffsets, PartitionState, TopicPartition
 from ...units import counted, duration, moment, size
 from .. import plots, words
 from ..rendering import page
@@ -160,7 +160,7 @@ def _span(
 ) -> Span:
     """As it was sampled; looked up for a topic that is new, or one of a thousand."""
     seen = sample.topics.get(name)
-    if seen is not None and seen.span.last_ms >= 0:
+    if seen is not None and seen.span.last_ms != NO_TIMESTAMP:
         return seen.span
     spans = Spans(log, store)
     names = [TopicPartition(name, each) for each in edges]
@@ -175,7 +175,8 @@ def _range(request: Request, span: Span) -> tuple[str, int, int, str]:
     now_ms = time.time_ns() // 1_000_000
     if preset in _RANGES:
         return preset, now_ms - _RANGES[preset], now_ms, ""
-    tells_last = span.last_ms >= 0 or span.first_ms < 0  # brokers before Kafka 3.0 do not
+    # Brokers before Kafka 3.0 do not tell the last time.
+    tells_last = span.last_ms != NO_TIMESTAMP or span.first_ms == NO_TIMESTAMP
     everything = span.first_ms, (span.last_ms if tells_last else now_ms) + 1
     if preset == "all" or not (given.get("from") or given.get("to")):
         return "all", *everything, ""
