@@ -32,7 +32,7 @@ from ..clients.record_serde import RecordSerde
 from ..clients.subscription import Topics
 from ..clients.transaction import Transaction
 from ..codec import LOOPS_IMPLEMENTATION
-from ..errors import Closed, ConcurrentUse, TopicNotFound
+from ..errors import Closed, ConcurrentUse, PartitionNotFound, TopicNotFound
 from ..model import CommittedOffset, K, Record, TopicPartition, V, of_one_or_two
 from ..runtime.closing import AsyncClosing
 from ..validation import as_seconds, check_flag, check_int
@@ -121,7 +121,7 @@ class _Core(SyncConsumer[V, K]):
                 return False
             try:
                 position = self._positions.ready()
-            except TopicNotFound as error:
+            except (TopicNotFound, PartitionNotFound) as error:
                 self._notice_deletion(error)
                 return None
             if position is None:

@@ -17,7 +17,7 @@ from ..clients.open_transactions import held_back_at, stable_end
 from ..clients.partition_reader import PartitionReader
 from ..clients.places import PLACES
 from ..clients.reader import ISOLATION_LEVELS, partition_readers
-from ..errors import InvalidArgument, TopicRecreated
+from ..errors import InvalidArgument, PartitionNotFound, TopicRecreated
 from ..log import Log
 from ..model import Record, TopicPartition
 from ..validation import check_partition
@@ -353,7 +353,7 @@ def _follow(args: argparse.Namespace, log: Log, ui: UI, readers: list[PartitionR
                 while records := each.read():
                     idle = False
                     yield records
-        except TopicRecreated:
+        except (TopicRecreated, PartitionNotFound):  # the new topic may have fewer partitions
             readers = _readers_of_new(args, log)
             continue
         if not idle:

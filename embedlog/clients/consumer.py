@@ -37,7 +37,16 @@ from typing import TYPE_CHECKING, Any, Final, Generic
 from .. import validation
 from ..backends.port import Backend, Interrupt
 from ..config import MAX_INT32
-from ..errors import Closed, CommitFailed, EmbedlogError, GroupError, InvalidArgument, TopicNotFound, counted
+from ..errors import (
+    Closed,
+    CommitFailed,
+    EmbedlogError,
+    GroupError,
+    InvalidArgument,
+    PartitionNotFound,
+    TopicNotFound,
+    counted,
+)
 from ..model import CommittedOffset, K, Record, TopicPartition, V, of_one_or_two
 from ..runtime.thread_guard import ThreadGuard
 from .assignment import Assignment, RebalanceCallback
@@ -243,7 +252,7 @@ class Consumer(Seeking, Generic[V, K]):
                     records = take(self._positions, limit, self._serde)
                     if records:
                         return records
-                except TopicNotFound as error:
+                except (TopicNotFound, PartitionNotFound) as error:
                     self._notice_deletion(error)
                 self._backend.check_open()
                 deadline = deadline or time.monotonic() + wait_s
@@ -296,7 +305,7 @@ class Consumer(Seeking, Generic[V, K]):
         before, self._current = self._current, None
         try:
             self._current = self._positions.continued(before)
-        except TopicNotFound as error:
+        except (TopicNotFound, PartitionNotFound) as error:
             self._notice_deletion(error)
         if self._current is not None:
             self._left = decoded_chunk(self._current, self._serde)
@@ -442,11 +451,11 @@ class Consumer(Seeking, Generic[V, K]):
         left_ms = min(deadline, self._due) - time.monotonic()
         try:
             self._positions.wait(max(1, int(left_ms * 1000)))
-        except TopicNotFound as error:
+        except (TopicNotFound, PartitionNotFound) as error:
             self._notice_deletion(error)
 
-    def _notice_deletion(self, error: TopicNotFound) -> None:
-        """Refresh the subscription at the next turn."""
+    def _notice_deletion(self, error: TopicNotFound | PartitionNotFound) -> None:
+        """Refresh the subscription at the next turn: the topic has gone, or has fewer partitions now."""
         if self._assignment.by_hand:
             raise error
         self._assignment.watch.expire()

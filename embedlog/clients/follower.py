@@ -15,7 +15,7 @@ from typing import Final
 
 from ..backends.port import Backend, Interrupt
 from ..codec.rules import ANY_OFFSET
-from ..errors import TopicRecreated
+from ..errors import PartitionNotFound, TopicRecreated
 from ..model import Record, TopicPartition
 from .partition_reader import PartitionReader
 
@@ -64,7 +64,7 @@ class Follower:
         """The records of the next chunk; [] if there are none now, None if there will be none."""
         try:
             return self._read()
-        except TopicRecreated:
+        except (TopicRecreated, PartitionNotFound):  # the new topic may have fewer partitions
             if not self._endless:
                 raise
             self._begin_again()

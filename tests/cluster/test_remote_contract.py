@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -610,6 +611,36 @@ def a_topic_made_again_is_followed_from_its_start(log: Log) -> object:
     remake(log, 15)
     new = [next(following).value for _ in range(15)]
     return old, new
+
+
+@scenario
+@newer
+def a_topic_made_again_with_fewer_partitions_is_read_from_its_start(log: Log) -> object:
+    """By consumers of a name and of a pattern, and by a reader that follows."""
+    found = []
+    for topics in ("t", re.compile("t")):
+        log.create_topic("t", partitions=4)
+        for partition in range(4):
+            log.append("t", b"old", partition=partition)
+        following = log.read("t", follow=True)
+        next(following)  # and the next one is of a partition that goes
+        with log.consumer(topics, "g") as consumer:
+            old: list[Record] = []
+            while len(old) < 4:
+                old += consumer.poll(10)
+            log.delete_topic("t")
+            log.create_topic("t", partitions=2)
+            for partition in (0, 1, 0):
+                log.append("t", b"new", partition=partition)
+            new: list[Record] = []
+            while len(new) < 3:
+                new += consumer.poll(10)
+            while len(consumer.assignment()) > 2:
+                consumer.poll(10)
+        found.append(sorted((record.partition, record.offset, record.value) for record in new))
+        found.append(sorted((record.partition, record.offset) for record in islice(following, 3)))
+        log.delete_topic("t")
+    return found
 
 
 @scenario
