@@ -10,9 +10,9 @@ import time
 from datetime import UTC, datetime
 from typing import Final
 
-from .model import NO_TIMESTAMP
 from .wording import counted as counted
 
+_NO_TIMESTAMP: Final = -1  # as in model.py, which `embedlog --version` need not import
 _HALF_A_YEAR_S: Final = 365 * 86_400 / 2
 _SIZES: Final = ("B", "kB", "MB", "GB", "TB", "PB")
 _AGES: Final = ((365 * 86_400, "years"), (2 * 86_400, "days"), (2 * 3_600, "h"), (120, "min"))
@@ -31,7 +31,7 @@ def size(count: int) -> str:
 
 def moment(timestamp_ms: int, to: str = "seconds") -> str:
     """A time, to the second: 2024-05-01 10:41:07; - if there is none. to: "milliseconds"."""
-    if timestamp_ms == NO_TIMESTAMP:
+    if timestamp_ms == _NO_TIMESTAMP:
         return "-"
     try:
         seconds, milliseconds = divmod(timestamp_ms, 1000)
@@ -48,7 +48,7 @@ def record_time(timestamp_ms: int) -> str:
 
 def day(timestamp_ms: int) -> str:
     """A time as `ls` shows it: 21 Nov 21:41, or 21 Nov 2024 if half a year away; - if there is none."""
-    if timestamp_ms == NO_TIMESTAMP:
+    if timestamp_ms == _NO_TIMESTAMP:
         return "-"
     try:
         when = datetime.fromtimestamp(timestamp_ms / 1000)
@@ -60,7 +60,7 @@ def day(timestamp_ms: int) -> str:
 
 def iso(timestamp_ms: int) -> str:
     """A time, to the millisecond, in UTC: 2024-05-01T08:41:07.123Z; empty if there is none."""
-    if timestamp_ms == NO_TIMESTAMP:
+    if timestamp_ms == _NO_TIMESTAMP:
         return ""
     try:
         seconds, milliseconds = divmod(timestamp_ms, 1000)
