@@ -151,21 +151,6 @@ def test_follow_across_processes_until_ctrl_c(log: Path, tmp_path: Path) -> None
         assert process.stderr.read() == b""
 
 
-def test_a_topic_made_again_with_fewer_partitions_is_followed(log: Path, tmp_path: Path) -> None:
-    with spawn(["tail", "-f", "-n", "1", "data", "clicks"], tmp_path) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"value 29\n"
-        process.send_signal(signal.SIGSTOP)  # a topic that is gone when it looks is an error
-        with embedlog.open(log) as writer:
-            writer.delete_topic("clicks")
-            writer.create_topic("clicks", partitions=1)
-            writer.append("clicks", b"new")
-            process.send_signal(signal.SIGCONT)
-            assert process.stdout.readline() == b"new\n"
-        process.send_signal(signal.SIGINT)
-        assert process.wait() == 130
-
-
 def test_follow_ends_after_max_records(log: Path, tmp_path: Path) -> None:
     arguments = ["tail", "-f", "data", "clicks", "--from", "latest", "--max-records", "2", "--json"]
     with spawn(arguments, tmp_path) as process, embedlog.open(log) as writer:
