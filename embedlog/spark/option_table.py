@@ -38,7 +38,8 @@ OPTIONS: Final = (
     Option("assign", _READ, "", 'partitions: {"clicks": [0, 1]}'),
     Option(
         "startingTimestamp", _READ, "",
-        "milliseconds since the epoch: start each partition at its first record at or after this time",
+        "milliseconds since the epoch: records at or after this time. In a stream: start each partition "
+        "at its first such record",
     ),
     Option(
         "startingOffsetsByTimestamp", _READ, "",
@@ -54,7 +55,7 @@ OPTIONS: Final = (
         "if no record is at or after the time: error, or latest (start at the end)",
     ),
     Option(
-        "endingTimestamp", "batch", "", "milliseconds: stop before the first record at or after this time"
+        "endingTimestamp", "batch", "", "milliseconds: records before this time"
     ),
     Option("endingOffsetsByTimestamp", "batch", "", "the same for each partition"),
     Option("endingOffsets", "batch", "latest", "latest, or offsets, exclusive; -1 means latest"),
