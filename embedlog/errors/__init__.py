@@ -8,7 +8,7 @@ The errors of directories, files and stored bytes are defined in base.py.
 
 from __future__ import annotations
 
-from _queue import Empty  # that of `queue`, which imports threading and heapq besides
+import _queue  # `queue` would import threading and heapq besides
 from typing import TYPE_CHECKING
 
 from ..wording import counted as counted
@@ -398,7 +398,7 @@ class LockLost(GroupError):
 # -- clients -----------------------------------------------------------------------------------------
 
 
-class QueueEmpty(EmbedlogError, Empty):
+class QueueEmpty(EmbedlogError, _queue.Empty):
     """`Queue.take` found no job, and was given no default."""
 
 
