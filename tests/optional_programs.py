@@ -19,10 +19,10 @@ from pathlib import Path
 import pytest
 
 UTILITIES = """
-awk basename bash cat chmod comm cp cut date dd df diff dirname du echo env expr false find getconf grep head
-id join kill ldconfig ln locale ls make mkdir mkfifo mktemp mount mv nice nohup od paste printf ps pwd python
-python3 readlink realpath rm rmdir sed seq sh sleep sort split stat stty sync tail tar tee test timeout touch
-tr true tty uname uniq unshare wc which xargs
+awk basename bash cat chmod comm cp cut date dd df diff dirname du echo env expr false find getconf grep gzip
+head id join kill ldconfig ln locale ls make mkdir mkfifo mktemp mount mv nice nohup od paste printf ps pwd
+python python3 readlink realpath rm rmdir sed seq sh sleep sort split stat stty sync tail tar tee test timeout
+touch tr true tty uname uniq unshare wc which xargs
 """
 """What a system without any package of its own has: POSIX's utilities, bash, and Python."""
 

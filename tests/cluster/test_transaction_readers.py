@@ -62,7 +62,7 @@ def test_files_of_the_engine(tmp_path: Path, seed: int, how: str) -> None:
         account.step(rng, number)
         if rng.random() < 0.05:
             housekeep(store_of(log))
-    everything = values(log)
+    everything = values(log, isolation_level="read_uncommitted")
     log.close() if how == "close" else crash(log)
     with Broker(tmp_path / "log") as broker:
         with consumer(broker, "read_committed") as careful:

@@ -121,7 +121,7 @@ def as_row(record: Record) -> tuple[Any, ...]:
     return record.key, record.value, *where, when, record.timestamp_type, headers
 
 
-def read(log: Log, topics: list[str], isolation_level: str = "read_uncommitted") -> list[tuple[Any, ...]]:
+def read(log: Log, topics: list[str], isolation_level: str = "read_committed") -> list[tuple[Any, ...]]:
     """The same by plain Python."""
     return [as_row(record) for topic in topics for record in log.read(topic, isolation_level=isolation_level)]
 
@@ -136,16 +136,17 @@ def read(log: Log, topics: list[str], isolation_level: str = "read_uncommitted")
 def test_a_scan_in_pieces_equals_pythons_reader(seed: int, committed: bool, cut: dict[str, int]) -> None:
     level = "read_committed" if committed else "read_uncommitted"
     with made(seed) as (log, topics):
-        pieces = pieces_of(log, subscribePattern="t.*", **cut)
+        pieces = pieces_of(log, subscribePattern="t.*", isolation_level=level, **cut)
         assert rows(log, pieces, isolation_level=level) == read(log, topics, level)
         offsets = sum(
             edge.log_end_offset - edge.log_start_offset
             for topic in topics
             for edge in log.offsets(topic).values()
         )
-        assert sum(piece.end - piece.start for piece in pieces) == offsets
+        planned = sum(piece.end - piece.start for piece in pieces)
+        assert planned <= offsets if committed else planned == offsets
         if "minPartitions" in cut:
-            assert len(pieces) >= min(7, offsets)
+            assert len(pieces) >= min(7, planned)
         if "maxRecordsPerPartition" in cut:
             assert all(piece.end - piece.start <= 9 for piece in pieces)
 
