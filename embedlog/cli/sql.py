@@ -202,8 +202,11 @@ def _computed(relation: Any, connection: Any, args: argparse.Namespace, ui: UI) 
 
 @contextlib.contextmanager
 def _standard_output(ui: UI) -> Iterator[str]:
-    """A path for COPY, which would open a file anew, and empty it: `>> all.csv`. Raises OSError."""
-    if not stat.S_ISREG(os.fstat(ui.out.fileno()).st_mode):
+    """A path for COPY, which would open a file anew, and empty it: `>> all.csv`. Raises OSError.
+
+    COPY would also lock a device: two processes could not both write to /dev/null.
+    """
+    if stat.S_ISFIFO(os.fstat(ui.out.fileno()).st_mode):
         yield "/dev/stdout"
         return
     ends, writes = os.pipe()
