@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import struct
 import sys
-import threading
 from array import array
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
@@ -31,6 +30,7 @@ from .codec.rules import IndexState, Scanned
 from .errors import CorruptIndex
 from .fast_append import IndexFields
 from .files.filesystem import FileSystem
+from .runtime.locks import Lock
 
 OFFSET_ENTRY: Final = struct.Struct(">II")
 TIME_ENTRY: Final = struct.Struct(">qI")
@@ -265,7 +265,7 @@ class IndexCache:
     def __init__(self, max_entries: int = 4_000_000) -> None:
         self._max = max_entries
         self._held = 0
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._loaded: OrderedDict[str, tuple[OffsetEntries, TimeEntries]] = OrderedDict()
         self._latest: tuple[str, tuple[OffsetEntries, TimeEntries]] | None = None
 

@@ -28,7 +28,8 @@ from .model import (
     Record,
     RecordMetadata,
 )
-from .runtime.closing import Closing, close_at_exit, open_handles
+from .runtime.closing import Closing, close_at_exit, closes, open_handles
+from .runtime.locks import ReentrantLock
 from .store.store import Store
 
 if TYPE_CHECKING:
@@ -79,6 +80,7 @@ class Log(Administration):
         self._managers: dict[str, TransactionManager] = {}
         self._fast_path = FastPath(topics, self._partitioner, AppendedMany, rest)
         self._pid = os.getpid()
+        self._closing = ReentrantLock()
         close_at_exit(self)
 
     def __repr__(self) -> str:
@@ -443,11 +445,12 @@ class Log(Administration):
 
         return run_workers(self, functions, self._clients, options)
 
+    @closes
     def close(self) -> None:
         """Send what producers buffer, leave groups, flush, and release the lock. Safe to call again."""
         if os.getpid() != self._pid:
             return
-        with contextlib.ExitStack() as last_first:  # all of them, even if one raises
+        with self._closing, contextlib.ExitStack() as last_first:  # all of them, even if one raises
             last_first.callback(open_handles.discard, self)
             last_first.callback(self.backend.close)
             for client in list(self._clients):

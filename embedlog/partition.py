@@ -223,7 +223,7 @@ class Partition(PartitionFields):
         """Recover from a failure: `recover(recovery point)` reads the files again. For the store."""
         log = self.log
         with self.lifecycle.lifecycle_lock, log.append_lock, self._flusher.sync_lock:
-            if log.state is not PartitionState.FAILED:
+            if log.state is not PartitionState.FAILED and not log.is_half_way():
                 return
             self._release_files()
             log.replace(recover(log.flushed.offset))

@@ -18,7 +18,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import struct
-import threading
 import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -41,6 +40,7 @@ from .index import (
     lookup_offset,
     lookup_time,
 )
+from .runtime.locks import Lock
 from .runtime.recent import Recent
 from .scan.batch_scan import Run, scan_batches
 
@@ -120,7 +120,7 @@ class Segment(SegmentFields):
         self.grows_elsewhere = False  # another process appends to it, and its index files lag
         self._handle = ReadHandle(self.path)
         self._saved = (0, 0)  # how many of the builder's entries are in the files
-        self._saving = threading.Lock()
+        self._saving = Lock()
         self._loaded_sizes: tuple[int, int] | None = None  # of the index files, if it grows elsewhere
         self._check_index_at = 0.0  # look for larger ones then
         self._largest_timestamp_ms: int | None = None

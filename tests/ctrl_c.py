@@ -1,8 +1,8 @@
-"""Ctrl-C at a chosen point: raises KeyboardInterrupt at the n-th place at which the interpreter may.
+"""A signal at a chosen point: its handler runs at the n-th place at which the interpreter may run it.
 
 Python looks for signals when a function is entered, behind each call into C, and at each jump backwards:
-there and nowhere else can Ctrl-C strike. `strike(n, work)` runs work and raises at the n-th of these points,
-so that a test can go through all of them.
+there and nowhere else can a handler run. `interrupt(n, work, handler)` runs work, and the handler at the n-th
+of these points, so that a test can go through all of them; `strike` is Ctrl-C.
 """
 
 from __future__ import annotations
@@ -16,25 +16,30 @@ from collections.abc import Callable
 from types import CodeType, FrameType
 from typing import Any
 
+from embedlog.runtime.locks import interrupts
+
 _CALLS = {
     op for name, op in dis.opmap.items() if name.startswith("CALL") and not name.startswith("CALL_INTRINSIC")
 }
 _CHECKED = _CALLS | {op for name, op in dis.opmap.items() if "JUMP_BACKWARD" in name}
 # Ourselves, and the callbacks of weak references, out of which no exception comes.
 _PASSED_OVER = {__file__, weakref.__file__, _weakrefset.__file__}
+# Changes nothing, and walks down the stack: a hundred points, all the same.
+_PURE = {interrupts.__code__}
 _GENERATORS = 0x20 | 0x80 | 0x200  # CO_GENERATOR, CO_COROUTINE, CO_ASYNC_GENERATOR: they are resumed from C
 
 
 class _Points:
     """A trace function that counts the points and raises at one of them."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, handler: Callable[[], Any]) -> None:
         self.left = number
+        self._handler = handler
         self._code: dict[CodeType, bytes] = {}
         self._called: dict[FrameType, bool] = {}  # whether a frame's last call went to a Python function
 
     def __call__(self, frame: FrameType, event: str, arg: Any) -> Callable[..., Any] | None:
-        if frame.f_code.co_filename in _PASSED_OVER:
+        if frame.f_code.co_filename in _PASSED_OVER or frame.f_code in _PURE:
             return None
         caller = frame.f_back
         if caller in self._called and not frame.f_code.co_flags & _GENERATORS:
@@ -69,20 +74,33 @@ class _Points:
         self.left -= 1
         if self.left == -1:
             sys.settrace(None)
-            raise KeyboardInterrupt
+            self._handler()
 
 
-def strike(number: int, work: Callable[[], Any]) -> bool:
-    """Run `work` with Ctrl-C at its n-th point (from 0). False if `work` has fewer points and completed."""
-    points = _Points(number)
+def interrupt(number: int, work: Callable[[], Any], handler: Callable[[], Any]) -> bool:
+    """Run `work`, and the handler at its n-th point (from 0). False if `work` has fewer points and completed.
+
+    Raises the errors of both.
+    """
+    points = _Points(number, handler)
     before = sys.gettrace()
     gc.disable()  # what others have hung on it is no part of the work
     sys.settrace(points)
     try:
         work()
-    except KeyboardInterrupt:
-        pass
     finally:
         sys.settrace(before)
         gc.enable()
     return points.left < 0
+
+
+def strike(number: int, work: Callable[[], Any]) -> bool:
+    """As `interrupt`, with Ctrl-C."""
+
+    def handler() -> None:
+        raise KeyboardInterrupt
+
+    try:
+        return interrupt(number, work, handler)
+    except KeyboardInterrupt:
+        return True

@@ -343,8 +343,16 @@ def test_ctrl_c_ends_a_wait_for_another_append(log: Log) -> None:
     log.create_topic("t")
     log.append("t", b"0")
     lock = partition_of(log).log.append_lock
-    lock.acquire()
-    waiting = threading.Event()
+    waiting, held, over = threading.Event(), threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with lock:
+            held.set()
+            over.wait()
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    held.wait()
 
     def interrupt() -> None:
         waiting.wait()
@@ -369,8 +377,9 @@ def test_ctrl_c_ends_a_wait_for_another_append(log: Log) -> None:
     finally:
         thread.join()
         signal.signal(signal.SIGINT, before)
-    assert lock.locked(), "by its first holder"
-    lock.release()
+    assert not lock.try_acquire(), "its first holder has it"
+    over.set()
+    holder.join()
     assert log.append("t", b"2").offset == 1
 
 

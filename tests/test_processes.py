@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import pickle
 import resource
 import signal
 import sys
@@ -890,3 +891,29 @@ def test_readers_learn_of_deleted_records_at_every_step(path: Path) -> None:
         fs.look = None
         assert [r.offset for r in old.read("t")] == list(range(11, 20))
         old.close()
+
+
+def test_what_belongs_to_a_process_cannot_be_pickled(log: embedlog.Log) -> None:
+    log.create_topic("t")
+    queue = log.queue("jobs")
+    queue.send(b"j")
+    job = queue.take(60_000)
+    producer = log.producer()
+    for belongs in (
+        log,
+        log.topic("t"),
+        producer,
+        producer.send("t", b"x"),
+        log.topic("t").producer(),
+        log.producer(transactional_id="p"),
+        log.consumer("t"),
+        log.group("g"),
+        log.transaction("x"),
+        queue,
+        job,
+    ):
+        with pytest.raises(TypeError, match="belongs to its process"):
+            pickle.dumps(belongs)
+        assert repr(belongs).startswith("<"), "each shows what it is"
+    with pytest.raises(TypeError):
+        pickle.dumps(log.read("t"))

@@ -8,6 +8,7 @@ import itertools
 import json
 import logging
 import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -376,7 +377,7 @@ def test_topic_changes_are_seen(log: Any) -> None:
 
 
 def test_a_send_future_has_the_interface_of_a_future() -> None:
-    topic = TopicState("t")
+    topic = TopicState("t", threading.Thread())
     topic.batch_bytes = 1000
     future = SendFuture(ProducerBatch(topic, 0, 0.0), 0, 0)
     assert set(vars(Future())) <= set(dir(future))
@@ -870,3 +871,36 @@ def test_an_aborted_transaction_keeps_no_batch(log: Any) -> None:
             producer.commit_transaction()
     found = log.read("one", follow=False, isolation_level="read_committed")
     assert [record.value for record in found] == [b"0", b"1", b"2"]
+
+
+def test_a_callback_that_waits_for_its_own_producer_is_told_so(log: embedlog.Log) -> None:
+    log.create_topic("t")
+    told: list[object] = []
+
+    def wait(metadata: RecordMetadata | None, error: BaseException | None) -> None:
+        if not told:
+            later = producer.send("t", b"later")
+            for waiting in (
+                later.result,
+                later.exception,
+                lambda: concurrent.futures.wait([later]),
+                producer.flush,
+            ):
+                with pytest.raises(InvalidArgument, match="would wait for itself"):
+                    waiting()
+            told.append(later)
+
+    with log.producer(callback=wait) as producer:
+        producer.send("t", b"first")
+        producer.flush()
+    assert [record.value for record in log.read("t")] == [b"first", b"later"]
+    assert told[0].result().offset == 1, "outside a callback, and when it is sent, nothing is refused"
+
+
+def test_a_producer_shows_what_it_does(log: embedlog.Log) -> None:
+    log.create_topic("t")
+    with log.producer(linger_ms=60_000) as producer:
+        assert repr(producer) == "<embedlog.Producer to no topic yet: 0 bytes buffered>"
+        producer.send("t", b"x")
+        assert re.fullmatch(r"<embedlog.Producer to 't': [0-9]+ bytes buffered>", repr(producer))
+    assert repr(producer) == "<embedlog.Producer to 't': closed>"

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from ..clients.group_admin import ConsumerGroup as SyncConsumerGroup
+from ..runtime.closing import OfOneProcess
 from .threads import Threads, in_thread
 
 
-class ConsumerGroup:
+class ConsumerGroup(OfOneProcess):
     """Describes, resets and deletes a consumer group; see `Log.group` and `embedlog.ConsumerGroup`."""
 
     describe = in_thread(SyncConsumerGroup.describe)

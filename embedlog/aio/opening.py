@@ -16,6 +16,7 @@ from ..log import Log as SyncLog
 from ..model import RecoveryReport
 from ..open import open as open_log
 from ..recovery import Progress
+from ..runtime.locks import Lock
 from .log import Log
 
 
@@ -25,7 +26,7 @@ class Opening:
     def __init__(self, open_log: Callable[[], SyncLog]) -> None:
         self._open = open_log
         self._log: Log | None = None
-        self._lock = threading.Lock()
+        self._lock = Lock()
         # Guarded by _lock.
         self._opened_log: SyncLog | None = None
         self._is_cancelled = False

@@ -82,7 +82,7 @@ class Producer(AsyncClosing):
         self._queue = asyncio.Lock()  # the send that waits for memory; others queue
 
     def __repr__(self) -> str:
-        return f"<embedlog.aio.Producer{' (closed)' if self._core.closed else ''}>"
+        return repr(self._core).replace("<embedlog.", "<embedlog.aio.", 1)
 
     async def send(
         self,

@@ -28,7 +28,7 @@ from ..model import (
     V,
     of_one_or_two,
 )
-from ..runtime.closing import AsyncClosing
+from ..runtime.closing import AsyncClosing, OfOneProcess
 from ..validation import check_topic
 from .consumer import Consumer
 from .producer import Producer
@@ -36,7 +36,7 @@ from .queue import Queue
 
 
 @of_one_or_two
-class Topic(Generic[V, K]):
+class Topic(OfOneProcess, Generic[V, K]):
     """A topic whose values and keys are encoded and decoded; from `Log.topic`. See `embedlog.Topic`."""
 
     __slots__ = ("_log", "_serde", "name")

@@ -10,11 +10,12 @@ from typing import Any, Self
 from ..clients.transaction import Transaction as SyncTransaction
 from ..errors import InvalidType
 from ..model import CommittedOffset, TopicPartition
+from ..runtime.closing import OfOneProcess
 from .consumer import Consumer
 from .threads import Threads, in_thread
 
 
-class Transaction:
+class Transaction(OfOneProcess):
     """Appends and offset commits that take effect together or not at all; see `embedlog.Transaction`.
 
     Any task may append to it during the `async with` block. Cancelling the task in the block aborts it.

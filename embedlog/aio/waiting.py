@@ -21,6 +21,7 @@ from ..backends.arrivals import PolledArrivals
 from ..backends.port import Backend, Interrupt
 from ..errors import EmbedlogError
 from ..model import TopicPartition
+from ..runtime.locks import Lock
 
 _WAIT_MS: Final = 30_000
 _PAUSE_S: Final = 0.1  # after a wait that failed: the task's next fetch raises the error
@@ -71,7 +72,7 @@ class Waiter:
     def __init__(self, backend: Backend, *, read_committed: bool) -> None:
         self._backend = backend
         self._read_committed = read_committed
-        self._lock = threading.Lock()
+        self._lock = Lock()
         # Guarded by _lock.
         self._idle: dict[LoopInterrupt, tuple[PolledArrivals, dict[TopicPartition, int]]] = {}
         self._thread: threading.Thread | None = None

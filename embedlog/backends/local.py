@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import socket
-import threading
 import time
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, ClassVar, Final, NoReturn, Self, TypeVar
@@ -41,6 +40,7 @@ from ..model import (
     TopicDescription,
     TopicPartition,
 )
+from ..runtime.locks import Lock
 from ..storage.reader import ReadablePartition
 from ..store.store import Store
 from .owner_socket import OwnerSocket, Served
@@ -279,7 +279,7 @@ class WriterBackend(EngineBackend):
         self.delete_topic = store.delete_topic
         self.flush = store.flush
         self.reopen = store.reopen
-        self._lock = threading.Lock()
+        self._lock = Lock()
         # All are guarded by _lock.
         self._coordinator: GroupCoordinator | None = None
         self._closed = False
@@ -495,7 +495,7 @@ class WriterBackend(EngineBackend):
             self.store.close()
 
     def abandon(self) -> None:
-        self._lock, self._closed = threading.Lock(), True
+        self._lock, self._closed = Lock(), True
         if self._transactions is not None:
             self._transactions.abandon()
         if self._coordinator is not None:

@@ -25,6 +25,7 @@ from typing import Final, Protocol, TypeAlias
 
 from ..files import unix_sockets
 from ..files.names import SOCKET_FILE
+from ..runtime.locks import Lock
 from ..runtime.uninterruptible import uninterruptible
 
 logger = logging.getLogger(__name__)
@@ -61,7 +62,7 @@ class OwnerSocket:
         self._serve = serve
         self._directory = directory
         self._path = os.path.join(directory, SOCKET_FILE)
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self.failure: OSError | None = None
         """Why other processes cannot connect, once `start` has returned; None if they can."""
         self._home: tuple[int, int] | None = None  # the identity of _directory
@@ -112,7 +113,7 @@ class OwnerSocket:
             self._stopping = True
             for waker in self._wakers[:1]:
                 waker.close()
-        if self._thread.ident is not None and self._thread is not threading.current_thread():
+        if self._thread.ident not in (None, threading.get_ident()):
             self._thread.join()
         if self._listening is not None:
             with contextlib.suppress(OSError):

@@ -20,7 +20,6 @@ the readable end is returned; every method may be called from any thread.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
@@ -41,6 +40,7 @@ from ..model import (
     TopicDescription,
     TopicPartition,
 )
+from ..runtime.locks import Lock
 from ..runtime.wakeups import Wakeup
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class Interrupt:
         self.is_set = False
         self._wakeup = Wakeup()
         self.signal = self._wakeup.signal  # ends a `wait` without setting the flag
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._wakers: list[Callable[[], object]] = []  # guarded by _lock
 
     def set(self) -> None:

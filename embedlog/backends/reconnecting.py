@@ -5,11 +5,11 @@ Nothing is opened in the fork itself: most children of a web server or a pool ne
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Any
 
 from ..errors import Closed
+from ..runtime.locks import Lock
 from .port import Backend
 
 
@@ -23,7 +23,7 @@ class Reconnecting:
         self._reconnect = reconnect
         self._attach = attach
         self._closed = False
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._backend: Backend | None = None  # guarded by _lock
 
     def __getattr__(self, name: str) -> Any:

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
 import time
 from collections.abc import Mapping
 from typing import Any, Final
@@ -42,6 +41,7 @@ from ..files.names import SOCKET_FILE
 from ..model import Health
 from ..recovery import Progress
 from ..runtime.forking import no_fork
+from ..runtime.locks import Lock
 from ..runtime.preloading import preload
 from ..store.read_only_store import ReadOnlyStore
 from ..store.store import Store
@@ -172,7 +172,7 @@ class SharedBackend(FilesBackend):
         """Raises BrokerUnavailable if no owner answers, UnsupportedByBackend if it does not share the log."""
         super().__init__(reading)
         self._directory = directory
-        self._electing = threading.Lock()
+        self._electing = Lock()
         # Both are guarded by _electing.
         self._owned: WriterBackend | None = None
         self._closed = False
@@ -233,7 +233,7 @@ class SharedBackend(FilesBackend):
                     owned.close()
 
     def abandon(self) -> None:
-        self._electing = threading.Lock()
+        self._electing = Lock()
         self._closed = True
         try:
             self._remote.abandon()
@@ -244,7 +244,7 @@ class SharedBackend(FilesBackend):
 
     def _stand_for_owner(self) -> None:
         """The owner does not answer: become the owner if there is none. Raises as `SharedDirectory.own`."""
-        if not self._electing.acquire(blocking=False):
+        if not self._electing.try_acquire():
             return  # another thread does
         try:
             if self._owned is None and not self._closed:

@@ -14,7 +14,6 @@ added, and the end of a block waits for its own accept, which raises the error.
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Sequence
 from typing import Final
@@ -29,6 +28,7 @@ from ..errors import (
     TopicNotFound,
 )
 from ..model import Acknowledgement, AcknowledgeType, Delivery, TopicPartition
+from ..runtime.locks import Lock
 
 NEVER: Final = float("inf")
 _MOST: Final = 1_000
@@ -51,8 +51,8 @@ class Accepts:
         self._group = group
         self._linger_s = linger_s
         self._flush = flush
-        self._sending = threading.Lock()  # held during a request
-        self._lock = threading.Lock()
+        self._sending = Lock()  # held during a request
+        self._lock = Lock()
         # Guarded by _lock.
         self._waiting: list[Delivery] = []
         self._has_failed = False

@@ -14,6 +14,7 @@ from typing import TypeAlias
 
 from ..backends.port import Backend
 from ..model import TopicPartition
+from ..runtime.locks import calls_out
 from ..validation import check_partition
 from .first_offsets import FirstOffsets
 from .membership import Assigned, MemberOffsets, Membership
@@ -94,7 +95,7 @@ class Assignment:
                 self._first_offsets.assigned(change.of_group)
                 self._positions.assign(change.partitions)
                 if self.on_assigned is not None:
-                    self.on_assigned(change.partitions)
+                    _tell(self.on_assigned, change.partitions)
                 return
             self.give_up(lost=change.lost)
 
@@ -125,7 +126,7 @@ class Assignment:
                 self._commits.auto(self._positions)
             told = self._on_lost if lost else self._on_revoked
             if told is not None and partitions and self.membership is not None:
-                told(partitions)
+                _tell(told, partitions)
         finally:
             self._positions.assign(())
 
@@ -138,3 +139,8 @@ class Assignment:
         partitions = self.watch.all_partitions()
         self._first_offsets.assigned(partitions)
         self._positions.assign(partitions)
+
+
+@calls_out
+def _tell(callback: RebalanceCallback, partitions: tuple[TopicPartition, ...]) -> None:
+    callback(partitions)

@@ -34,8 +34,10 @@ from concurrent.futures._base import FINISHED, RUNNING
 from typing import Any, TypeAlias
 
 from ..codec import NONE
+from ..errors import InvalidArgument
 from ..fast_append import BatchFields, FutureFields, TopicFields
 from ..model import RecordMetadata
+from ..runtime.closing import OfOneProcess
 from ..runtime.wakeups import OneShotEvent
 
 Callback: TypeAlias = Callable[[RecordMetadata | None, BaseException | None], object]
@@ -50,11 +52,12 @@ class TopicState(TopicFields):
     The settings are read again when `is_fresh` is false.
     """
 
-    __slots__ = ("append_time", "batch_bytes", "codec", "max_message_bytes", "name")
+    __slots__ = ("append_time", "batch_bytes", "codec", "max_message_bytes", "name", "sender")
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, sender: threading.Thread) -> None:
         super().__init__()
         self.name = name
+        self.sender = sender
         self.codec = NONE
         self.append_time = False
         self.max_message_bytes = 0
@@ -88,6 +91,14 @@ class ProducerBatch(BatchFields):
         self._durable = False
 
     # -- the result ------------------------------------------------------------------------------------
+
+    def check_waiter(self) -> None:
+        """Raises InvalidArgument in the sender's thread, which would wait for itself."""
+        if self.topic.sender.ident == threading.get_ident() and not self.done.is_set:
+            raise InvalidArgument(
+                "a producer's callback cannot wait for a record that the same producer has not sent yet: it "
+                "would wait for itself; add a callback to the future instead"
+            )
 
     def watch(self, future: SendFuture) -> None:
         """Keep a future that has a waiter or a callback."""
@@ -147,12 +158,14 @@ class _LazyList:
         self._name = name
 
     def __get__(self, future: SendFuture, owner: type[SendFuture]) -> list[Any]:
+        if self._name == "_waiters":
+            future.batch.check_waiter()
         future.batch.watch(future)
         created: list[Any] = future.__dict__.setdefault(self._name, [])
         return created
 
 
-class SendFuture(FutureFields, Future[RecordMetadata]):
+class SendFuture(OfOneProcess, FutureFields, Future[RecordMetadata]):
     """The future of one record. Only its batch completes it."""
 
     batch: ProducerBatch
@@ -172,7 +185,10 @@ class SendFuture(FutureFields, Future[RecordMetadata]):
         return found
 
     def result(self, timeout: float | None = None) -> RecordMetadata:
-        """The metadata of the record. Raises the error of its append; TimeoutError after `timeout`."""
+        """The metadata of the record. Raises the error of its append; TimeoutError after `timeout`.
+
+        Raises InvalidArgument in a callback of its producer, if the record is not sent yet.
+        """
         error = self.exception(timeout)
         if error is None:
             return self.batch.metadata(self.index, self.timestamp_ms)
@@ -184,8 +200,10 @@ class SendFuture(FutureFields, Future[RecordMetadata]):
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """The error of the append, or None. Raises TimeoutError after `timeout` seconds."""
         batch = self.batch
-        if not batch.done.is_set and not batch.done.wait(timeout):
-            raise TimeoutError
+        if not batch.done.is_set:
+            batch.check_waiter()
+            if not batch.done.wait(timeout):
+                raise TimeoutError
         return batch.error
 
     def __await__(self) -> Generator[Any, None, RecordMetadata]:

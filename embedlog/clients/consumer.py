@@ -48,6 +48,7 @@ from ..errors import (
     counted,
 )
 from ..model import CommittedOffset, K, Record, TopicPartition, V, of_one_or_two
+from ..runtime.closing import closes
 from ..runtime.thread_guard import ThreadGuard
 from .assignment import Assignment, RebalanceCallback
 from .assignors import Assignor, as_assignors
@@ -403,6 +404,7 @@ class Consumer(Seeking, Generic[V, K]):
 
     # -- the end ---------------------------------------------------------------------------------
 
+    @closes
     def close(self, commit: bool = True) -> None:
         """Commit what is done (with auto-commit, unless commit=False), and leave the group.
 

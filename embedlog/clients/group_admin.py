@@ -28,6 +28,7 @@ from ..errors import (
 )
 from ..groups.events import MemberDescription
 from ..model import NO_TIMESTAMP, CommittedOffset, PartitionOffsets, TopicPartition
+from ..runtime.closing import OfOneProcess
 from ..validation import check_flag, check_group, check_partition, check_topic, is_several
 from ..wire.consumer_protocol import decode_assignment
 from .notebook import table, text
@@ -123,7 +124,7 @@ class OffsetReset(NamedTuple):
     after: int
 
 
-class ConsumerGroup:
+class ConsumerGroup(OfOneProcess):
     """A consumer group, as an administrator sees it. It need not exist. Any number of threads may use it."""
 
     def __init__(self, backend: Backend, name: str) -> None:

@@ -29,6 +29,8 @@ from typing import Final, Generic, Self, TypeAlias
 
 from ..errors import ForkedHandle, InvalidType, LockLost
 from ..model import AcknowledgeType, Headers, K, Record, V, of_one_or_two
+from ..runtime.closing import OfOneProcess
+from ..runtime.locks import calls_out
 from ..units import duration
 from ..validation import check_flag, check_int
 from .job_source import LOST, Held, JobSource
@@ -57,7 +59,7 @@ class Backoff:
         return random.randint(full // 2, full)
 
 
-class _Handed(Generic[V, K]):
+class _Handed(OfOneProcess, Generic[V, K]):
     """What both kinds of jobs have: the record, and the decisions at the end of a block."""
 
     __slots__ = ("_backoff", "_held", "_source", "record")
@@ -210,6 +212,7 @@ class Job(_Handed[V, K]):
     ) -> None:
         self._end(error)
 
+    @calls_out
     def _attempt(self, handler: Callable[[Self], object]) -> None:
         """Call a function with the job, as in its block, but log an Exception instead of raising it."""
         self._source.check_process()

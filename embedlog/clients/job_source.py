@@ -22,7 +22,6 @@ from __future__ import annotations
 import itertools
 import logging
 import os
-import threading
 import time
 import uuid
 import weakref
@@ -37,6 +36,7 @@ from ..errors import Closed, EmbedlogError, ForkedHandle, GroupNotFound, LockLos
 from ..model import Acknowledgement, AcknowledgeType, Delivery, Record, ShareGroupOptions, TopicPartition
 from ..runtime import forking
 from ..runtime.finalizing import when_collected
+from ..runtime.locks import Lock
 from .accepts import NEVER, Accepts
 from .lock_keeper import keep_locks, look_again
 
@@ -99,7 +99,7 @@ class JobSource:
         self._patience_s = min(_PATIENCE_S, self._renew_s)
         linger_s = min(accept_linger_ms / 1000, self._renew_s)  # a lock lasts longer
         self._accepts = Accepts(coordinator, topic, group, linger_s=linger_s, flush=flush)
-        self._lock = threading.Lock()
+        self._lock = Lock()
         # Guarded by _lock; `settle` removes from _in_hand without it.
         self._ready: deque[Delivery] = deque()
         self._received_at = 0.0

@@ -15,6 +15,7 @@ import time
 import weakref
 from typing import Final, Protocol
 
+from ..runtime.locks import Lock
 from ..runtime.wakeups import Wakeup
 
 _NEVER: Final = float("inf")
@@ -34,7 +35,7 @@ class _Keeper:
     """The thread, and when it looks next."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = Lock()
         # Guarded by _lock.
         self._tended: weakref.WeakSet[Tended] = weakref.WeakSet()
         self._thread: threading.Thread | None = None

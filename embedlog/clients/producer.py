@@ -38,10 +38,19 @@ from ..backends.port import Appends
 from ..codec import HEADER_SIZE, codec_number
 from ..codec.record_size import RECORD_OVERHEAD, check_size, headers_size
 from ..config import KIB, MAX_INT64, MIB
-from ..errors import BufferExhausted, Closed, ForkedHandle, InvalidArgument, InvalidType, RecordTooLarge
+from ..errors import (
+    BufferExhausted,
+    Closed,
+    ForkedHandle,
+    InvalidArgument,
+    InvalidType,
+    RecordTooLarge,
+    counted,
+)
 from ..fast_append import RECORD_MEMORY, Accumulator, send_on_fast_path
 from ..model import Appended, RecordMetadata
-from ..runtime.closing import Closing
+from ..runtime.closing import Closing, closes
+from ..runtime.locks import Lock
 from ..runtime.uninterruptible import uninterruptible
 from ..runtime.wakeups import OneShotEvent, Wakeup
 from ..validation import as_seconds, check_flag, check_int, check_partition, check_positive, check_topic
@@ -79,7 +88,8 @@ class Producer(Closing):
         encoder: converts values to bytes. It is not called for None, which is sent as null.
         key_encoder: the same for keys.
         callback: called by the sender thread for each record, as `callback(metadata, None)` or
-            `callback(None, error)`. Its sends do not wait for memory. It must not call `flush`.
+            `callback(None, error)`. Its sends do not wait for memory. Waiting for a record of this producer
+            (`result`, `flush`) raises InvalidArgument there.
         buffer_bytes: the memory for unsent records. When it is full, a send waits up to `max_block_ms`.
         flush: make records durable before their futures are done.
         clock: returns timestamps, in milliseconds since the epoch.
@@ -121,7 +131,7 @@ class Producer(Closing):
             raise InvalidType(f"clock must be callable, not {type(clock).__name__}")
         check_int("clock()", clock(), low=0)  # later results are not checked
         self._forks = _forks
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._work = Wakeup()  # for the sender: signalled before the change that it waits for
         self._waiting: list[Wakeup] = []  # of sends that wait for memory
         sticky = self._partitioner.current if type(self._partitioner) is StickyPartitioner else None
@@ -141,6 +151,11 @@ class Producer(Closing):
         # Runs before the backend's own exit handlers, which were registered earlier.
         atexit.unregister(_drain_at_exit)
         atexit.register(_drain_at_exit)
+
+    def __repr__(self) -> str:
+        state = "closed" if self.closed else f"{counted(self.buffered_bytes, 'byte')} buffered"
+        topics = ", ".join(map(repr, self._accumulator.topics)) or "no topic yet"
+        return f"<embedlog.Producer to {topics}: {state}>"
 
     # -- public methods -------------------------------------------------------------------------------
 
@@ -224,7 +239,7 @@ class Producer(Closing):
         """
         if self._forks != _forks:
             raise _forked()
-        if threading.current_thread() is self._thread:
+        if threading.get_ident() == self._thread.ident:
             raise InvalidArgument("flush() in a producer's callback would wait for itself")
         with self._lock:
             self._make_all_ready()
@@ -232,6 +247,7 @@ class Producer(Closing):
         for batch in batches:
             batch.released.wait()
 
+    @closes
     def close(self, timeout: float | None = None) -> None:
         """Send all buffered records, wait until their futures are done, and end the sender thread.
 
@@ -247,7 +263,7 @@ class Producer(Closing):
             self._work.signal()
             for room in self._waiting:
                 room.signal()
-        if threading.current_thread() is self._thread:
+        if threading.get_ident() == self._thread.ident:
             return
         if not self._ended.wait(within):
             late = Closed(f"the producer was closed and had not sent this within {timeout} s")
@@ -271,7 +287,7 @@ class Producer(Closing):
         check_topic(topic)
         settings = self._backend.topic_settings(topic)
         partitions = self._backend.describe_topic(topic).partitions
-        state: TopicState = self._accumulator.topics.setdefault(topic, TopicState(topic))
+        state: TopicState = self._accumulator.topics.setdefault(topic, TopicState(topic, self._thread))
         state.partitions = partitions
         state.codec = compression_number(self._compression, settings)
         state.append_time = settings.append_time
@@ -329,7 +345,7 @@ class Producer(Closing):
                 f"a record takes {memory:,} bytes of memory: more than the whole buffer of {limit:,} "
                 "(buffer_bytes)"
             )
-        if threading.current_thread() is self._thread:
+        if threading.get_ident() == self._thread.ident:
             raise BufferExhausted("the buffer is full, and a producer's callback cannot wait for room in it")
         now = time.monotonic()
         if deadline is None:

@@ -53,7 +53,7 @@ from ..model import (
     V,
     of_one_or_two,
 )
-from ..runtime.closing import Closing
+from ..runtime.closing import Closing, closes
 from ..runtime.wakeups import Wakeup
 from ..units import duration
 from ..validation import as_seconds, check_flag, check_group, check_int, check_topic, is_coroutine_function
@@ -399,10 +399,12 @@ class Queue(Closing, Generic[V, K]):
 
     # -- the end ---------------------------------------------------------------------------------------
 
+    @closes
     def stop(self) -> None:
         """Take no more jobs: iterations end. Jobs in hand can still be settled. Any thread may call it."""
         self._source.stop()
 
+    @closes
     def close(self) -> None:
         """Take no more jobs, and give back those in hand, uncounted. Safe to call again, in any thread.
 

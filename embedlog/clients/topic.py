@@ -27,7 +27,7 @@ from ..model import (
     V,
     of_one_or_two,
 )
-from ..runtime.closing import Closing
+from ..runtime.closing import Closing, OfOneProcess
 from ..validation import check_topic, renamed
 from .partition_reader import DEFAULT_FETCH_BYTES
 from .reader import Where
@@ -92,7 +92,7 @@ def check_no_encoders(topic: object, options: Mapping[str, object]) -> None:
 
 
 @of_one_or_two
-class Topic(Generic[V, K]):
+class Topic(OfOneProcess, Generic[V, K]):
     """A topic whose values and keys are encoded and decoded; from `Log.topic`. Threads may share it.
 
     The type of the values chooses the serializer, unless one is given:

@@ -22,7 +22,7 @@ from ..config import MAX_INT32
 from ..errors import EmbedlogError, InvalidArgument, InvalidTxnState, InvalidType, shown
 from ..fast_append import FastPath
 from ..model import CommittedOffset, RecordMetadata, TopicPartition
-from ..runtime.closing import Closing
+from ..runtime.closing import Closing, OfOneProcess
 from ..validation import check_flag, check_int, check_text
 from .append import append, append_batches, append_many
 from .partitioner import StickyPartitioner
@@ -70,7 +70,7 @@ def new_transaction(
     return Transaction(manager, fast_path, timeout_ms, flush)
 
 
-class Transaction:
+class Transaction(OfOneProcess):
     """Appends and offset commits that take effect together or not at all; from `Log.transaction`.
 
     Use it once, as a context manager. Leaving the block commits. An exception, including Ctrl-C, aborts and

@@ -28,7 +28,6 @@ from __future__ import annotations
 
 import enum
 import logging
-import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -65,6 +64,7 @@ from ..model import (
     TopicPartition,
 )
 from ..runtime.closing import Closing
+from ..runtime.locks import ReentrantLock
 from ..wire.transaction_state import TransactionState
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ class TransactionManager(Closing):
     def __init__(self, backend: Backend, transactional_id: str) -> None:
         self.transactional_id = transactional_id
         self._backend = backend
-        self.lock = threading.RLock()  # held to use several methods as one
+        self.lock = ReentrantLock()  # held to use several methods as one
         # All are guarded by lock.
         self._state = _State.READY
         self._producer: ProducerIdAndEpoch | None = None  # None: it has not begun, or is not known any more

@@ -17,6 +17,7 @@ from typing import Any, Unpack
 from ..backends.port import Backend
 from ..errors import TransactionAborted
 from ..model import CommittedOffset, RecordMetadata, TopicPartition
+from ..runtime.closing import closes
 from ..runtime.uninterruptible import uninterruptible
 from .batch import ProducerBatch
 from .consumer import Consumer
@@ -117,6 +118,7 @@ class TransactionalProducer(Producer):
         self.flush()
         self._manager.abort()
 
+    @closes
     def close(self, timeout: float | None = None) -> None:
         """As `Producer.close`. An open transaction is aborted."""
         super().close(timeout)

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypedDict, TypeVar, Un
 from weakref import WeakSet
 
 from ..errors import Closed, EmbedlogError, InvalidArgument, InvalidType, shown
-from ..runtime.closing import Closing
+from ..runtime.closing import Closing, closes
 from ..runtime.wakeups import OneShotEvent
 from ..validation import check_flag, check_group, check_int, check_topic, is_coroutine_function, renamed
 from .job import AsyncJob
@@ -208,6 +208,7 @@ class Workers(Closing):
         if self._error is not None:
             raise self._error
 
+    @closes
     def release(self) -> None:
         """Stop, and give back the jobs in hand, uncounted. Does not wait for handlers.
 
@@ -219,6 +220,7 @@ class Workers(Closing):
             self._loop.end()
         self._ended.set()
 
+    @closes
     def close(self) -> None:
         """Stop, and wait for the jobs in hand. Safe to call again, but not in a handler: it would hang."""
         if os.getpid() == self._pid:

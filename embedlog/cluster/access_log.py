@@ -23,6 +23,7 @@ from typing import Any, Final
 
 from ..errors import EmbedlogError
 from ..runtime.closing import Closing
+from ..runtime.locks import Lock
 from ..security.acls import Operation, ResourceType
 from ..security.principal import Principal
 from .log_throttle import LogThrottle
@@ -71,7 +72,7 @@ class AccessLog(Closing):
 
     def __init__(self, append: Append | None = None) -> None:
         self._append = append
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._lines = _Share(_LINES_PER_S, _LINES_AT_ONCE)
         self._records = _Share(_RECORDS_PER_S, _RECORDS_AT_ONCE)
         self._queue: deque[dict[str, Any]] = deque()

@@ -17,7 +17,6 @@ import logging
 import os
 import shutil
 import tempfile
-import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,7 +30,8 @@ from ..files.names import QUOTAS_FILE
 from ..groups.share_coordinator import ShareGroupCoordinator
 from ..log import Log
 from ..open import open_directory
-from ..runtime.closing import Closing
+from ..runtime.closing import Closing, closes
+from ..runtime.locks import Lock
 from ..runtime.worker_pool import WorkerPool
 from ..security.quota_meters import Windows
 from ..security.quota_store import QuotaStore, StoredQuotas
@@ -80,7 +80,7 @@ _FOR_METRICS: Final = (
 # The logs that brokers of this process serve. Each broker assigns producer ids: two on one log would assign
 # the same id to two producers, and mistake the records of one for retries of the other.
 _served: Final[weakref.WeakSet[Store]] = weakref.WeakSet()
-_serving: Final = threading.Lock()
+_serving: Final = Lock()
 
 
 class Broker(Closing):
@@ -374,6 +374,7 @@ class Broker(Closing):
         if self._closed:
             raise Closed("the broker is closed")
 
+    @closes
     def close(self) -> None:
         """Close the port, answer the requests that have begun, and close the directory cleanly.
 

@@ -23,6 +23,7 @@ from ..backends.remote.client_config import client_settings
 from ..backends.remote.connection import Connection
 from ..backends.remote.settings import Address
 from ..errors import BrokerUnavailable, EmbedlogError, RequestTimedOut
+from ..runtime.locks import ConditionLock, Lock
 from ..wire.messages import Request, Response
 
 logger = logging.getLogger(__name__)
@@ -132,7 +133,7 @@ class BrokerChannel(Generic[K, T]):
         self._name = name
         self._send = send
         self._connection = BrokerConnection(address, client)
-        self._changed = threading.Condition()
+        self._changed = threading.Condition(ConditionLock())
         # Guarded by the condition's lock.
         self._queue: dict[K, _Queued[T]] = {}
         self._closed = False
@@ -226,7 +227,7 @@ class BrokerChannels(Generic[K, T]):
         self._kind = kind
         self._address = address
         self._send = send
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._channels: dict[int, BrokerChannel[K, T]] = {}  # guarded by _lock
         self._closed = False  # guarded by _lock
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, Future
 from typing import Any, NamedTuple, ParamSpec, Protocol, TypeAlias, TypeVar
@@ -13,6 +12,7 @@ from ..groups.coordinator import GroupCoordinator
 from ..groups.share_coordinator import ShareGroupCoordinator
 from ..groups.transaction_coordinator import TransactionCoordinator
 from ..partition import Partition
+from ..runtime.locks import ReentrantLock
 from ..security.principal import Principal
 from ..security.quotas import Quotas
 from ..security.users import UserStore
@@ -108,7 +108,7 @@ class BrokerContext:
         self.quotas: Quotas | None = None  # None on the socket of a log's owner
         self.group_configs = GroupConfigs(store, lambda: self.settings)
         self.dynamic_settings: dict[str, Any] = {}  # changed since the start
-        self.topics_lock = threading.RLock()  # held by requests that change topics
+        self.topics_lock = ReentrantLock()  # held by requests that change topics
         self._initial_settings = settings
         self._executor = executor
         self._large_executor = large_executor

@@ -15,12 +15,12 @@ Source: KIP-227.
 from __future__ import annotations
 
 import random
-import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeAlias
 
+from ..runtime.locks import Lock
 from ..security.acls import CLUSTER_NAME, Operation, ResourceType
 from ..wire.apis.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
 from ..wire.error_codes import ErrorCode
@@ -70,7 +70,7 @@ class FetchSessions:
 
     def __init__(self, slots: int) -> None:
         self._slots = slots
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._sessions: OrderedDict[int, Session] = OrderedDict()
 
     def __len__(self) -> int:

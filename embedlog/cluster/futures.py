@@ -5,10 +5,11 @@ Cancelling a result cancels its sources.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
+
+from ..runtime.locks import Lock
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")
@@ -80,7 +81,7 @@ def when_all(futures: Sequence[Future[Any]]) -> Future[None]:
     """A future that completes when all of these have."""
     all_done: Future[None] = Future()
     remaining = len(futures)
-    lock = threading.Lock()
+    lock = Lock()
 
     def count(_: Future[Any]) -> None:
         nonlocal remaining

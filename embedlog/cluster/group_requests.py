@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import threading
 from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
 from typing import Any, Final, TypeVar
@@ -23,6 +22,7 @@ from ..errors import Closed, EmbedlogError
 from ..files.names import TRANSACTION_STATE_TOPIC
 from ..groups.migration import Migration, MigrationPolicy
 from ..runtime.background_failures import log_failure
+from ..runtime.locks import Lock
 from ..wire.error_codes import ErrorCode
 from .api_errors import ApiError
 from .broker_context import BrokerContext, RequestContext
@@ -44,7 +44,7 @@ class GroupRequests:
     def __init__(self, broker: BrokerContext, on_loaded: Callable[[], object] | None = None) -> None:
         self._broker = broker
         self._on_loaded = on_loaded
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._loading = False
         self._stopped = False
         self._unanswered: dict[Future[Any], Callable[[], object]] = {}

@@ -11,7 +11,6 @@ Source: Kafka's GroupConfig (KIP-848, KIP-932).
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, ClassVar, Final
@@ -23,6 +22,7 @@ from ..files.names import GROUP_SETTINGS_FILE
 from ..groups.share_group import ShareSettings
 from ..model import ShareGroupOptions
 from ..partition import Partition
+from ..runtime.locks import Lock
 from ..store.store import Store
 from ..wire.error_codes import ErrorCode
 from .api_errors import ApiError
@@ -122,7 +122,7 @@ class GroupConfigs:
     def __init__(self, store: Store, broker: Callable[[], BrokerSettings]) -> None:
         self._store = store
         self._broker = broker
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._own: dict[str, dict[str, Any]] | None = None  # replaced as a whole, once it is read
 
     def names(self) -> list[str]:

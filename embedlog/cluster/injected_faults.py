@@ -15,13 +15,13 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import threading
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from types import MappingProxyType
 from typing import Any, Final
 
 from ..errors import InvalidArgument
+from ..runtime.locks import Lock
 from ..validation import check_int, check_text
 from ..wire.apis import APIS
 from ..wire.apis.create_topics import CreatableTopicResult, CreateTopicsResponse
@@ -124,7 +124,7 @@ class InjectedFault:
         self.api, self.code, self.delay_s, self.topic, self.client_id = api, code, delay_s, topic, client_id
         self.requests = 0
         self._left = times
-        self._lock = threading.Lock()
+        self._lock = Lock()
 
     def __repr__(self) -> str:
         left = "every request" if self._left is None else f"{self._left} more"
@@ -162,7 +162,7 @@ class InjectedFaults:
 
     def __init__(self) -> None:
         self._faults: tuple[InjectedFault, ...] = ()  # replaced as a whole
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._delayed: set[_Delayed] = set()
 
     def inject(
@@ -322,7 +322,7 @@ class _Delayed:
         self._loop = loop
         self._answered: Future[Any] | None = None
         self._sent = False
-        self._lock = threading.Lock()
+        self._lock = Lock()
 
     def take(self, answered: Future[Any], delay_s: float) -> None:
         """The response is there: send it after a delay."""

@@ -21,12 +21,12 @@ from __future__ import annotations
 
 import contextlib
 import re
-import threading
 from concurrent.futures import Future
 from typing import Any, Final
 
 from ..errors import EmbedlogError
 from ..groups.coordinator import REMOTE
+from ..runtime.locks import Lock
 from ..runtime.processes import Process, process_of
 from .broker_context import BrokerContext
 from .connection import Connection
@@ -42,7 +42,7 @@ class LocalMembers:
 
     def __init__(self, broker: BrokerContext) -> None:
         self._broker = broker
-        self._lock = threading.Lock()
+        self._lock = Lock()
         # All are guarded by _lock.
         self._members: dict[str, set[tuple[str, str]]] = {}
         self._restored: dict[tuple[str, str], Process] = {}  # not heard of since: their processes

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
+
+from ..runtime.locks import Lock
 
 
 class LogThrottle:
@@ -13,7 +14,7 @@ class LogThrottle:
     def __init__(self, every_s: float = 30.0, clock: Callable[[], float] = time.monotonic) -> None:
         self._every_s = every_s
         self._clock = clock
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._next = float("-inf")
         self._count = 0
 

@@ -6,12 +6,12 @@ uncontended lock. Counters only grow. A broker without a metrics port has no met
 
 from __future__ import annotations
 
-import threading
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
+from ..runtime.locks import Lock
 from ..wire.apis import APIS
 from ..wire.error_codes import ErrorCode
 from ..wire.messages import Response
@@ -50,7 +50,7 @@ class Meter:
     """Counts requests and records. Thread-safe."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._requests: Counter[tuple[int, int]] = Counter()
         self._counts = {key: [0] * (len(BUCKETS_S) + 1) for key in APIS}
         self._seconds = dict.fromkeys(APIS, 0.0)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Final
 
+from ..runtime.locks import Lock
 from .coordination import Coordination
 
 _BLOCK: Final = 1_000
@@ -15,7 +15,7 @@ class ProducerIdBlock:
 
     def __init__(self, coordination: Coordination) -> None:
         self._coordination = coordination
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._ids = range(0)  # guarded by _lock
 
     def next(self) -> int:

@@ -31,6 +31,7 @@ from typing import Any, Final, Protocol, TypeAlias
 from ..errors import EmbedlogError, InvalidArgument
 from ..files.unix_sockets import peer_pid
 from ..runtime.forking import no_fork
+from ..runtime.locks import Lock
 from .connection import Application, Connection, EventLoop
 from .frame_memory import FrameMemory
 from .handshakes import HandshakeLimits
@@ -94,7 +95,7 @@ class Server:
         self.listeners = tuple(
             listener.at_port(_host_and_port(each.getsockname())[1]) for each, listener in bound
         )
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._per_address: Counter[str] = Counter()
         self._per_processor: Counter[EventLoop] = Counter()
         self._accepted = self._rejected = 0

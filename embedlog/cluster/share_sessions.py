@@ -12,11 +12,11 @@ Thread-safe. Invariant: a session's epoch is the one that its next request must 
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable
 from typing import Final, TypeAlias
 
 from ..config import MAX_INT32
+from ..runtime.locks import Lock
 from ..wire.error_codes import ErrorCode
 from .api_errors import ApiError
 from .connection import Connection
@@ -46,7 +46,7 @@ class ShareSessions:
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._sessions: dict[_Key, ShareSession] = {}
         self._by_connection: dict[Connection, set[_Key]] = {}
 

@@ -18,12 +18,12 @@ from __future__ import annotations
 import logging
 import os
 import ssl
-import threading
 import time
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from ..errors import InvalidSetting, shown
+from ..runtime.locks import Lock
 from ..security.pem import check_dates, how_to_convert, read_pem
 from ..security.principal import ANONYMOUS, Principal
 from ..security.ssl_principal import PrincipalMapping
@@ -65,7 +65,7 @@ class ListenerTls:
         mapping = PrincipalMapping(settings.ssl_principal_mapping_rules)
         # With SASL the principal is the one that authenticates by SASL.
         self._principal_of = _anonymous if listener.protocol.has_sasl else mapping.of_certificate
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._identity = self._identify()
         self._tls = Tls(make_context(settings), self._principal_of)
         self._checked = time.monotonic()

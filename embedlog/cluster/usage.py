@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
+from ..runtime.locks import Lock
 from ..security.quota_rules import (
     CONSUMER_BYTE_RATE,
     CONTROLLER_MUTATION_RATE,
@@ -56,7 +57,7 @@ class Usage:
         self._limits = limits
         self._connection = connection
         self._api_key = api_key
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._spent_s = 0.0
         self._throttle_ms = 0
         self._by = REQUEST_PERCENTAGE  # the quota that it is longest for

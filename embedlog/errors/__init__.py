@@ -433,7 +433,10 @@ class NotAssigned(EmbedlogError, LookupError):
 
 class ConcurrentUse(EmbedlogError, RuntimeError):
     """Two threads or asyncio tasks used a consumer at once. A second one may call only `close`, `wakeup`,
-    `estimated_lag` and `held_back`."""
+    `estimated_lag` and `held_back`.
+
+    Or a signal handler or a finalizer called what needs a lock of the call that it has interrupted, and would
+    have waited without end. `close` may be called there."""
 
 
 # -- warehouse tables --------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from .limits import CLOSE, RECORD_MEMORY
 
 if TYPE_CHECKING or loops.IMPLEMENTATION != "compiled":
     from .plain import (
+        AppendLock,
         ApproximateCounter,
         FastAppend,
         FastPath,
@@ -24,6 +25,7 @@ if TYPE_CHECKING or loops.IMPLEMENTATION != "compiled":
     from .plain_send import Accumulator, BatchFields, FutureFields, TopicFields, send_on_fast_path
 else:
     from .compiled import (
+        AppendLock,
         ApproximateCounter,
         FastAppend,
         FileFields,
@@ -40,6 +42,7 @@ __all__ = [
     "CLOSE",
     "RECORD_MEMORY",
     "Accumulator",
+    "AppendLock",
     "ApproximateCounter",
     "BatchFields",
     "FastAppend",

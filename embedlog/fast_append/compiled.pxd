@@ -2,6 +2,7 @@
 
 from cpython.buffer cimport PyBUF_WRITABLE, Py_buffer, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytearray cimport PyByteArray_AS_STRING
+from cpython.exc cimport PyErr_CheckSignals
 from cpython.long cimport PyLong_AsLongLongAndOverflow, PyLong_CheckExact
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
@@ -21,6 +22,20 @@ from ..codec.compiled_encoding cimport (
 )
 
 
+cdef extern from "pythread.h":
+    ctypedef void* PyThread_type_lock
+    ctypedef enum PyLockStatus:
+        PY_LOCK_ACQUIRED
+    int NOWAIT_LOCK
+
+    PyThread_type_lock PyThread_allocate_lock()
+    void PyThread_free_lock(PyThread_type_lock lock)
+    int PyThread_acquire_lock(PyThread_type_lock lock, int wait)
+    PyLockStatus PyThread_acquire_lock_timed(PyThread_type_lock lock, long long wait_us, int interrupted) nogil
+    void PyThread_release_lock(PyThread_type_lock lock)
+    unsigned long PyThread_get_thread_ident()
+
+
 cdef extern from "named_tuple.h":
     tuple named_tuple(type kind, Py_ssize_t size)
     void set_item(tuple made, Py_ssize_t i, object item)
@@ -31,6 +46,14 @@ cdef extern from "fast_append.h" nogil:
     uint32_t slots_crc32(const uint8_t* data, size_t size)
     void slots_store_u32(uint8_t* at, uint32_t number)
     void slots_store_u64(uint8_t* at, uint64_t number)
+
+
+cdef class AppendLock:
+    cdef PyThread_type_lock _lock
+    cdef unsigned long _holder
+
+    cdef int _enter(self) except -1
+    cdef void _leave(self) noexcept
 
 
 # A batch, sealed but for its offset and epoch; `timestamp_ms` is the largest of its records.
@@ -117,8 +140,7 @@ cdef class FastAppend:
     cdef bint _bounded
     cdef object _topic
     cdef object _partition
-    cdef object _acquire
-    cdef object _release
+    cdef AppendLock _lock
 
     cdef object append_record(
         self,

@@ -13,6 +13,7 @@ import cython
 from ..codec import codec_number
 from ..config import MAX_INT32, MAX_INT64
 from ..model import Appended, PartitionState, RecordMetadata
+from ..runtime.locks import wait_for, would_deadlock
 from .limits import CLOSE
 
 if not cython.compiled:
@@ -25,6 +26,7 @@ _MAX_DELTA = cython.declare(int64_t, MAX_INT32)
 _CLOSE = cython.declare(int64_t, CLOSE)
 _SMALL = cython.declare(cython.Py_ssize_t, 4096)
 _APPEND_TIME = cython.declare(cython.int, 8)
+_WAIT_US = cython.declare(cython.longlong, 1_000_000)
 _ANY = cython.declare(int64_t, -1)  # expected offset
 _UNLIMITED = cython.declare(int64_t, MAX_INT64)
 _OTHER = cython.declare(int64_t, -2)  # what is left to Python
@@ -43,6 +45,70 @@ def _buffer(size):
     if made == cython.NULL:
         raise MemoryError
     return made
+
+
+@cython.cclass
+class AppendLock:
+    """See `plain`. It is entered and left in C, so that Ctrl-C cannot come between."""
+
+    def __cinit__(self):
+        self._lock = PyThread_allocate_lock()
+        if self._lock == cython.NULL:
+            raise MemoryError
+
+    def __dealloc__(self):
+        if self._lock != cython.NULL:
+            PyThread_free_lock(self._lock)
+
+    def _is_owned(self):
+        return self._holder == PyThread_get_thread_ident()
+
+    def __enter__(self):
+        self._enter()
+        return True
+
+    def __exit__(self, kind, error, traceback):
+        self._leave()
+
+    def release(self):
+        """See `plain`."""
+        self._leave()
+
+    def try_acquire(self):
+        """See `plain`."""
+        if not PyThread_acquire_lock(self._lock, NOWAIT_LOCK):
+            return False
+        self._holder = PyThread_get_thread_ident()
+        return True
+
+    def wait(self):
+        """See `plain`."""
+        status: PyLockStatus
+        while True:
+            with cython.nogil:
+                status = PyThread_acquire_lock_timed(self._lock, _WAIT_US, 1)
+            if status == PY_LOCK_ACQUIRED:
+                self._holder = PyThread_get_thread_ident()
+                return True
+            PyErr_CheckSignals()
+
+    def _enter(self):
+        if PyThread_acquire_lock(self._lock, NOWAIT_LOCK):
+            self._holder = PyThread_get_thread_ident()
+            return 0
+        if self._is_owned():
+            raise would_deadlock()
+        try:
+            wait_for(self, self.wait)
+        except BaseException:  # Ctrl-C, after it was acquired
+            if self._is_owned():
+                self._leave()
+            raise
+        return 0
+
+    def _leave(self):
+        self._holder = 0
+        PyThread_release_lock(self._lock)
 
 
 @cython.cclass
@@ -222,8 +288,7 @@ class FastAppend:
         self._appends = appends
         self._bounded = bounded
         self._topic, self._partition = log.name
-        self._acquire = log.append_lock.acquire
-        self._release = log.append_lock.release
+        self._lock = log.append_lock
 
     def append_one(self, key, value, timestamp_ms: int64_t, expected_offset=None, headers=()):
         """See `plain`."""
@@ -322,14 +387,14 @@ class FastAppend:
             for i in range(number):
                 if pieces[i].timestamp_ms > now and pieces[i].timestamp_ms - now > log.after_max_ms:
                     return -1
-        self._acquire()
+        self._lock._enter()
         try:
             if (expected == _ANY or expected == log.next_offset) and self._is_ordinary(size, count):
                 base = log.next_offset
                 if not self._write(pieces, number, size):
                     base = -1
         finally:
-            self._release()
+            self._lock._leave()
         if base >= 0:
             for wake in log.listeners:
                 wake()

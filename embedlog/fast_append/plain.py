@@ -20,7 +20,6 @@ from __future__ import annotations
 import mmap
 import os
 import struct
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
@@ -29,6 +28,7 @@ from zlib import crc32
 from ..codec import TIMESTAMP_TYPE_BIT, assign, encode_one
 from ..config import MAX_INT32, TopicSettings
 from ..model import Appended, Headers, PartitionState, RecordMetadata, TopicPartition
+from ..runtime.locks import Lock
 from .limits import CLOSE
 
 if TYPE_CHECKING:
@@ -62,6 +62,12 @@ _ONLINE: Final = PartitionState.ONLINE
 
 
 F = TypeVar("F", bound=Callable[..., object])
+
+
+class AppendLock(Lock):  # type: ignore[misc]
+    """The append lock of a partition (runtime/locks.py)."""
+
+    __slots__ = ()
 
 
 class ProducerStateFields:
@@ -184,7 +190,7 @@ class LogFields:
     """
 
     name: TopicPartition
-    append_lock: threading.Lock
+    append_lock: AppendLock
     settings: TopicSettings  # the store's topics lock
     state: PartitionState  # sync lock or append lock: it leaves ONLINE once, and returns when reopened
     segments: tuple[SegmentFields, ...]  # append lock
@@ -200,7 +206,7 @@ class LogFields:
     dirty_reported: bool  # append lock; the host knows of unflushed records
     append_in_flight: bool  # append lock; an append or a roll is under way, or was interrupted
     layout_version: int  # append lock; counts changes to the set of segments
-    publish_lock: threading.Lock
+    publish_lock: Lock
     listeners: tuple[Callable[[], None], ...]  # publish lock
     writer_state_slot: tuple[mmap.mmap, int] | None  # publish lock
 

@@ -11,11 +11,11 @@ import contextlib
 import errno
 import os
 import resource
-import threading
 from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Final
 
+from ..runtime.locks import Lock
 from .filesystem import FileSystem, set_filename
 
 _SPARE_FILES: Final = 96  # for the program, and for a log that only reads
@@ -67,7 +67,7 @@ class Descriptors:
     def __init__(self, fs: FileSystem, limit: int) -> None:
         self._fs = fs
         self._limit = limit
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._open: OrderedDict[int, ReadHandle] = OrderedDict()
         self._latest: ReadHandle | None = None  # open, and last in the order
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import socket
-import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import TypeVar
@@ -22,6 +21,8 @@ from typing import TypeVar
 from ..errors import Closed, EmbedlogError, GroupNotEmpty, UnknownMember
 from ..model import CommittedOffset, GroupMetadata, JoinResult, TopicPartition
 from ..runtime.background_failures import log_failure
+from ..runtime.futures import new_future
+from ..runtime.locks import ReentrantLock
 from ..runtime.uninterruptible import whole
 from ..store.store import Store
 from ..validation import check_group
@@ -57,7 +58,7 @@ class GroupCoordinator:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._lock = threading.RLock()
+        self._lock = ReentrantLock()
         self._offsets = Offsets(store)
         self._groups = GroupRegistry(
             initial_rebalance_delay_ms=store.settings.group_initial_rebalance_delay_ms,
@@ -100,7 +101,7 @@ class GroupCoordinator:
             require_known_member: a new dynamic member only gets its id (MemberIdRequired).
             max_members, max_groups: limits. Raises TooManyGroups; GroupFull is the future's exception.
         """
-        joined: Future[JoinResult] = Future()
+        joined: Future[JoinResult] = new_future()
 
         offer = Offer(
             session_timeout_ms=session_timeout_ms,
@@ -154,7 +155,7 @@ class GroupCoordinator:
         protocol_type: str | None = None,
         protocol: str | None = None,
     ) -> Future[bytes]:
-        synced: Future[bytes] = Future()
+        synced: Future[bytes] = new_future()
 
         def sync() -> Iterable[Effect]:
             return self._dispatch.sync(
@@ -419,7 +420,7 @@ class GroupCoordinator:
 
     def abandon(self) -> None:
         """In a forked child: replace the inherited lock, which may be held forever."""
-        self._lock = threading.RLock()
+        self._lock = ReentrantLock()
         self._closed = True
 
     def close(self) -> None:

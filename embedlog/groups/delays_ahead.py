@@ -10,12 +10,12 @@ Thread-safe: the lock is held for one chunk at a time, so that the coordinator n
 from __future__ import annotations
 
 import itertools
-import threading
 from collections import deque
 
 from ..codec.fetch_decoder import Records, decode_chunk
 from ..errors import CorruptRecord, OffsetOutOfRange
 from ..partition import Partition
+from ..runtime.locks import Lock
 from .ready_records import DelayedRecords
 from .topic_records import due_ms
 
@@ -30,7 +30,7 @@ class DelaysAhead:
 
     def __init__(self, partition: Partition) -> None:
         self._partition = partition
-        self._lock = threading.Lock()
+        self._lock = Lock()
         # Guarded by _lock.
         self._start = self._next_offset = 0
         self._offsets: deque[int] = deque()  # ascending; some may be due by now

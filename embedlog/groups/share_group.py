@@ -38,6 +38,7 @@ from ..model import (
     SharePartitionDescription,
 )
 from ..partition import Partition
+from ..runtime.futures import new_future
 from ..store.store import Store
 from .delays_ahead import DelaysAhead
 from .read_ahead import ReadAhead
@@ -81,7 +82,7 @@ class Waiter:
         self.max_records = max_records
         self.deadline_ms = deadline_ms
         self.with_records = with_records
-        self.future: Future[list[Delivery]] = Future()
+        self.future: Future[list[Delivery]] = new_future()
         self.is_gone = False  # Ctrl-C has come before its future was returned
         self._is_claimed = False
 

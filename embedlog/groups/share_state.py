@@ -17,7 +17,6 @@ otherwise. The flush policy of the topics makes changes durable, or `flush`.
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Protocol
@@ -36,6 +35,7 @@ from ..files.names import QUEUE_STATE_TOPIC, SHARE_STATE_TOPIC
 from ..model import PartitionState, StateBatch, TopicPartition
 from ..partition import Partition
 from ..runtime.background_failures import log_failure
+from ..runtime.locks import Lock, ReentrantLock
 from ..storage.reader import ReadablePartition
 from ..store.store import Store
 from ..wire.queue_state import NO_DELIVERY_ID, QueueState, encode_state
@@ -158,9 +158,9 @@ class ShareState:
         self._boot_id = store.fs.boot_id()
         # While a change is decided, stored and applied. Outside all locks of partitions, and outside
         # Store.topics_lock.
-        self.lock = threading.RLock()
+        self.lock = ReentrantLock()
         # While the topics are read: inside lock, and alone where retention asks, which may hold the quota's.
-        self._load_lock = threading.Lock()
+        self._load_lock = Lock()
         self._loaded: _Loaded | None = None  # replaced under both locks
         self._prunable: dict[TopicPartition, int] = {}  # up to which offset; by lock
         store.background.cleaner.add(_PRUNING, self._prune)
@@ -363,7 +363,7 @@ class ShareState:
 
     def abandon(self) -> None:
         """In a forked child: replace the inherited locks, which may be held forever."""
-        self.lock, self._load_lock = threading.RLock(), threading.Lock()
+        self.lock, self._load_lock = ReentrantLock(), Lock()
 
     # -- inside ----------------------------------------------------------------------------------------
 

@@ -29,7 +29,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
@@ -47,6 +46,7 @@ from ..errors import (
 )
 from ..model import CommittedOffset, TopicPartition
 from ..partition import Partition
+from ..runtime.locks import ReentrantLock
 from ..store.producer_ids import producer_ids_of
 from ..store.store import Store
 from ..validation import check_int
@@ -83,7 +83,7 @@ class TransactionCoordinator:
         self._markers = TransactionMarkers(store, groups, self._log, others, self._marked)
         self._expiration_ms = store.settings.transactional_id_expiration_ms
         # Outside all locks of groups and of partitions. Held while markers are written, not during fsyncs.
-        self._lock = threading.RLock()
+        self._lock = ReentrantLock()
         # Guarded by _lock.
         self._transactions: dict[str, Transaction] | None = None  # None: to be read
         self._resumed = False  # have they been read, and gone on with?
@@ -342,7 +342,7 @@ class TransactionCoordinator:
 
     def abandon(self) -> None:
         """In a forked child: replace the inherited lock, which may be held forever."""
-        self._lock = threading.RLock()
+        self._lock = ReentrantLock()
         self._closed = True
 
     # -- inside ----------------------------------------------------------------------------------------

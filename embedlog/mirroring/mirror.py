@@ -20,7 +20,6 @@ import contextlib
 import logging
 import os
 import re
-import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
@@ -41,7 +40,9 @@ from ..errors import (
 from ..log import Log
 from ..model import PartitionOffsets, TopicDescription
 from ..open import open as open_log
-from ..runtime.closing import Closing
+from ..runtime.closing import Closing, closes
+from ..runtime.locks import Lock, Thread, wait_for
+from ..runtime.wakeups import OneShotEvent
 from ..validation import as_path, check_choice, check_flag, check_group, check_int
 from .source import CLIENT_SETTINGS, Source, parse_sources
 from .status import MirroredTopic, MirrorStatus
@@ -104,11 +105,10 @@ class Mirror(Closing):
         self._start = start
         self._refresh_s = refresh_ms / 1000
         self._wakeup = Interrupt()
-        self._lock = threading.Lock()
-        self._running = False
+        self._lock = Lock()
+        self._runner: Thread | None = None  # that of `run`
         self._stopped = False
-        self._ended = threading.Event()
-        self._ended.set()
+        self._ended = OneShotEvent()
         self._error: BaseException | None = None
         self._discovered = False  # whether discovery has completed once
         self._topics: dict[tuple[int, str], _Topic] = {}
@@ -128,6 +128,11 @@ class Mirror(Closing):
                 self.sources.append(source)
             self._opened = opened.pop_all()
 
+    def __repr__(self) -> str:
+        sources = ", ".join(repr(source.path) for source in self.sources)
+        state = "stopped" if self._stopped else "not started" if self._runner is None else "running"
+        return f"<embedlog.Mirror of {sources} to {self.target.path!r}: {state}>"
+
     def run(
         self,
         *,
@@ -144,10 +149,9 @@ class Mirror(Closing):
         if on_status is not None and not callable(on_status):
             raise InvalidType(f"on_status must be callable, not {type(on_status).__name__}")
         with self._lock:
-            if self._running or self._stopped:
+            if self._runner is not None or self._stopped:
                 raise Closed("a mirror runs once: make another one")
-            self._running = True
-            self._ended.clear()
+            self._runner = Thread()
         trouble: str | None = None
         discover_at = 0.0
         try:
@@ -189,10 +193,12 @@ class Mirror(Closing):
         self._stopped = True
         self._wakeup.set()
 
+    @closes
     def close(self) -> None:
         """Stop, wait for `run` to return, and close the logs that the mirror opened. Idempotent."""
         self.stop()
-        self._ended.wait()
+        if self._runner is not None:
+            wait_for(self._runner, self._ended.wait)
         self._opened.close()
 
     # -- the workers -----------------------------------------------------------------------------------

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import threading
 import time
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple, Protocol
@@ -23,6 +22,7 @@ from ..backends.local import WriterBackend
 from ..errors import Closed, InvalidArgument
 from ..log import Log
 from ..model import NO_EPOCH, CommittedOffset, TopicDescription, TopicPartition
+from ..runtime.locks import Lock
 from .copy_sink import CopySink, mirror_id, next_offset
 from .history import resume_offset
 from .notes import MirrorNotes
@@ -133,7 +133,7 @@ class BrokersTarget:
     def __init__(self, log: Log, group: str | None) -> None:
         self._backend = log.backend
         self._group = group
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._uncommitted: dict[str, dict[TopicPartition, CommittedOffset]] = {}
         self._committed: dict[str, dict[TopicPartition, CommittedOffset]] = {}
         self._committed_all_at = time.monotonic()

@@ -9,10 +9,10 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import threading
 from collections.abc import Hashable, Iterator
 
 from ..errors import Located
+from .locks import Lock
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ class BackgroundFailures:
     """Failures by task and by its subject, a partition or a file."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._reasons: dict[tuple[str, Hashable], str] = {}
 
     @contextlib.contextmanager

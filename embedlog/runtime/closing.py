@@ -1,5 +1,8 @@
 """Closing: by `with`, at the end of the process, and what takes its place in a forked child.
 
+`close` works in a signal handler, too (`closes`): a service closes its log when SIGTERM comes. What has been
+interrupted then ends first, or raises Closed.
+
 References to what is closed at the end are strong: what the program no longer refers to is closed all the
 same, so that the next open need not recover.
 """
@@ -8,14 +11,50 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import os
 import sys
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Any, NoReturn, Protocol, Self, SupportsIndex, TypeVar, cast
+
+from .locks import interrupts
+from .uninterruptible import out_of_the_way
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
-class Closing(ABC):
+def closes(close: F) -> F:
+    """Decorates a `close` which returns None: a signal handler or a finalizer may call it.
+
+    If the call that these have interrupted holds what it needs, it returns at once, and another thread closes
+    when that call has ended. An error is logged then.
+    """
+
+    @functools.wraps(close)
+    def closed(*args: Any, **options: Any) -> None:
+        if interrupts():
+            out_of_the_way(lambda: close(*args, **options))
+        else:
+            close(*args, **options)
+
+    return cast(F, closed)
+
+
+class OfOneProcess:
+    """What cannot be pickled: it is of use only in the process, and often the thread, that made it."""
+
+    __slots__ = ()
+
+    def __reduce_ex__(self, protocol: SupportsIndex, /) -> NoReturn:
+        raise TypeError(
+            f"{type(self).__name__} cannot be pickled: it belongs to its process. Open the log in the other "
+            'process, and get it from there; with shared=True both can write, with mode="r" the other reads'
+        )
+
+
+class Closing(OfOneProcess, ABC):
     """`with` calls `close` at its end, whether or not the block raised."""
 
     __slots__ = ()
@@ -35,7 +74,7 @@ class Closing(ABC):
         self.close()
 
 
-class AsyncClosing(ABC):
+class AsyncClosing(OfOneProcess, ABC):
     """`async with` awaits `close` at its end, whether or not the block raised."""
 
     __slots__ = ()

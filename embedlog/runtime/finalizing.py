@@ -1,23 +1,25 @@
 """Cleans up after objects that are garbage-collected without `close`.
 
 The garbage collector may run anywhere, even under a lock that the clean-up needs. So a finalizer only puts
-the clean-up into a `SimpleQueue`, which is reentrant, and a thread of its own runs it.
+the clean-up into a `SimpleQueue`, which is reentrant, and a thread of its own runs it. So does what a signal
+handler cannot do, since it has interrupted the same.
 """
 
 from __future__ import annotations
 
+import _thread
 import logging
 import os
 import queue
-import threading
 import weakref
 from collections.abc import Callable
+
+from ..errors import ConcurrentUse
 
 _logger = logging.getLogger(__name__)
 
 _queue: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-_lock = threading.Lock()
-_thread: threading.Thread | None = None
+_has_thread = False
 
 
 def when_collected(owner: object, clean_up: Callable[[], None]) -> weakref.finalize[..., object]:
@@ -25,11 +27,6 @@ def when_collected(owner: object, clean_up: Callable[[], None]) -> weakref.final
 
     Not at the exit of the program. `detach` the result to call it off.
     """
-    global _thread
-    with _lock:
-        if _thread is None or not _thread.is_alive():
-            _thread = threading.Thread(target=_run, name="embedlog-finalizing", daemon=True)
-            _thread.start()
     finalizer = weakref.finalize(owner, run_soon, clean_up)
     finalizer.atexit = False
     return finalizer
@@ -37,12 +34,28 @@ def when_collected(owner: object, clean_up: Callable[[], None]) -> weakref.final
 
 def run_soon(work: Callable[[], None]) -> None:
     """Run it in the thread. Callable under any lock."""
+    global _has_thread
+    if not _has_thread:
+        try:
+            _thread.start_new_thread(_run, (_queue,))  # threading.Thread would take locks
+        except RuntimeError:
+            return  # the program ends
+        _has_thread = True
     _queue.put(work)
 
 
-def _run() -> None:
+def now_or_soon(work: Callable[[], None]) -> None:
+    """Do what must be done, here. If a signal handler or finalizer has interrupted just that, the thread does
+    it afterwards."""
+    try:
+        work()
+    except ConcurrentUse:
+        run_soon(work)
+
+
+def _run(works: queue.SimpleQueue[Callable[[], None]]) -> None:
     while True:
-        work = _queue.get()
+        work = works.get()
         try:
             work()
         except Exception:
@@ -52,9 +65,9 @@ def _run() -> None:
 
 
 def _forget_parent() -> None:
-    """In a forked child: drop the parent's work, and a lock that may be held forever."""
-    global _queue, _lock, _thread
-    _queue, _lock, _thread = queue.SimpleQueue(), threading.Lock(), None
+    """In a forked child: drop the parent's work."""
+    global _queue, _has_thread
+    _queue, _has_thread = queue.SimpleQueue(), False
 
 
 os.register_at_fork(after_in_child=_forget_parent)

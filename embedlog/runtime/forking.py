@@ -17,12 +17,13 @@ from __future__ import annotations
 import concurrent.futures.thread
 import logging
 import os
-import threading
 from typing import Final
+
+from .locks import ReentrantLock
 
 _REGISTERED_BEFORE: Final = (logging, concurrent.futures.thread)
 
-no_fork: Final = threading.RLock()
+no_fork: Final = ReentrantLock()
 """Held while a fork has to wait; reentrant, so that a block may fork itself."""
 
 forks = 0

@@ -25,6 +25,8 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
+from .locks import Lock
+
 _THREADS: Final = 8
 _FEW: Final = 16  # not worth a thread
 _AT_ONCE: Final = 64
@@ -72,7 +74,7 @@ def run_parallel(work: Callable[[_Item], _Result], items: Sequence[_Item]) -> li
     results: dict[int, _Result] = {}
     errors: dict[int, BaseException] = {}
     waiting = iter(range(len(items)))
-    turn = threading.Lock()
+    turn = Lock()
 
     def run() -> None:
         while not errors:

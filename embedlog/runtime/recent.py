@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Generic, TypeVar
+
+from .locks import Lock
 
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
@@ -14,7 +15,7 @@ class Recent(Generic[_Key, _Value]):
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._values: dict[_Key, _Value] = {}  # in the order of puts; _lock
         self.get = self._values.get
 

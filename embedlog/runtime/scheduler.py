@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Final
 
 from .background_failures import BackgroundFailures
+from .locks import Lock
 from .uninterruptible import uninterruptible
 from .wakeups import OneShotEvent, Wakeup
 
@@ -29,7 +30,7 @@ class Scheduler:
     def __init__(self, name: str, failures: BackgroundFailures) -> None:
         self._name = name
         self._failures = failures
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._wakeup = Wakeup()
         self._tasks: dict[str, Task] = {}
         self._due: dict[str, float] = {}
@@ -70,7 +71,7 @@ class Scheduler:
         """End the thread, after its current task."""
         self._stopping = True
         self._wakeup.signal()
-        if self._thread is not None and self._thread is not threading.current_thread():
+        if self._thread is not None and self._thread.ident != threading.get_ident():
             self._ended.wait()
 
     def _run(self) -> None:

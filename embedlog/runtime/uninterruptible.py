@@ -17,11 +17,16 @@ from __future__ import annotations
 
 import _thread
 import functools
+import logging
 import os
 import queue
 import threading
 from collections.abc import Callable
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Any, Final, Generic, ParamSpec, TypeVar
+
+from ..errors import ConcurrentUse
+from .locks import would_deadlock
+from .wakeups import OneShotEvent
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -34,20 +39,27 @@ class _Job(Generic[T]):
         self._work = work
         self._result: T
         self._error: BaseException | None = None
-        self._ended = threading.Lock()
-        self._ended.acquire()
+        self._ended = OneShotEvent()
+        self.is_left_alone = False  # no thread waits for it any more
 
     def run(self) -> None:
         try:
             self._result = self._work()
         except BaseException as error:
             self._error = error
+            if self.is_left_alone:
+                _logger.exception("what a signal handler began has failed")
         finally:
             del self._work  # release its references before the next job comes
-            self._ended.release()
+            self._ended.set()
 
-    def wait(self) -> T:
-        self._ended.acquire()
+    def wait(self, timeout_s: float | None = None) -> T:
+        """Raises the error of the work; _HeldUp if an interrupted call must end first, or at the timeout."""
+        try:
+            if not self._ended.wait(timeout_s):
+                raise _HeldUp
+        except ConcurrentUse:
+            raise _HeldUp from None
         error, self._error = self._error, None
         if error is None:
             return self._result
@@ -57,6 +69,15 @@ class _Job(Generic[T]):
             del error  # its traceback refers to this frame
 
 
+_PATIENCE_S: Final = 10.0
+
+
+class _HeldUp(Exception):
+    """The work goes on when the call that the caller has interrupted has ended."""
+
+
+_logger = logging.getLogger(__name__)
+
 _jobs: queue.SimpleQueue[_Job[Any]] = queue.SimpleQueue()
 _serving = threading.Lock()
 _has_worker = False
@@ -65,13 +86,35 @@ _has_worker = False
 def uninterruptible(work: Callable[[], T]) -> T:
     """Call `work` and return its result, or raise its error.
 
-    In the main thread this may raise KeyboardInterrupt at any moment; the work then completes by itself.
+    In the main thread this may raise KeyboardInterrupt at any moment; the work then completes by itself. So
+    it does after ConcurrentUse in a signal handler that has interrupted a call which holds what it needs.
     """
     if threading.get_ident() != threading.main_thread().ident or not _start_worker():
         return work()
     job = _Job(work)
     _jobs.put(job)
-    return job.wait()
+    try:
+        return job.wait()
+    except _HeldUp:
+        raise would_deadlock("; what it began is completed when that call has ended") from None
+
+
+def out_of_the_way(work: Callable[[], T]) -> T | None:
+    """As `uninterruptible`, in a thread of its own, for a signal handler or finalizer in any thread.
+
+    If it needs what the interrupted call holds, this returns None, and the work completes after that call.
+    So it does after ten seconds: other libraries have locks, too.
+    """
+    job = _Job(work)
+    try:
+        _thread.start_new_thread(job.run, ())
+    except RuntimeError:  # at interpreter shutdown
+        return work()
+    try:
+        return job.wait(_PATIENCE_S)
+    except _HeldUp:
+        job.is_left_alone = True
+        return None
 
 
 def whole(work: Callable[P, T]) -> Callable[P, T]:

@@ -14,6 +14,11 @@ first and changes it then, both under that lock: Ctrl-C in between causes a spur
 from __future__ import annotations
 
 import threading
+from typing import Final
+
+from . import locks
+
+_LOOK_S: Final = 0.01
 
 
 class Wakeup:
@@ -33,11 +38,24 @@ class Wakeup:
             pass  # a signal is pending already
 
     def sleep(self, timeout_s: float | None = None) -> None:
-        """Sleep until a signal or for timeout_s. Wakeups may be spurious."""
+        """Sleep until a signal or for timeout_s. Wakeups may be spurious.
+
+        Raises ConcurrentUse in a signal handler if the call that it has interrupted holds up another thread,
+        which may be the one to signal.
+        """
         # Always with a timeout: polars has interrupted system calls restarted (SA_RESTART), so that a wait
         # without one would ignore Ctrl-C.
         longest_s = threading.TIMEOUT_MAX
-        self._lock.acquire(timeout=longest_s if timeout_s is None else min(max(timeout_s, 0.0), longest_s))
+        left_s = longest_s if timeout_s is None else min(max(timeout_s, 0.0), longest_s)
+        if not locks.interrupts():
+            self._lock.acquire(timeout=left_s)
+            return
+        while not self._lock.acquire(timeout=min(left_s, _LOOK_S)):
+            left_s -= _LOOK_S
+            if left_s <= 0:
+                return
+            if locks.holds_up_others():
+                raise locks.would_deadlock()
 
 
 class OneShotEvent:

@@ -16,6 +16,9 @@ from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from typing import Any, ParamSpec, TypeAlias, TypeVar
 
+from .futures import new_future
+from .locks import ConditionLock
+
 P = ParamSpec("P")
 T = TypeVar("T")
 _Call: TypeAlias = "tuple[Future[Any], Callable[[], Any]]"
@@ -27,7 +30,7 @@ class WorkerPool(Executor):
     def __init__(self, threads: int, name: str) -> None:
         self._most = threads
         self._name = name
-        self._changed = threading.Condition()
+        self._changed = threading.Condition(ConditionLock())
         # Guarded by _changed.
         self._calls: deque[_Call] = deque()  # not begun
         self._threads: list[threading.Thread] = []
@@ -36,7 +39,7 @@ class WorkerPool(Executor):
 
     def submit(self, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """Run a call in a thread. Raises RuntimeError after `shutdown`, or if no thread can be started."""
-        future: Future[T] = Future()
+        future: Future[T] = new_future()
         with self._changed:
             if self._stopped:
                 raise RuntimeError("the pool was shut down")

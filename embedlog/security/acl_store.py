@@ -20,6 +20,7 @@ from typing import Any, Final, Protocol, TypeAlias
 from ..errors import CorruptCheckpoint, EmbedlogError, InvalidArgument
 from ..files.filesystem import FileSystem
 from ..files.names import ACLS_FILE
+from ..runtime.locks import Lock
 from .acls import (
     Binding,
     BindingFilter,
@@ -67,7 +68,7 @@ class DocumentAcls:
     def __init__(self, directory: str, fs: FileSystem | None = None) -> None:
         self._document = Document(os.path.join(directory, ACLS_FILE), _VERSION, fs, check_s=0)
         self._on_change: OnChange = _ignore
-        self._lock = threading.Lock()  # one reading at a time, so that the last one wins
+        self._lock = Lock()  # one reading at a time, so that the last one wins
         self._read_changes = -1
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None

@@ -14,13 +14,13 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from ..errors import CorruptCheckpoint, StorageError
 from ..files.filesystem import FileSystem
+from ..runtime.locks import Lock
 
 _MAX_BYTES: Final = 64 << 20
 _LOCK: Final = ".lock"
@@ -44,7 +44,7 @@ class Document:
         self._version = version
         self._check_s = check_s
         self._fs = fs or FileSystem()
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._contents: Contents = {}
         self._identity: tuple[int, ...] = (-1,)
         self._checked = float("-inf")

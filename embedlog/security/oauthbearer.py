@@ -20,7 +20,6 @@ import http.client
 import json
 import logging
 import os
-import threading
 import time
 import urllib.parse
 import urllib.request
@@ -28,6 +27,7 @@ from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 
 from ..errors import InvalidSetting
+from ..runtime.locks import Lock
 from .libraries import jwt
 from .sasl import AuthenticationFailed, Verified
 
@@ -73,7 +73,7 @@ class Jwks:
         self._url = url
         self._refresh_s = refresh_s
         self._clock = clock
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._keys: dict[str | None, _Key] = {}
         self._identity: object = None
         self._tried = self._fetched = float("-inf")

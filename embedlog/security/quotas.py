@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import logging
 import math
-import threading
 from collections.abc import Mapping
 from typing import Final
 
 from ..errors import EmbedlogError
+from ..runtime.locks import Lock
 from .quota_meters import Meters, RateMeter, TokenBucket, Windows
 from .quota_rules import (
     CONNECTION_CREATION_RATE,
@@ -58,7 +58,7 @@ class Quotas:
     ) -> None:
         self.store = store
         self.windows = windows = windows or Windows()
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._rules = QuotaRules({})
         self._changes = -1
         self.look_at = 0.0  # when to `look` at the store again

@@ -35,6 +35,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ..errors import EmbedlogError, InvalidArgument
 from ..errors.public import public_message
+from ..runtime.locks import Lock
 from ..units import size
 from .copies import copy, is_number
 from .sandbox import Limits, Request
@@ -186,7 +187,7 @@ def _text(cell: str | bytes | None) -> str | None:
     return cell.decode("latin-1") if isinstance(cell, bytes) else cell
 
 
-_output: Final = threading.Lock()
+_output: Final = Lock()
 
 
 def _write(line: dict[str, Any]) -> int:

@@ -25,13 +25,13 @@ import select
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Final, NamedTuple, Protocol
 
 from ..backends.port import Backend
 from ..errors import EmbedlogError, InvalidArgument
+from ..runtime.locks import Lock
 from ..units import duration, size
 from .copies import FORMATS
 
@@ -93,7 +93,7 @@ class Sandbox:
     ) -> None:
         self.limits = limits or Limits()
         self._opens = opens
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._running: list[Query] = []  # guarded by _lock
         self._spare: Query | None = None  # guarded by _lock
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+from ..runtime.locks import Lock
 
 
 class Scanned:
@@ -10,7 +10,7 @@ class Scanned:
 
     def __init__(self) -> None:
         self.done = self.total = 0
-        self._lock = threading.Lock()
+        self._lock = Lock()
 
     def add(self, done: int = 0, *, total: int = 0) -> None:
         with self._lock:

@@ -91,6 +91,8 @@ class Appender:
             raise log.refusal()
         if log.settings.limits_times:
             self._check_times(batches)
+        if log.append_in_flight:
+            self._mend()
         self.make_room(len(batches))
         if (flush or log.settings.flush_messages <= 1) and self.group_commit.is_busy:
             return self.group_commit.append(batches, expected_offset)
@@ -151,6 +153,8 @@ class Appender:
         if self._log.state is not _ONLINE:
             raise self._log.refusal()
         correct_max_timestamps(batches)
+        if self._log.append_in_flight:
+            self._mend()
         self.make_room(len(batches))
         return self.append_unchecked(batches, None)
 
@@ -194,6 +198,16 @@ class Appender:
             or self._bounded
             or log.segments[-1].size + size > log.settings.segment_bytes
         )
+
+    def _mend(self) -> None:
+        """If Ctrl-C has left an append or a roll half-way, find out what the files have of it.
+
+        Raises StorageError.
+        """
+        with self._log.append_lock:  # until an append that is under way has ended
+            is_half_way = self._log.is_half_way()
+        if is_half_way:
+            self._host.reopen(*self._log.name)
 
     def make_room(self, size: int) -> None:
         """Call before an append takes a lock: it may delete segments of other partitions. Raises LogFull."""
@@ -374,6 +388,8 @@ class Appender:
             timestamp_ms=timestamp_ms,
             coordinator_epoch=coordinator_epoch,
         )
+        if log.append_in_flight:
+            self._mend()
         with log.append_lock:
             if log.state is not _ONLINE:
                 raise log.refusal()

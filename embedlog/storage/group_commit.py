@@ -28,6 +28,7 @@ from ..codec import assign_all
 from ..config import MIB
 from ..errors import EmbedlogError, FlushFailed
 from ..model import Appended
+from ..runtime.locks import Lock, Thread, wait_for
 from ..runtime.wakeups import Wakeup
 
 Append: TypeAlias = Callable[[bytearray, int | None], tuple[Appended, bool]]
@@ -35,7 +36,7 @@ Append: TypeAlias = Callable[[bytearray, int | None], tuple[Appended, bool]]
 _TOGETHER: Final = MIB
 
 
-class Waiter:
+class Waiter(Thread):
     """A thread that waits until everything before the offset `target` is durable.
 
     Args:
@@ -44,19 +45,19 @@ class Waiter:
         expected_offset: append only if the log ends there.
     """
 
-    __slots__ = ("appended", "batches", "error", "expected_offset", "target", "thread", "wakeup")
+    __slots__ = ("appended", "batches", "error", "expected_offset", "target", "wakeup")
 
     wakeup: Wakeup  # from when it sleeps
 
     def __init__(
         self, target: int, batches: bytearray | None = None, expected_offset: int | None = None
     ) -> None:
+        super().__init__()
         self.target = target
         self.batches = batches  # None again once a leader has begun to append them
         self.expected_offset = expected_offset
         self.appended: Appended | None = None
         self.error: BaseException | None = None
-        self.thread = threading.get_ident()
 
     def settle(self, appended: Appended) -> None:
         """Its batches were appended."""
@@ -129,7 +130,7 @@ class GroupCommit:
         everything is durable."""
         self._serve = serve
         self._reached = reached
-        self._mutex = threading.Lock()
+        self._mutex = Lock()
         self._leader: Waiter | None = None  # serves, or is about to
         self._waiting: list[Waiter] = []  # the others: asleep
 
@@ -167,12 +168,13 @@ class GroupCommit:
             if self._settled(waiter):
                 return False
             # A thread that is here cannot be leading: what says so is left from a Ctrl-C.
-            if self._leader is None or self._leader.thread == waiter.thread:
+            if self._leader is None or self._leader.ident == waiter.ident:
                 self._leader = waiter
                 return True
             waiter.wakeup = Wakeup()
             self._waiting.append(waiter)
-        waiter.wakeup.sleep()
+            leader = self._leader
+        wait_for(leader, waiter.wakeup.sleep)
         return self._leader is waiter
 
     def _settled(self, waiter: Waiter) -> bool:
@@ -180,7 +182,7 @@ class GroupCommit:
 
     def _lead(self, leader: Waiter) -> None:
         served = [leader]
-        if self._waiting and leader.thread != threading.main_thread().ident:
+        if self._waiting and leader.ident != threading.main_thread().ident:
             with self._mutex:
                 # Who has made it the leader may not have got as far as to take it from there (Ctrl-C).
                 served += [waiter for waiter in self._waiting if waiter is not leader]
@@ -224,8 +226,9 @@ class GroupCommit:
             (awake if self._settled(waiter) else asleep).append(waiter)
         if self._leader is leader:
             main = threading.main_thread().ident
-            others = [waiter for waiter in asleep if waiter.thread != main] or asleep
-            self._leader = others[0] if others else None
+            others = [waiter for waiter in asleep if waiter.ident != main] or asleep
+            # Of a thread in a signal handler the last one: the others sleep below it.
+            self._leader = [each for each in others if each.ident == others[0].ident][-1] if others else None
         if self._leader in asleep:
             asleep.remove(self._leader)
             awake.insert(0, self._leader)

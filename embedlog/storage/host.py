@@ -61,6 +61,9 @@ class PartitionHost(Protocol):
     def opened_for_append(self, partition: HostedPartition) -> None:
         """It holds a descriptor for its active segment."""
 
+    def reopen(self, topic: str, number: int) -> object:
+        """Read a partition's files again, since an append was interrupted. Raises StorageError."""
+
     @property
     def bounded(self) -> bool:
         """Does the log have a size limit? Without one `make_room` is not called."""

@@ -7,12 +7,13 @@ readers nothing past the flushed offset until it is reopened (docs/explanation/d
 from __future__ import annotations
 
 import contextlib
-import threading
 from typing import Final
 
 from ..config import MIB
 from ..errors import FlushFailed
 from ..model import PartitionState
+from ..runtime.finalizing import now_or_soon
+from ..runtime.locks import Lock
 from .active_segment import ActiveSegment
 from .host import HostedPartition, PartitionHost
 from .log_state import LogState
@@ -30,7 +31,7 @@ class LogFlusher:
         self._active = active
         self._host = host
         self._partition = partition
-        self.sync_lock = threading.Lock()  # one fsync at a time; closing the active segment waits for it
+        self.sync_lock = Lock()  # one fsync at a time; closing the active segment waits for it
 
     def sync(self) -> None:
         """fsync the active segment, unless everything readable is durable. Raises FlushFailed."""
@@ -45,13 +46,13 @@ class LogFlusher:
             except OSError as error:
                 raise log.fail(f"fsync of {end.segment.path} failed ({error})") from error
             log.flushed = end
-        log.publish()
-        self._host.flushed(self._partition)
+        now_or_soon(log.publish)
+        now_or_soon(lambda: self._host.flushed(self._partition))
 
     def start_writeback(self) -> None:
         """Before several partitions are synced: begin to write, so that they need not wait one by one."""
         log = self._log
-        if self.sync_lock.acquire(blocking=False):
+        if self.sync_lock.try_acquire():
             try:
                 flushed, end = log.flushed, log.high_watermark
                 # Of a longer tail, what is on disk already would be dropped from the page cache.
@@ -68,7 +69,7 @@ class LogFlusher:
         """Close the descriptor of the active segment, unless an append is running. Says whether it is
         closed."""
         log, active = self._log, self._active
-        if not log.append_lock.acquire(blocking=False):
+        if not log.append_lock.try_acquire():
             return False
         try:
             if not active.is_open:

@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import logging
 import mmap
-import threading
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from ..config import TopicSettings
 from ..errors import EmbedlogError, FlushFailed, PartitionFailed
-from ..fast_append import LogFields
+from ..fast_append import AppendLock, LogFields
 from ..model import AbortedTransaction, OpenTransaction, PartitionOffsets, PartitionState, TopicPartition
+from ..runtime.locks import Lock
 from ..segment import Files, Segment
 from .checkpoints import LeaderEpochs
 from .host import PartitionHost
@@ -73,9 +73,9 @@ class LogState(LogFields):
         self.directory = directory
         self.files = files
         self.settings = settings
-        self.append_lock = threading.Lock()
+        self.append_lock = AppendLock()
         self._host = host
-        self.publish_lock = threading.Lock()
+        self.publish_lock = Lock()
         self.listeners = ()
         self.writer_state_slot = None
         self.layout_version = 0
@@ -211,6 +211,10 @@ class LogState(LogFields):
         """Append lock held: has nothing failed, and was no append interrupted halfway?"""
         return self.state is _ONLINE and not self.append_in_flight
 
+    def is_half_way(self) -> bool:
+        """Append lock held: was an append or a roll interrupted, and could not be undone?"""
+        return self.state is _ONLINE and self.append_in_flight
+
     def fail(self, reason: str) -> FlushFailed:
         """Refuse appends and hide unflushed records from now on. Returns the error to raise."""
         self.failure_reason = reason
@@ -227,7 +231,7 @@ class LogState(LogFields):
 
     def refusal(self) -> EmbedlogError:
         """The error of an append that this state refuses."""
-        if self.state is _ONLINE:  # an exception out of nowhere (Ctrl-C) came between two steps
+        if self.state is _ONLINE:  # Ctrl-C came between two steps, just now
             return self.fail("an append was interrupted half-way")
         if self.state is PartitionState.CLOSED:
             return self._host.closed(self.name)

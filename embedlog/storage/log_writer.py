@@ -13,6 +13,7 @@ import contextlib
 from ..errors import DiskFull, StorageError
 from ..files.filesystem import is_out_of_space
 from ..model import PartitionState
+from ..runtime.finalizing import now_or_soon
 from ..segment import Segment
 from .active_segment import ActiveSegment
 from .host import HostedPartition, PartitionHost
@@ -77,12 +78,12 @@ class LogWriter:
             raise log.refusal()
         self.report_dirty()
         self._host.appends.number += 1
-        log.publish()
+        now_or_soon(log.publish)
 
     def report_dirty(self) -> None:
         """Append lock held: the host flushes the partition within flush_ms. Once for each flush cycle."""
         if not self._log.dirty_reported:
-            self._host.became_dirty(self._partition)
+            now_or_soon(lambda: self._host.became_dirty(self._partition))
             self._log.dirty_reported = True
 
     def take_back(self, segment: Segment, pos: int, next_offset: int) -> None:

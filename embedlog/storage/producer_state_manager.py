@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
 from bisect import bisect_left
 from collections.abc import Collection, Sequence
 from typing import Final, NamedTuple
@@ -32,6 +31,7 @@ from ..errors import (
 from ..fast_append import ProducerStateFields
 from ..files.names import SNAPSHOT, TXN_INDEX
 from ..model import AbortedTransaction, OpenTransaction, TopicPartition
+from ..runtime.locks import Lock
 from ..scan.batch_scan import sequenced_batches
 from ..segment import Files, Segment
 from .producer_state import (
@@ -81,7 +81,7 @@ class ProducerStateManager(ProducerStateFields):
         self._log_start_offset = log_start_offset
         self._permissions = permissions
         # A roll and a checkpoint may write the same snapshot: both after the last append.
-        self._snapshot_lock = threading.Lock()
+        self._snapshot_lock = Lock()
         self._snapshots: set[int] | None = None  # snapshot lock; offsets, known once one is written
         self._find_stable_offsets()
 

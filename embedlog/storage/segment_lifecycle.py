@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import threading
 from collections.abc import Callable, Collection, Sequence
 from typing import Final, NamedTuple
 
@@ -23,6 +22,7 @@ from ..files.filesystem import storage_error
 from ..files.names import SWAP
 from ..index import IndexBuilder
 from ..model import AbortedTransaction, PartitionState
+from ..runtime.locks import Lock
 from ..segment import Segment
 from .appender import Appender
 from .host import PartitionHost
@@ -58,8 +58,8 @@ class SegmentLifecycle:
         self._appender = appender
         self._times = times
         self._host = host
-        self.lifecycle_lock = threading.Lock()  # retention, import, compaction's swaps and closing take turns
-        self.compaction_lock = threading.Lock()  # one round of compaction at a time
+        self.lifecycle_lock = Lock()  # retention, import, compaction's swaps and closing take turns
+        self.compaction_lock = Lock()  # one round of compaction at a time
         self._unsummarized: set[Segment] = set()  # could not be read; used by the background only
 
     # -- deleting --------------------------------------------------------------------------------------

@@ -38,7 +38,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import threading
 import zlib
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -52,6 +51,7 @@ from ..errors import CorruptCheckpoint, CorruptRecord, counted
 from ..files.filesystem import FileSystem
 from ..files.names import SEGMENT_MANIFEST_FILE
 from ..index import OffsetEntries, TimeEntries
+from ..runtime.locks import Lock
 from ..scan.batch_scan import Run, scan_batches
 from ..segment import Files, Segment
 
@@ -103,7 +103,7 @@ class SegmentManifest:
     def __init__(self, fs: FileSystem, directory: str) -> None:
         self._fs = fs
         self.path = os.path.join(directory, SEGMENT_MANIFEST_FILE)
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._sealed: dict[int, Summary | None] = {}
         self._active = -1
         self._exists = False

@@ -8,12 +8,12 @@ nothing, then the oldest, fsynced several at once.
 from __future__ import annotations
 
 import contextlib
-import threading
 from itertools import islice
 from typing import Final
 
 from ..errors import FlushFailed
 from ..files.descriptors import Descriptors
+from ..runtime.locks import Lock
 from ..storage.host import HostedPartition
 from .flusher import sync_all
 
@@ -35,7 +35,7 @@ class AppendFiles:
         self._reading = reading
         self._shared = limit
         self._limit = max(limit - max(limit // _LEAST_READS, 4), 8)
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._open: dict[HostedPartition, None] = {}  # longest open first; guarded by _lock
 
     def opened(self, partition: HostedPartition) -> None:

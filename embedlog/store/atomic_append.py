@@ -31,7 +31,6 @@ import contextlib
 import json
 import logging
 import os
-import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
@@ -51,6 +50,7 @@ from ..files.filesystem import FileSystem
 from ..files.names import INTENT_FILE, STAGING_DIRECTORY, TRANSACTIONS_FILE
 from ..model import Appended, TopicPartition
 from ..partition import Partition
+from ..runtime.locks import ReentrantLock
 from ..validation import as_topic_partition, check_flag, check_int, check_text, is_several
 from . import staging
 from .catalog import Catalog
@@ -72,7 +72,7 @@ class AppendableStore(Protocol):
 
     fs: FileSystem
     catalog: Catalog
-    topics_lock: threading.RLock
+    topics_lock: ReentrantLock
     quota: Quota
 
     @property

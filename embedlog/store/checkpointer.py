@@ -13,7 +13,6 @@ offsets of a deleted one with the same name.
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Collection, Iterable, KeysView, Mapping
 
 from ..errors import CorruptCheckpoint, StorageError
@@ -21,6 +20,7 @@ from ..files.filesystem import FileSystem
 from ..files.names import CLEANER_FILE, LOG_START_FILE, RECOVERY_POINT_FILE
 from ..model import PartitionState, TopicPartition
 from ..partition import Partition
+from ..runtime.locks import Lock
 from ..storage.checkpoints import read_offsets, write_offsets
 from ..storage.host import HostedPartition
 from .background import Background
@@ -35,7 +35,7 @@ class _CheckpointFile:
     def __init__(self, fs: FileSystem, path: str) -> None:
         self._fs = fs
         self._path = path
-        self.lock = threading.Lock()
+        self.lock = Lock()
         self._names: KeysView[TopicPartition] | None = None  # in the file; None: unknown. Guarded by lock
 
     def load(self) -> dict[TopicPartition, int]:
@@ -81,7 +81,7 @@ class Checkpointer:
         self._recovery_file = _CheckpointFile(fs, catalog.file(RECOVERY_POINT_FILE))
         self._log_start_file = _CheckpointFile(fs, catalog.file(LOG_START_FILE))
         self._cleaner_file = _CheckpointFile(fs, catalog.file(CLEANER_FILE))
-        self._lock = threading.Lock()  # innermost
+        self._lock = Lock()  # innermost
         self._recovery_points: dict[TopicPartition, int] = {}  # guarded by _lock
         self._changed = False  # recovery points that are not in the file yet; guarded by _lock
         self._cleaned_up_to: dict[TopicPartition, int] = {}  # guarded by _cleaner_file.lock

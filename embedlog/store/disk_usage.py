@@ -17,12 +17,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
 from collections.abc import Iterator
 from typing import Final
 
 from ..files.filesystem import FileSystem
 from ..files.names import STAGING_DIRECTORY
+from ..runtime.locks import Lock
 
 _BLOCK: Final = 4096  # of most file systems
 _UNCOUNTED: Final = (  # the system calls that change no size
@@ -84,7 +84,7 @@ class CountingFileSystem(FileSystem):
         self._others = os.path.join(path, STAGING_DIRECTORY, "")
         self._limit = limit
         self._sizes: dict[int, int] = {}  # of files open for writing; only the descriptor's user touches it
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._changes = 0  # guarded by _lock
         self._in_flight = 0  # calls whose effect a walk may see before `used` has it; guarded by _lock
         self.used = 0  # guarded by _lock; read without it

@@ -9,13 +9,13 @@ be flushed does not keep the others from it.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 
 from ..errors import EmbedlogError, StorageError
 from ..model import PartitionState
 from ..partition import Partition
+from ..runtime.locks import Lock
 from ..runtime.parallel import run_parallel
 from ..storage.host import HostedPartition
 from .background import Background
@@ -47,7 +47,7 @@ class Flusher:
         self._clock_ms = clock_ms
         self._scheduler = background.flusher
         self._failures = background.failures
-        self._lock = threading.Lock()
+        self._lock = Lock()
         # Since when, in milliseconds. Both are guarded by _lock.
         self._dirty: dict[HostedPartition, int] = {}
         self._ahead: dict[HostedPartition, int] = {}  # flushed past their recovery points

@@ -37,6 +37,7 @@ class StoreHost:
         clock_ms: Callable[[], int],
         check_open: Callable[[], None],
         append_files: AppendFiles,
+        reopen: Callable[[str, int], object],
     ) -> None:
         self._flusher = flusher
         self._checkpointer = checkpointer
@@ -47,6 +48,7 @@ class StoreHost:
         self.opened_for_append = append_files.opened
         self.appends = cleaner.appends
         self.now_ms = clock_ms
+        self.reopen = reopen
         self.became_dirty = flusher.became_dirty
         self.flushed = flusher.flushed
         self.log_start_moved = checkpointer.save_log_starts

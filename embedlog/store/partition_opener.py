@@ -136,7 +136,8 @@ class PartitionOpener:
             raise
 
     def reopen(self, partition: Partition) -> PartitionRecovery | None:
-        """Recover a partition that refuses appends since a write or fsync failed. Raises StorageError."""
+        """Recover a partition whose write or fsync failed, or whose append was interrupted. Raises
+        StorageError."""
         if self._fs.exists(self._catalog.file(INTENT_FILE)):
             raise PartitionFailed(f"{partition.name}: {INTERRUPTED}", path=partition.directory)
         reports: list[PartitionRecovery] = []

@@ -8,13 +8,13 @@ lost, or the log was copied) are not assigned again either.
 from __future__ import annotations
 
 import json
-import threading
 import weakref
 from typing import Final
 
 from ..errors import StorageError
 from ..files.filesystem import storage_error
 from ..files.names import PRODUCER_IDS_FILE
+from ..runtime.locks import Lock
 from .store import Store
 
 _VERSION: Final = 1
@@ -26,7 +26,7 @@ class ProducerIds:
 
     def __init__(self, store: Store) -> None:
         self._store = weakref.proxy(store)
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._next_id = -1  # not read yet; guarded by _lock
 
     def next(self, count: int) -> range:
@@ -60,7 +60,7 @@ class ProducerIds:
 
 # A log is served on a port and on its owner's socket, and has transactions of its own: all assign from here.
 _producer_ids: Final[weakref.WeakKeyDictionary[Store, ProducerIds]] = weakref.WeakKeyDictionary()
-_creating: Final = threading.Lock()
+_creating: Final = Lock()
 
 
 def producer_ids_of(store: Store) -> ProducerIds:

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import threading
 import time
 from collections.abc import Callable, Iterable
 from typing import Final
@@ -28,6 +27,7 @@ from ..files.filesystem import FileSystem
 from ..files.names import INTERNAL_TOPICS
 from ..partition import Partition
 from ..retention import Holds, delete_finished
+from ..runtime.locks import Lock
 from ..segment import Segment
 from .background import Background
 from .disk_usage import CountingFileSystem, blocks, measure_others
@@ -70,9 +70,9 @@ class Quota:
         """max_bytes; -1 for none."""
         self._failures = background.failures
         self._scheduler = background.cleaner
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._waiting: list[tuple[float, str, Callable[[], None]]] = []  # (when, path, remove); by _lock
-        self._room_lock = threading.Lock()  # held while room is made; outside _lock
+        self._room_lock = Lock()  # held while room is made; outside _lock
         self._refused = 0  # bytes of the last refused append that would fit an empty log; by _room_lock
         # The count of appends, as it was when the disk had no room, and the bytes that were free then.
         self._disk_refused: tuple[ApproximateCounter, int, int] | None = None

@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import mmap
-import threading
 import time
 from collections.abc import Callable
 from typing import Final, ParamSpec, TypeAlias, TypeVar
@@ -24,6 +23,7 @@ from ..errors import CorruptCheckpoint, CorruptRecord, StorageError
 from ..files.filesystem import FileSystem
 from ..files.names import LOG_START_FILE, RECOVERY_POINT_FILE, WRITER_STATE_FILE
 from ..model import PartitionOffsets, PartitionState, TopicPartition
+from ..runtime.locks import Lock
 from ..scan.batch_scan import intact_end
 from ..segment import Files, Segment
 from ..storage.checkpoints import LeaderEpochs, read_offsets
@@ -61,7 +61,7 @@ class WriterView:
         self._catalog = catalog
         self.manifests_trusted = catalog.writer_lock.manifests_trusted
         self._boot_id = fs.boot_id()
-        self._lock = threading.Lock()
+        self._lock = Lock()
         # All below are guarded by _lock.
         self._state: WriterStateReader | None = None
         self._state_file: Stamp | None = None
@@ -123,7 +123,7 @@ class WriterView:
 
     def abandon(self) -> None:
         """In a forked child: wait for no inherited lock."""
-        self._lock = threading.Lock()
+        self._lock = Lock()
 
     def _close_state(self) -> None:
         if self._state is not None:
@@ -181,7 +181,7 @@ class ReadOnlyPartition:
         self.set_settings(settings, may_have_gaps)
         # (map, position, bytes) of the slot, the time until then, and what `bounds` returned for it. No lock.
         self._known: tuple[mmap.mmap, int, bytes, float, LogBounds] | None = None
-        self._refresh_lock = threading.Lock()
+        self._refresh_lock = Lock()
         # All below are guarded by _refresh_lock; readers take the tuple of segments as one reference.
         self._segments: tuple[Segment, ...] = ()
         self._listed_for: LayoutVersion | None = None  # cleared without the lock, too: to list again

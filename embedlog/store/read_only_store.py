@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -14,6 +13,7 @@ from ..files.filesystem import FileSystem
 from ..files.names import TOPICS_FILE, check_topic_name
 from ..index import IndexCache
 from ..model import PartitionOffsets, Record, TopicDescription, TopicPartition
+from ..runtime.locks import Lock
 from ..segment import Files
 from .catalog import Catalog
 from .read_only_partition import ReadOnlyPartition, Stamp, WriterView, stamp_of
@@ -42,7 +42,7 @@ class ReadOnlyStore:
         self.files = Files(self.fs, self.descriptors, IndexCache(), self.catalog.layout, writable=False)
         self.writer = WriterView(self.fs, self.catalog)
         self._closed = self._forked = False  # set once, without a lock
-        self._lock = threading.Lock()
+        self._lock = Lock()
         # All below are guarded by _lock.
         self._topics: dict[str, Topic] = {}
         self._topics_file: tuple[Stamp | None, Stamp | None] = None, None  # and that of its journal
@@ -132,7 +132,7 @@ class ReadOnlyStore:
     def abandon(self) -> None:
         """In a forked child: wait for no inherited lock."""
         self._closed = self._forked = True
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self.writer.abandon()
         self._partitions = {}
         self.descriptors.abandon()

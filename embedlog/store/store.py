@@ -16,7 +16,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -55,6 +54,7 @@ from ..model import (
 from ..partition import Partition
 from ..recovery import CleanEnd, Progress
 from ..retention import Holds, name_policies
+from ..runtime.locks import ReentrantLock
 from ..runtime.parallel import uncollected
 from ..runtime.uninterruptible import whole
 from ..segment import Files
@@ -122,7 +122,7 @@ class Store:
         self.disk = counting(uncounted, path, self.settings.max_bytes)
         self.fs: FileSystem = self.disk or uncounted
         self.clock_ms = clock_ms
-        self.topics_lock = threading.RLock()  # held while topics are created, changed or deleted
+        self.topics_lock = ReentrantLock()  # held while topics are created, changed or deleted
         # Guarded by topics_lock; lookups read them without it.
         self._topics: dict[str, Topic] = {}
         self.by_topic: dict[str, tuple[Partition, ...]] = {}
@@ -176,7 +176,14 @@ class Store:
         )
         files = AppendFiles(self.descriptors, self.max_open_files)
         self.host = StoreHost(
-            self.flusher, checkpointer, self.cleaner, self.quota, clock_ms, self.check_open, files
+            self.flusher,
+            checkpointer,
+            self.cleaner,
+            self.quota,
+            clock_ms,
+            self.check_open,
+            files,
+            self.reopen,
         )
 
     # -- opening ---------------------------------------------------------------------------------------
@@ -433,7 +440,8 @@ class Store:
         return self._directories.path(name)
 
     def reopen(self, topic: str, number: int) -> PartitionRecovery | None:
-        """Recover a partition that refuses appends since a write or fsync failed. Raises StorageError."""
+        """Recover a partition whose write or fsync failed, or whose append was interrupted. Raises
+        StorageError."""
         partition = self.partition(topic, number)
         report = self._opener.reopen(partition)
         self.background.failures.forget(partition.name)
@@ -496,7 +504,7 @@ class Store:
         """In a forked child: close our copies of descriptors; the parent keeps the lock."""
         self._closed = self._forked = True
         _open_stores.discard(self)
-        self.topics_lock = threading.RLock()
+        self.topics_lock = ReentrantLock()
         for partition in self.partitions():
             partition.abandon()
         self.by_topic, self._topics = {}, {}

@@ -19,7 +19,6 @@ import contextlib
 import functools
 import logging
 import os
-import threading
 from collections.abc import Callable, Mapping
 from typing import Final
 
@@ -28,6 +27,7 @@ from ..errors import CorruptCheckpoint, StorageError, counted
 from ..files.filesystem import TEMPORARY, FileSystem
 from ..files.names import INDEX, ROOT_FILES, TIME_INDEX, TOPICS_FILE
 from ..model import TopicPartition
+from ..runtime.locks import Lock
 from .catalog import Catalog
 from .quota import Quota
 from .topic import Topic
@@ -142,7 +142,7 @@ class TopicDeletions:
         self._settings_of = settings_of
         self._listeners: list[Callable[[str], None]] = []  # only grows, without a lock
         self._pending: list[str] = []  # appended to under Store.topics_lock, removed from under _notifying
-        self._notifying = threading.Lock()
+        self._notifying = Lock()
 
     def listen(self, listener: Callable[[str], None]) -> None:
         """Call the listener with the name of each topic deleted from now on, before delete_topic returns.

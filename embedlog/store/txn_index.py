@@ -20,7 +20,6 @@ one, nothing counts as committed.
 from __future__ import annotations
 
 import logging
-import threading
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
 from operator import attrgetter
@@ -28,6 +27,7 @@ from operator import attrgetter
 from ..codec import BatchHeader
 from ..errors import CorruptCheckpoint, CorruptRecord
 from ..model import AbortedTransaction, TopicPartition
+from ..runtime.locks import Lock
 from ..segment import Files, Segment
 from ..storage.leader_epochs import intact
 from ..storage.log_snapshot import LogSnapshot, StableRange
@@ -49,7 +49,7 @@ class TransactionIndex:
         self._name = name
         self._recovery = ProducerRecovery(files, directory, name)
         self._recovery_point = recovery_point
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._reset()
 
     def _reset(self) -> None:

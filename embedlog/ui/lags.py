@@ -12,13 +12,13 @@ eight bytes a sample.
 from __future__ import annotations
 
 import heapq
-import threading
 import time
 from array import array
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from ..model import TopicPartition
+from ..runtime.locks import Lock
 
 if TYPE_CHECKING:
     from ..clients.group_admin import ConsumerGroupDescription
@@ -43,7 +43,7 @@ class LagHistory:
     """One thread samples, any may look."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = Lock()
         # All below are guarded by _lock.
         self._times: array[int] = array("q")
         self._groups: dict[str, array[int]] = {}

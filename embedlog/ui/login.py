@@ -17,7 +17,6 @@ import hashlib
 import ipaddress
 import logging
 import secrets
-import threading
 import time
 import weakref
 from collections import OrderedDict
@@ -32,6 +31,7 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
 
+from ..runtime.locks import Lock
 from ..security.sasl import AuthenticationFailed, Plain
 from ..security.scram import ScramCredential
 from ..security.users import UserStore
@@ -80,7 +80,7 @@ class Login:
         self._users = users
         self._pages_of = pages_of
         self._pauses = _Pauses()
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._sessions: OrderedDict[bytes, Session] = OrderedDict()  # guarded by _lock; by the cookie's hash
         self._pages: weakref.WeakValueDictionary[tuple[str, str], ASGIApp] = weakref.WeakValueDictionary()
         self._checks = 0

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from ..backends.remote import RemoteBackend
 from ..errors import Closed, EmbedlogError, TopicNotFound, UnsupportedByBackend
 from ..model import Health, PartitionOffsets, TopicPartition
+from ..runtime.locks import Lock
 from ..store.disk_usage import measure, measure_others
 from ..store.read_only_store import ReadOnlyStore
 from .lags import LagHistory
@@ -83,7 +84,7 @@ class Sampler:
         self._disk_at = 0.0
         self._ends: dict[str, deque[tuple[float, int]]] = {}
         self._last = Sample(0, {}, {}, None, "nothing was looked at yet")
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._thread: threading.Thread | None = None  # guarded by _lock
         self._first = threading.Event()
         self._stopped = threading.Event()

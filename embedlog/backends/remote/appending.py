@@ -19,7 +19,6 @@ Source: KIP-98 (idempotent producers), KIP-360 (epochs of idempotent producers).
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
@@ -37,6 +36,7 @@ from ...errors import (
     UnsupportedByBackend,
 )
 from ...model import Appended, AppendedInPieces, Headers, RecordMetadata, TopicPartition
+from ...runtime.locks import Lock
 from ...wire.apis.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from ...wire.apis.produce import (
     PartitionProduceData,
@@ -75,7 +75,7 @@ class Stamp:
     __slots__ = ("epoch", "lock", "next_sequence", "owns_id", "producer_id")
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()
+        self.lock = Lock()
         self.owns_id = False  # whether the id is this partition's alone
         self.producer_id = -1
         self.epoch = 0
@@ -115,7 +115,7 @@ class Appending:
         self._brokers = brokers
         self._metadata = metadata
         self._appended = appended
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._stamps: dict[TopicPartition, Stamp] = {}
         self._producer_id = -1
 

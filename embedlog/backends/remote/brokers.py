@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from ...errors import BrokerUnavailable, Closed, EmbedlogError, ForkedHandle, TlsFailed
+from ...runtime.locks import Lock
 from ...wire.error_codes import ErrorCode
 from ...wire.messages import Request, Response
 from .connection import Connection, NotKafka
@@ -111,7 +112,7 @@ class Brokers:
         self._on_lost = on_lost
         self._max_pause = _MAX_PAUSE_S if on_lost is None else _MAX_PAUSE_NEARBY_S
         self._bootstrap = tuple(bootstrap)
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._idle: dict[Address, list[Connection]] = {}
         self._busy: set[Connection] = set()
         self._nodes: dict[int, Address] = {}
@@ -236,7 +237,7 @@ class Brokers:
     def abandon(self) -> None:
         """In a forked child: close the copies of the sockets without waiting for a lock."""
         self._forked = True
-        self._lock = threading.Lock()
+        self._lock = Lock()
         for connection in (*self._busy, *(each for idle in self._idle.values() for each in idle)):
             connection.close()
         self._busy, self._idle = set(), {}

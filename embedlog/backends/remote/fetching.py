@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import select
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
@@ -21,6 +20,7 @@ from ...codec.rules import ANY_OFFSET
 from ...config import MAX_INT32, MAX_INT64
 from ...errors import BrokerUnavailable, LogTruncated, OffsetOutOfRange, TopicRecreated
 from ...model import NO_EPOCH, AbortedTransaction, Fetched, TopicPartition
+from ...runtime.locks import Lock
 from ...wire.apis.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
 from ...wire.error_codes import ErrorCode
 from ...wire.schema import as_uuid
@@ -59,7 +59,7 @@ class Fetching:
         self._brokers = brokers
         self._metadata = metadata
         self._lookups = lookups
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._cached: dict[tuple[TopicPartition, int, bool], _Cached] = {}
         self._empty: dict[tuple[TopicPartition, bool], tuple[int, float]] = {}
         self.appends = 0  # changes with each append through this handle

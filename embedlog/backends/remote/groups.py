@@ -17,6 +17,7 @@ from ...errors import EmbedlogError, GroupNotFound, TopicNotFound, UnknownMember
 from ...files.names import check_topic_name
 from ...groups.events import GroupDescription, GroupState, GroupType, MemberDescription
 from ...model import CommittedOffset, JoinedMember, JoinResult, TopicPartition
+from ...runtime.futures import new_future
 from ...validation import as_topic_partition, as_topic_partitions, check_committed
 from ...wire.apis.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
 from ...wire.apis.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
@@ -101,7 +102,7 @@ class RemoteCoordinator:
             group, member_id, group_instance_id, session_timeout_ms / 1000, on_rebalance or _ignore
         )
 
-        joined: Future[JoinResult] = Future()
+        joined: Future[JoinResult] = new_future()
 
         def join() -> JoinResult:
             answer = JoinGroupResponse(error_code=ErrorCode.MEMBER_ID_REQUIRED, member_id=member_id)
@@ -463,7 +464,7 @@ def _state(name: str) -> GroupState:
 
 def _in_thread(work: Callable[[], T]) -> Future[T]:
     """Run it in a new thread."""
-    future: Future[T] = Future()
+    future: Future[T] = new_future()
     future.set_running_or_notify_cancel()
 
     def run() -> None:

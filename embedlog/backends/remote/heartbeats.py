@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from ...errors import BrokerUnavailable, EmbedlogError, IllegalGeneration, RebalanceInProgress, UnknownMember
+from ...runtime.locks import Lock
 from ...runtime.wakeups import Wakeup
 
 _NEVER: Final = float("inf")
@@ -55,7 +56,7 @@ class Heartbeats:
         self._beat = beat
         self._leave = leave
         self._interval_s = interval_s
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._members: dict[tuple[str, str], LocalMember] = {}
         self._wakeup = Wakeup()
         self._thread: threading.Thread | None = None
@@ -101,7 +102,7 @@ class Heartbeats:
     def abandon(self) -> None:
         """In a forked child: forget the parent's members."""
         self._closed = True
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._members = {}
 
     # -- the thread --------------------------------------------------------------------------------------

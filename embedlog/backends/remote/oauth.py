@@ -21,7 +21,6 @@ import json
 import os
 import re
 import ssl
-import threading
 import time
 import urllib.error
 import urllib.request
@@ -30,6 +29,7 @@ from typing import Any, Final, NamedTuple, NoReturn
 from urllib.parse import quote_plus, urlencode, urlsplit
 
 from ...errors import AuthenticationFailed, BrokerUnavailable, InvalidSetting, shown
+from ...runtime.locks import Lock
 from .settings import RemoteSettings
 
 _URL: Final = "sasl_oauthbearer_token_endpoint_url"
@@ -54,7 +54,7 @@ class Tokens:
     def __init__(self, settings: RemoteSettings) -> None:
         self._settings = settings
         self._provider = settings.sasl_oauth_token_provider
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._kept: tuple[Token, float] | None = None  # and until when
         url = settings.sasl_oauthbearer_token_endpoint_url
         if self._provider is None and not url:

@@ -15,13 +15,13 @@ import logging
 import os
 import socket
 import ssl
-import threading
 import time
 from collections.abc import Sequence
 from typing import Final
 
 from ...errors import BrokerUnavailable, EmbedlogError, InvalidSetting, TlsFailed, UnsupportedByBackend
 from ...runtime.forking import no_fork
+from ...runtime.locks import Lock
 from .sasl import Sasl
 from .security_names import CONVERT
 from .settings import RemoteSettings
@@ -70,7 +70,7 @@ class ClientSecurity:
         self.has_tls = settings.security_protocol in ("SSL", "SASL_SSL")
         has_sasl = settings.security_protocol.startswith("SASL_")
         self.sasl = Sasl(settings) if has_sasl else None
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._context: ssl.SSLContext | None = None
         self._files: object = None
         if self.has_tls:

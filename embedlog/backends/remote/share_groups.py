@@ -27,6 +27,7 @@ from ...model import (
     ShareGroupOptions,
     SharePartitionDescription,
 )
+from ...runtime.futures import new_future
 from ...storage.group_commit import GroupCommit, Waiter
 from ...validation import check_int
 from ..log_requests import error_named
@@ -64,7 +65,7 @@ class ShareCalls:
     ) -> Future[list[Delivery]]:
         check_int("max_records", max_records, low=1)
         check_int("max_wait_ms", max_wait_ms, low=0)
-        future: Future[list[Delivery]] = Future()
+        future: Future[list[Delivery]] = new_future()
         given = {"group": group, "topic": topic, "max_records": max_records, "options": [*options]}
         deadline = time.monotonic() + max_wait_ms / 1000
 

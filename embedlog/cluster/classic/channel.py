@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import socket
 import struct
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,6 +24,7 @@ from ...backends.remote.brokers import security_of
 from ...backends.remote.client_config import client_settings
 from ...backends.remote.settings import Address
 from ...errors import AuthenticationFailed, BrokerError, BrokerUnavailable, RequestTimedOut
+from ...runtime.locks import Lock
 from ...wire.apis import APIS
 from ...wire.apis.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from ...wire.error_codes import ErrorCode
@@ -69,7 +69,7 @@ class Channel:
         self.port = port
         self._timeout_s = timeout_s
         self._client_id = client_id
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._socket: socket.socket | None = None
         self._security = security
         self._renew_at = 0.0  # of time.monotonic; 0: never

@@ -15,7 +15,6 @@ connection.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -32,6 +31,7 @@ from ...errors import (
     TopicNotFound,
     shown,
 )
+from ...runtime.locks import Lock
 from ...wire.apis.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from ...wire.apis.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from ...wire.error_codes import ErrorCode
@@ -178,7 +178,7 @@ class ListSender:
     def __init__(self, pool: ProducerPool, options: ProduceOptions) -> None:
         self._pool = pool
         self._options = options
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._known: WeakKeyDictionary[Channel, dict[str, _Accepted]] = WeakKeyDictionary()
 
     def send(self, messages: Sequence[Event]) -> None:

@@ -33,6 +33,7 @@ from ...errors import (
     TopicNotFound,
 )
 from ...model import TopicPartition
+from ...runtime.locks import ConditionLock
 from ..coordination import BrokerAddress
 from .connector_settings import ConnectorSettings
 from .simple_consumer import EARLIEST_TIME, LATEST_TIME, FetchRequest, MessageSet, SimpleConsumer
@@ -66,7 +67,7 @@ class Fetchers:
         self._leaders = leaders
         self.settings = settings
         self.on_start = on_start
-        self.changed = threading.Condition()
+        self.changed = threading.Condition(ConditionLock())
         self._unassigned: set[Claim] = set()
         self._fetchers: dict[BrokerAddress, _Fetcher] = {}
         self._woken = False

@@ -41,6 +41,7 @@ from typing import Final
 
 from ...errors import Closed, EmbedlogError, RebalanceFailed
 from ...model import TopicPartition
+from ...runtime.locks import ConditionLock
 from ..coordination.lease import Lease, clock
 from ..zookeeper.client import ZooKeeper
 from ..zookeeper.contents import STATIC, Subscription
@@ -84,7 +85,7 @@ class ZooKeeperMember:
         self._registry = Registry(zookeeper, group, self.rebalance_soon, settings.client_config)
         self._offsets = GroupOffsets(self._registry, settings)
         self._fetchers = Fetchers(self._registry.leaders, settings, self.commit_soon)
-        self._changed = threading.Condition()
+        self._changed = threading.Condition(ConditionLock())
         self._must_rebalance = True
         self._commit_soon = False
         self._closing = False

@@ -19,7 +19,6 @@ Source: Kafka 0.7 and 0.10 design, "Producer APIs"; names and defaults of settin
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -28,6 +27,7 @@ from ...config import MAX_INT32
 from ...errors import Closed, InvalidArgument, InvalidType, shown
 from ...files.names import check_topic_name
 from ...runtime.closing import Closing
+from ...runtime.locks import Lock
 from ...synonyms import PRODUCER_ARGUMENTS
 from ...validation import also_named, as_seconds, check_choice, check_int, check_text, is_several
 from .dispatching import ListSender, ProduceOptions, ZooKeeperSender
@@ -147,7 +147,7 @@ class Producer(Closing):
             or CallbackHandler()
         )
         chooses: Partitioner = _plug_in("partitioner", partitioner, "partition") or DefaultPartitioner()
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._closed = False
         self._partitions: ZooKeeperPartitions | None = None
         self.pool = ProducerPool(

@@ -7,12 +7,12 @@ closed: idle ones at once, lent ones when they are returned.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final
 
 from ...errors import BrokerUnavailable, Closed, InvalidArgument, shown
+from ...runtime.locks import Lock
 from .channel import Channel, security_from
 
 _KEPT: Final = 4
@@ -25,7 +25,7 @@ class ProducerPool:
         self.security = security_from(client_config)
         self._timeout_s = timeout_s
         self._client_id = client_id
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._addresses: dict[int, tuple[str, int]] = {}
         self._idle: dict[int, list[Channel]] = {}
         self._closed = False

@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from ...errors import BufferExhausted, Closed
+from ...runtime.locks import Lock
 from .producer_data import CallbackHandler, Event
 
 logger = logging.getLogger(__name__)
@@ -47,7 +48,7 @@ class ProducerQueue:
         self._queue_size = queue_size
         self._enqueue_timeout_s = enqueue_timeout_s
         self._events: deque[Event] = deque()
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._not_empty = threading.Condition(self._lock)
         self._not_full = threading.Condition(self._lock)
         self._closed = False

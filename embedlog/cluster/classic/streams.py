@@ -27,6 +27,7 @@ from typing import Any, Final, Self, TypeAlias
 
 from ...errors import ConsumerTimeout, EmbedlogError
 from ...model import Record, TopicPartition
+from ...runtime.locks import ConditionLock
 from ...runtime.thread_guard import ThreadGuard
 
 Decoder: TypeAlias = Callable[[bytes], Any]
@@ -99,7 +100,7 @@ class MessageStream:
         self._value_decoder = value_decoder
         self._on_room = on_room
         self._user = ThreadGuard()
-        self._changed = threading.Condition()
+        self._changed = threading.Condition(ConditionLock())
         self._chunks: deque[_Chunk] = deque()
         self._current: tuple[Claim, int] | None = None
         self._current_thread = 0

@@ -20,6 +20,7 @@ from typing import Any, Final
 from kazoo.exceptions import KazooException
 
 from ...errors import CorruptZnode, ZooKeeperError, ZooKeeperUnavailable
+from ...runtime.locks import Lock
 from ...runtime.wakeups import Wakeup
 from ..zookeeper import paths
 from ..zookeeper.client import ZooKeeper
@@ -50,7 +51,7 @@ class ZooKeeperPartitions:
         security: Security,
     ) -> None:
         self._pool = pool
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._topics: dict[str, list[BrokerPartition]] = {}
         self._stale: set[str] = set()
         self._brokers_stale = True

@@ -13,7 +13,6 @@ Source: Kafka 0.10 design, "ZooKeeper directories".
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -21,6 +20,7 @@ from kazoo.exceptions import NoNodeError
 
 from ...errors import CorruptZnode, ZooKeeperError
 from ...model import TopicPartition
+from ...runtime.locks import Lock
 from ..zookeeper import contents, paths
 from ..zookeeper.client import ZooKeeper
 
@@ -73,7 +73,7 @@ class Registries:
     def __init__(self, zookeeper: ZooKeeper, on_change: Callable[[], object]) -> None:
         self._zookeeper = zookeeper
         self._on_change = on_change
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._stale: set[str] = set()  # guarded by _lock
         self._brokers: dict[int, contents.Broker] = {}
         self._controller = (-1, 0)

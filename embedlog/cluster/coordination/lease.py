@@ -20,6 +20,7 @@ import threading
 import time
 from typing import Any, Final
 
+from ...runtime.locks import Lock
 from ..zookeeper.client import ZooKeeper
 from ..zookeeper.paths import CONTROLLER_EPOCH
 
@@ -43,7 +44,7 @@ class Lease:
         self._until = 0.0
         self._session = 0
         self._unanswered = False
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._renew, name="embedlog-lease", daemon=True)
         self._thread.start()

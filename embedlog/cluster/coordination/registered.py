@@ -37,6 +37,7 @@ from ...errors import (
 from ...files.names import TRANSACTION_STATE_TOPIC, check_topic_name
 from ...groups.offsets import OFFSETS_TOPIC
 from ...model import TopicPartition
+from ...runtime.locks import ConditionLock, Lock
 from ...store.store import Store
 from ...store.topic import check_more_partitions, check_partition_count, new_id
 from ..log_throttle import LogThrottle
@@ -90,14 +91,14 @@ class RegisteredBroker:
         self._cluster_id = ""
         self._view = EMPTY
         self._led: frozenset[TopicPartition] = frozenset()
-        self._applied = threading.Condition()  # notified after each step of the thread
+        self._applied = threading.Condition(ConditionLock())  # notified after each step of the thread
         self._wake = threading.Event()
         self._stopped = False
         self._is_registered = False
         self._session = 0  # in which it is registered
         self._wanted_topics: frozenset[str] = frozenset()  # internal ones, to be created; replaced as a whole
         self._late_topics: frozenset[str] = frozenset()  # waited for once without success: not again
-        self._producer_ids_lock = threading.Lock()
+        self._producer_ids_lock = Lock()
         self._min_producer_id = -1  # guarded by _producer_ids_lock; -1: not read yet
         self._registries = Registries(zookeeper, self._wake.set)
         self._local_replicas = LocalReplicas(store, address.node_id)

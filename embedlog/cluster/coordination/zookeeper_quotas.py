@@ -19,6 +19,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException
 
 from ...errors import CorruptZnode, EmbedlogError, InvalidArgument
+from ...runtime.locks import Lock
 from ...security.quota_rules import CLIENT_ID, IP, KEYS, USER, Entity, QuotasByEntity, checked_value
 from ...security.quota_store import altered
 from ..zookeeper import contents, paths
@@ -37,7 +38,7 @@ class ZooKeeperQuotas:
 
     def __init__(self, zookeeper: ZooKeeper) -> None:
         self._zookeeper = zookeeper
-        self._lock = threading.Lock()  # held while reading
+        self._lock = Lock()  # held while reading
         self._quotas: QuotasByEntity = {}
         self._changes = 0
         self._wake = threading.Event()

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, InvalidStateError
 from typing import Any, TypeAlias
@@ -18,6 +17,7 @@ from ...backends.log_requests import LogRequests, decode, encode
 from ...backends.share_requests import ACKNOWLEDGE, ACQUIRE
 from ...errors import Closed, EmbedlogError, InvalidArgument
 from ...model import Delivery
+from ...runtime.locks import Lock
 from ...wire.owner_apis import LogRequest, LogResponse
 from ..broker_context import BrokerContext, Handler, RequestContext
 from ..connection import Connection
@@ -56,7 +56,7 @@ class LogHandlers:
     def __init__(self, broker: BrokerContext, requests: LogRequests) -> None:
         self._broker = broker
         self._requests = requests
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._stopped = False
         self._waiting: set[_Waiting] = set()
 

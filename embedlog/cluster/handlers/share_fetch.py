@@ -18,7 +18,6 @@ Source: Kafka's SharePartitionManager and ShareSessionContext (KIP-932, KIP-1206
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, InvalidStateError
 from functools import partial
@@ -28,6 +27,7 @@ from ...errors import EmbedlogError, GroupNotFound
 from ...groups.share_clients import AcknowledgedRange, Acquired
 from ...groups.share_coordinator import ShareGroupCoordinator
 from ...groups.share_group import ShareSettings
+from ...runtime.locks import Lock
 from ...security.acls import Operation
 from ...validation import check_group
 from ...wire.apis import share_acknowledge as acknowledging
@@ -80,7 +80,7 @@ class _Waiting:
         self.acknowledged = acknowledged
         self.whole_batches = whole_batches
         self.is_first = is_first
-        self.lock = threading.Lock()  # one attempt at a time
+        self.lock = Lock()  # one attempt at a time
         self.is_done = False  # guarded by lock
         self.response: Future[ShareFetchResponse] = Future()
         self.watches: list[Callable[[], None]] = []  # each ends one; guarded by lock
@@ -94,7 +94,7 @@ class ShareFetchHandlers:
         self._broker = broker
         self._shares = shares
         self._sessions = ShareSessions(broker.settings.group_share_max_share_sessions)
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._waiting: set[_Waiting] = set()  # guarded by _lock
         self._stopped = False
 

@@ -21,6 +21,7 @@ from kazoo.exceptions import NoNodeError
 from kazoo.protocol.states import EventType
 
 from ...errors import CorruptZnode, EmbedlogError, ZooKeeperUnavailable
+from ...runtime.locks import Lock
 from ...security.acl_store import OnChange
 from ...security.acls import (
     Binding,
@@ -56,7 +57,7 @@ class ZooKeeperAcls:
     def __init__(self, zookeeper: ZooKeeper) -> None:
         self._zookeeper = zookeeper
         self._on_change: OnChange | None = None
-        self._lock = threading.Lock()  # held while rules are read
+        self._lock = Lock()  # held while rules are read
         self._rules: dict[Resource, set[Rule]] = {}
         self._seen = dict.fromkeys(_CHANGES, -1)  # the number of the last notification
         self._read_all = True

@@ -1,0 +1,203 @@
+"""Locks for which no thread waits while it holds them itself.
+
+Python runs a signal handler in the main thread, between any two bytecodes, and a finalizer in whatever thread
+collects garbage. If they call embedlog, the call that they interrupted may hold what theirs needs, and it
+goes on only after they have returned:
+
+    main thread   append --append lock--> fsync, a signal: handler --> log.flush() --append lock--> for ever
+
+    Lock            the thread that holds it gets ConcurrentUse at once
+    ReentrantLock   the same, but a function may call others that enter it, too
+    holds_up_others for a sleeper that has interrupted a call: does another thread wait for what that holds?
+
+The stack tells a handler: between its calls and the call that it interrupted there are frames of the program.
+A function of embedlog that calls functions of the program is marked by `calls_out`: it is not interrupted.
+
+Invariants: Ctrl-C leaves no lock acquired (what enters a lock gives it back, what leaves it is C); a thread
+that waits for another one says for what (`wait_for`).
+"""
+
+from __future__ import annotations
+
+import _thread
+import os
+import sys
+import threading
+import weakref
+from collections.abc import Callable
+from types import CodeType, FrameType
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+
+from ..errors import ConcurrentUse
+
+_EMBEDLOG: Final = os.path.dirname(os.path.dirname(__file__)) + os.sep
+_LIBRARY: Final = os.path.dirname(os.__file__) + os.sep
+_INSTALLED: Final = os.path.join(_LIBRARY, "site-packages")
+
+F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
+
+
+class Held(Protocol):
+    """What a thread may hold, so that others wait for it."""
+
+    def _is_owned(self) -> bool:
+        """Does this thread hold it?"""
+
+
+class Thread:
+    """The thread that makes this: others wait for something that it does."""
+
+    __slots__ = ("ident",)
+
+    def __init__(self) -> None:
+        self.ident = threading.get_ident()
+
+    def _is_owned(self) -> bool:
+        return self.ident == threading.get_ident()
+
+
+_waiting_for: Final[dict[int, Held]] = {}  # by thread
+_calling_out: Final[set[CodeType]] = set()
+
+
+class Lock(_thread.RLock):  # type: ignore[misc]  # typeshed says final; it knows which thread holds it
+    """A lock for `with`. The thread that holds it gets ConcurrentUse if it comes again."""
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+
+        def _is_owned(self) -> bool: ...
+
+    def __enter__(self) -> bool:  # type: ignore[override]
+        if self._is_owned():
+            raise would_deadlock()
+        try:
+            return self.acquire(False) or self.wait()
+        except BaseException:  # Ctrl-C, after it was acquired
+            if self._is_owned():
+                self.release()
+            raise
+
+    def try_acquire(self) -> bool:
+        """Acquire it, to be released later, if no thread holds it."""
+        if self._is_owned():
+            return False
+        try:
+            return self.acquire(False)
+        except BaseException:  # as above
+            if self._is_owned():
+                self.release()
+            raise
+
+    def wait(self) -> bool:
+        """Acquire it, whichever other thread holds it."""
+        # With a timeout: polars has system calls restarted, so that a wait without one ignores Ctrl-C.
+        return wait_for(self, lambda: self.acquire(timeout=threading.TIMEOUT_MAX))
+
+
+class ConditionLock(Lock):  # type: ignore[misc]
+    """The lock of a `threading.Condition`, and so of a future.
+
+    What leaves a Condition is Python, so that Ctrl-C may leave its lock acquired: the thread that holds it
+    may enter it again. A handler that interrupts it there does no harm.
+    """
+
+    __slots__ = ()
+
+    def __enter__(self) -> bool:  # type: ignore[override]
+        return self.acquire(False) or self.wait()
+
+
+class ReentrantLock(Lock):  # type: ignore[misc]
+    """A lock for `with` which a function may hold while it calls others that enter it, too.
+
+    A signal handler or finalizer that has interrupted such a function gets ConcurrentUse.
+    """
+
+    __slots__ = ("_holder",)
+
+    def __init__(self) -> None:
+        self._holder = 0  # the id of the frame that entered it first
+
+    def __enter__(self) -> bool:  # type: ignore[override]
+        if not self._is_owned():
+            try:
+                _ = self.acquire(False) or self.wait()
+                self._holder = id(sys._getframe(1))
+                return True
+            except BaseException:  # as above
+                if self._is_owned():
+                    self.release()
+                raise
+        if interrupts(self._holder):
+            raise would_deadlock()
+        before = self._recursion_count()
+        try:
+            return self.acquire(False)
+        except BaseException:  # Ctrl-C, after it was acquired
+            if self._recursion_count() > before:
+                self.release()
+            raise
+
+    if not hasattr(_thread.RLock, "_recursion_count"):  # before Python 3.11.5
+
+        def _recursion_count(self) -> int:
+            return int(repr(self).partition("count=")[2].split()[0])
+
+
+def calls_out(function: F) -> F:
+    """Decorator: it calls functions of the program, which may call embedlog again."""
+    _calling_out.add(function.__code__)
+    return function
+
+
+def interrupts(holder: int = 0) -> bool:
+    """Is the caller a signal handler's or finalizer's, which has interrupted a call of embedlog?
+
+    holder: the id of the frame to look down to; by default all of the stack.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    programs = False  # frames of the program lie above
+    while frame is not None:
+        code = frame.f_code
+        name = code.co_filename
+        if name.startswith(_EMBEDLOG):
+            if programs and code not in _calling_out:
+                return True
+            programs = False
+            if id(frame) == holder:
+                return False
+        elif name == weakref.__file__ or name.startswith(_INSTALLED) or not name.startswith((_LIBRARY, "<f")):
+            programs = True
+        frame = frame.f_back
+    return False
+
+
+def would_deadlock(outcome: str = "") -> ConcurrentUse:
+    """The error of a call that waits for the one that it has interrupted."""
+    return ConcurrentUse(
+        "a signal handler or a finalizer has interrupted a call of embedlog, and needs what that call holds"
+        f"{outcome}. It may call `close`; for anything else set a flag there, and act on it in the program"
+    )
+
+
+def wait_for(held: Held, wait: Callable[[], T]) -> T:
+    """Call `wait`, which returns when another thread has released something."""
+    thread = threading.get_ident()
+    before = _waiting_for.get(thread)  # of the call that a handler has interrupted
+    _waiting_for[thread] = held
+    try:
+        return wait()
+    finally:
+        if before is None:
+            _waiting_for.pop(thread, None)
+        else:
+            _waiting_for[thread] = before
+
+
+def holds_up_others() -> bool:
+    """Does another thread wait for something that this one holds?"""
+    me = threading.get_ident()
+    return any(thread != me and held._is_owned() for thread, held in list(_waiting_for.items()))
