@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import linecache
 import sys
@@ -12,6 +13,7 @@ from types import FrameType
 from typing import Any
 
 import pytest
+from ctrl_c import interrupt as interrupt_at
 from ctrl_c import strike
 from faults import (
     BlockingSync,
@@ -385,14 +387,16 @@ class StoppingSync(UnsyncedFileSystem):
     def again(self) -> None:
         """The next one stops, whatever has become of those before."""
         self.stops, self.stopped = True, False
-        self.entered = Wakeup()
-        self.go = Wakeup()
+        # Each is acquired until what it stands for. A Wakeup would take this for a signal handler.
+        self.entered, self.go = threading.Lock(), threading.Lock()
+        self.entered.acquire()
+        self.go.acquire()
 
     def sync(self, fd: int) -> None:
         if self.stops:
             self.stops, self.stopped = False, True
-            self.entered.signal()
-            self.go.sleep()
+            self.entered.release()
+            self.go.acquire()
             self.stopped = False
 
     def pwrite_all(self, fd: int, data: bytes | bytearray | memoryview, pos: int) -> None:
@@ -418,7 +422,7 @@ def attempt(log: Log, fs: StoppingSync, behind: bool, rolls: bool, arrives: int,
     def let_go() -> None:
         while not (main_is_done.is_set() or any(w.thread == main for w in commit._waiting)):
             threading.Event().wait(0.0001)
-        fs.go.signal()
+        fs.go.release()
 
     def comes() -> None:
         if rolls:
@@ -427,14 +431,14 @@ def attempt(log: Log, fs: StoppingSync, behind: bool, rolls: bool, arrives: int,
                 threading.Event().wait(0.0001)
         crowd.start("comes", lambda: append("comes"))
         # It has its turn, sleeps, or finds the door shut as long as the main thread is in it.
-        while not (commit._waiting or "comes" in crowd.outcomes or commit._mutex.locked()):
+        while not (commit._waiting or "comes" in crowd.outcomes or commit._mutex._is_owned()):
             threading.Event().wait(0.0001)
 
     main = threading.get_ident()
     if behind:
         fs.again()
         crowd.start("first", lambda: append("first"))
-        fs.entered.sleep()
+        fs.entered.acquire()
         crowd.start("releasing", let_go)
     interrupted = False
     if rolls:
@@ -487,6 +491,71 @@ def test_a_leader_still_queued_is_served_once() -> None:
     assert commit._leader is None and not commit._waiting
 
 
+def test_an_append_is_served_if_a_handler_leads_in_its_place() -> None:
+    """It was made the leader, and a signal came before it led."""
+
+    def handled_at(number: int) -> bool:
+        served: list[bytes] = []
+        crowd = Crowd()
+        main_is_done = threading.Event()
+
+        def serve(waiters: Sequence[Waiter]) -> None:
+            while threading.current_thread() is crowd.threads[0] and not (
+                commit._waiting or main_is_done.is_set()
+            ):
+                threading.Event().wait(0.0001)
+            for waiter in waiters:
+                if waiter.batches is not None:
+                    value = bytes(waiter.batches)
+                    served.append(value)
+                    waiter.settle(Appended(served.index(value), served.index(value), 0, False))
+
+        def append(value: bytes) -> int:
+            return commit.append(bytearray(value), None).base_offset
+
+        def handler() -> None:
+            with contextlib.suppress(embedlog.ConcurrentUse):
+                append(b"handler")
+
+        commit = GroupCommit(serve, lambda: len(served))
+        crowd.start("first", lambda: append(b"first"))
+        while not commit.is_busy:
+            threading.Event().wait(0.0001)
+        offsets: list[int] = []
+        was_point = interrupt_at(number, lambda: offsets.append(append(b"main")), handler)
+        main_is_done.set()
+        crowd.join()
+        assert served[offsets[0]] == b"main"
+        assert len(served) == len(set(served))
+        assert commit._leader is None and not commit._waiting
+        return was_point
+
+    number = 0
+    while handled_at(number):
+        number += 1
+    assert number > 20
+
+
+def test_a_finalizer_in_a_thread_that_leads_for_others_is_refused() -> None:
+    """It would append what they have brought, too, a second time."""
+    refused: list[BaseException] = []
+
+    def serve(waiters: Sequence[Waiter]) -> None:
+        with pytest.raises(embedlog.ConcurrentUse) as caught:
+            commit.append(bytearray(b"last"), None)
+        refused.append(caught.value)
+        for waiter in waiters:
+            waiter.settle(Appended(0, 0, 0, False))
+
+    commit = GroupCommit(serve, lambda: 1)
+    crowd = Crowd()
+    crowd.start("leads", lambda: commit.append(bytearray(b"first"), None))
+    outcomes = crowd.join()
+    assert outcomes["leads"] == Appended(0, 0, 0, True)
+    assert len(refused) == 1
+    assert commit._leader is None and not commit._waiting
+
+
 @pytest.mark.parametrize("rolls", [False, True], ids=["", "among rolls"])
 @pytest.mark.parametrize("behind", [False, True], ids=["first", "behind another"])
 @pytest.mark.slow
@@ -508,52 +577,66 @@ def test_ctrl_c_at_any_line_leaves_no_waiter_and_no_duplicate(
         assert attempts > 200
 
 
-def struck_at(log: Log, fs: StoppingSync, behind: bool, number: int) -> bool:
+def struck_at(log: Log, fs: StoppingSync, behind: bool, number: int, appends: bool) -> bool:
     """The main thread appends durably, Ctrl-C strikes at a point of that, and another one waits meanwhile.
 
-    Returns whether there was such a point.
+    With appends it is another signal, whose handler appends durably, too. Returns whether there was such a
+    point.
     """
     commit = partition_of(log).appender.group_commit
     crowd = Crowd()
-    main_is_done = threading.Event()
-    values_of = {who: b"%s %d" % (who.encode(), number) for who in ("first", "main", "comes")}
+    main_is_done, handler_is_done = threading.Event(), threading.Event()
+    values_of = {who: b"%s %d" % (who.encode(), number) for who in ("first", "main", "comes", "handler")}
 
     def append(who: str) -> RecordMetadata:
         return log.append("t", values_of[who], flush=True)
+
+    def handler() -> None:
+        with contextlib.suppress(embedlog.ConcurrentUse):
+            crowd.outcomes["handler"] = append("handler")
+        handler_is_done.set()
 
     def let_go() -> None:
         if not behind:
             while not (fs.stopped or main_is_done.is_set()):
                 threading.Event().wait(0.0001)
             crowd.start("comes", lambda: append("comes"))
-        while not (len(commit._waiting) == 1 + behind or main_is_done.is_set()):
+        # A handler that has led leaves the next one to lead beside the main thread.
+        while not (len(commit._waiting) > behind or main_is_done.is_set() or handler_is_done.is_set()):
             threading.Event().wait(0.0001)
-        fs.go.signal()
+        fs.go.release()
 
     fs.again()
     if behind:
         crowd.start("first", lambda: append("first"))
-        fs.entered.sleep()
+        fs.entered.acquire()
         crowd.start("comes", lambda: append("comes"))
         gathered(log, 1)
     crowd.start("letting go", let_go)
-    struck = strike(number, lambda: append("main"))
+    if appends:
+        struck = interrupt_at(number, lambda: append("main"), handler)
+    else:
+        struck = strike(number, lambda: append("main"))
     main_is_done.set()
     outcomes = crowd.join()
-    found = [value for _, value in values(log, start=max(log.offsets("t")[0].log_end_offset - 5, 0))]
+    found = [value for _, value in values(log, start=max(log.offsets("t")[0].log_end_offset - 6, 0))]
     assert all(found.count(values_of[who]) == 1 for who in outcomes.keys() - {"letting go"}), outcomes
-    assert found.count(values_of["main"]) in ((0, 1) if struck else (1,))
+    assert found.count(values_of["main"]) in ((0, 1) if struck and not appends else (1,))
+    assert found.count(values_of["handler"]) <= 1
     assert commit._leader is None and not commit._waiting
     return struck
 
 
+@pytest.mark.parametrize("appends", [False, True], ids=["", "a handler that appends"])
 @pytest.mark.parametrize("behind", [False, True], ids=["first", "behind another"])
-def test_ctrl_c_at_each_point_of_a_durable_append_leaves_no_waiter(tmp_path: Path, behind: bool) -> None:
+def test_a_signal_at_each_point_of_a_durable_append_leaves_no_waiter(
+    tmp_path: Path, behind: bool, appends: bool
+) -> None:
     fs = StoppingSync()
     with open_log(tmp_path, fs) as log:
         log.create_topic("t")
         log.append("t", b"before", flush=True)
         number = 0
-        while struck_at(log, fs, behind, number):
+        while struck_at(log, fs, behind, number, appends):
             number += 1
         assert number > 20

@@ -28,7 +28,7 @@ from ..codec import assign_all
 from ..config import MIB
 from ..errors import EmbedlogError, FlushFailed
 from ..model import Appended
-from ..runtime.locks import Lock, Thread, wait_for
+from ..runtime.locks import Lock, wait_for, would_deadlock
 from ..runtime.wakeups import Wakeup
 
 Append: TypeAlias = Callable[[bytearray, int | None], tuple[Appended, bool]]
@@ -36,7 +36,7 @@ Append: TypeAlias = Callable[[bytearray, int | None], tuple[Appended, bool]]
 _TOGETHER: Final = MIB
 
 
-class Waiter(Thread):
+class Waiter:
     """A thread that waits until everything before the offset `target` is durable.
 
     Args:
@@ -45,19 +45,19 @@ class Waiter(Thread):
         expected_offset: append only if the log ends there.
     """
 
-    __slots__ = ("appended", "batches", "error", "expected_offset", "target", "wakeup")
+    __slots__ = ("appended", "batches", "error", "expected_offset", "target", "thread", "wakeup")
 
     wakeup: Wakeup  # from when it sleeps
 
     def __init__(
         self, target: int, batches: bytearray | None = None, expected_offset: int | None = None
     ) -> None:
-        super().__init__()
         self.target = target
         self.batches = batches  # None again once a leader has begun to append them
         self.expected_offset = expected_offset
         self.appended: Appended | None = None
         self.error: BaseException | None = None
+        self.thread = threading.get_ident()
 
     def settle(self, appended: Appended) -> None:
         """Its batches were appended."""
@@ -164,25 +164,34 @@ class GroupCommit:
 
     def _is_to_lead(self, waiter: Waiter) -> bool:
         """Sleep until it is this waiter's turn to lead. False: there is nothing left to do."""
-        with self._mutex:
-            if self._settled(waiter):
-                return False
-            # A thread that is here cannot be leading: what says so is left from a Ctrl-C.
-            if self._leader is None or self._leader.ident == waiter.ident:
-                self._leader = waiter
-                return True
-            waiter.wakeup = Wakeup()
-            self._waiting.append(waiter)
-            leader = self._leader
-        wait_for(leader, waiter.wakeup.sleep)
-        return self._leader is waiter
+        while True:
+            with self._mutex:
+                if self._settled(waiter):
+                    return False
+                if self._is_owned() and waiter.thread != threading.main_thread().ident:
+                    raise would_deadlock()  # a finalizer, in a thread that leads for others
+                # A main thread that is here and leads: Ctrl-C has left that, or a handler has interrupted it.
+                if self._leader is None or self._is_owned():
+                    self._leader = waiter
+                    return True
+                waiter.wakeup = Wakeup()
+                if waiter not in self._waiting:
+                    self._waiting.append(waiter)
+            wait_for(self, waiter.wakeup.sleep)
+            if self._leader is waiter or self._settled(waiter):
+                return self._leader is waiter
+            # A handler has led in its place.
+
+    def _is_owned(self) -> bool:
+        """Does this thread lead? The others wait for that (locks.Held)."""
+        return self._leader is not None and self._leader.thread == threading.get_ident()
 
     def _settled(self, waiter: Waiter) -> bool:
         return waiter.error is not None or 0 <= waiter.target <= self._reached()
 
     def _lead(self, leader: Waiter) -> None:
         served = [leader]
-        if self._waiting and leader.ident != threading.main_thread().ident:
+        if self._waiting and leader.thread != threading.main_thread().ident:
             with self._mutex:
                 # Who has made it the leader may not have got as far as to take it from there (Ctrl-C).
                 served += [waiter for waiter in self._waiting if waiter is not leader]
@@ -226,9 +235,10 @@ class GroupCommit:
             (awake if self._settled(waiter) else asleep).append(waiter)
         if self._leader is leader:
             main = threading.main_thread().ident
-            others = [waiter for waiter in asleep if waiter.ident != main] or asleep
+            others = [waiter for waiter in asleep if waiter.thread != main] or asleep
             # Of a thread in a signal handler the last one: the others sleep below it.
-            self._leader = [each for each in others if each.ident == others[0].ident][-1] if others else None
+            following = [waiter for waiter in others if waiter.thread == others[0].thread]
+            self._leader = following[-1] if following else None
         if self._leader in asleep:
             asleep.remove(self._leader)
             awake.insert(0, self._leader)
