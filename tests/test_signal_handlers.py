@@ -9,19 +9,21 @@ import itertools
 import random
 import re
 import signal
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from ctrl_c import interrupt
+from ctrl_c import interrupt, strike
 from programs import Program
 
 import embedlog
 from embedlog import Log
 from embedlog.errors import Closed, ConcurrentUse, EmbedlogError
+from embedlog.fast_append import AppendLock
 from embedlog.model import TopicPartition
-from embedlog.runtime.locks import Lock, ReentrantLock
+from embedlog.runtime.locks import Lock, ReentrantLock, _waiting_for
 from embedlog.store.verify import verify_log
 
 TP = TopicPartition("t", 0)
@@ -469,14 +471,50 @@ def test_a_finalizer_that_appends_does_not_wait_for_its_thread(path: Path) -> No
 def test_a_lock_tells_its_thread_from_others() -> None:
     lock, again = Lock(), ReentrantLock()
     with lock:
-        assert not lock.try_acquire()
+        assert not lock.if_free(lambda: True)
         with pytest.raises(ConcurrentUse, match="signal handler"), lock:
             pass
-    assert lock.try_acquire()
-    lock.release()
+    assert lock.if_free(lock._is_owned)
+    assert not lock._is_owned()
     with again:
         pass
     assert not again._is_owned()
+
+
+@pytest.mark.parametrize("kind", [Lock, ReentrantLock, AppendLock])
+@pytest.mark.parametrize("waits", [False, True], ids=["", "after another thread"])
+def test_ctrl_c_leaves_no_lock_acquired(kind: type[Lock], waits: bool) -> None:
+    def enter() -> None:
+        with lock:
+            pass
+
+    def enter_if_free() -> None:
+        lock.if_free(lambda: True)
+
+    def hold() -> None:
+        with lock:
+            is_held.set()
+            while not (_waiting_for or is_over):
+                pass
+
+    for work in (enter, enter_if_free):
+        for number in itertools.count():
+            lock = kind()
+            is_over: list[bool] = []
+            is_held = threading.Event()
+            holder = threading.Thread(target=hold)
+            if waits:
+                holder.start()
+                is_held.wait()
+            was_point = strike(number, work)
+            is_over.append(True)
+            if waits:
+                holder.join()
+            assert not lock._is_owned()
+            assert not _waiting_for
+            if not was_point:
+                break
+        assert number > 1
 
 
 def test_close_returns_before_it_has_closed_what_is_being_appended_to(path: Path) -> None:

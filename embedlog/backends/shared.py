@@ -244,11 +244,11 @@ class SharedBackend(FilesBackend):
 
     def _stand_for_owner(self) -> None:
         """The owner does not answer: become the owner if there is none. Raises as `SharedDirectory.own`."""
-        if not self._electing.try_acquire():
-            return  # another thread does
-        try:
-            if self._owned is None and not self._closed:
-                with contextlib.suppress(DirectoryLocked), no_fork:  # as in SharedDirectory.open
-                    self._owned = self._directory.own()
-        finally:
-            self._electing.release()
+        self._electing.if_free(self._elect)  # else another thread does
+
+    def _elect(self) -> bool:
+        """Electing lock held. Says whether it owns the directory now."""
+        if self._owned is None and not self._closed:
+            with contextlib.suppress(DirectoryLocked), no_fork:  # as in SharedDirectory.open
+                self._owned = self._directory.own()
+        return self._owned is not None

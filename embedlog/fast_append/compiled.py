@@ -70,16 +70,15 @@ class AppendLock:
     def __exit__(self, kind, error, traceback):
         self._leave()
 
-    def release(self):
-        """See `plain`."""
-        self._leave()
-
-    def try_acquire(self):
+    def if_free(self, work):
         """See `plain`."""
         if not PyThread_acquire_lock(self._lock, NOWAIT_LOCK):
             return False
         self._holder = PyThread_get_thread_ident()
-        return True
+        try:
+            return work()
+        finally:
+            self._leave()
 
     def wait(self):
         """See `plain`."""

@@ -80,16 +80,20 @@ class Lock(_thread.RLock):  # type: ignore[misc]  # typeshed says final; it know
                 self.release()
             raise
 
-    def try_acquire(self) -> bool:
-        """Acquire it, to be released later, if no thread holds it."""
+    def if_free(self, work: Callable[[], bool]) -> bool:
+        """Call `work` with it, and return the result. False if a thread holds it."""
         if self._is_owned():
             return False
         try:
-            return self.acquire(False)
+            if not self.acquire(False):
+                return False
+            result = work()
         except BaseException:  # as above
             if self._is_owned():
                 self.release()
             raise
+        self.release()
+        return result
 
     def wait(self) -> bool:
         """Acquire it, whichever other thread holds it."""
@@ -189,15 +193,17 @@ def wait_for(held: Held, wait: Callable[[], T]) -> T:
     before = _waiting_for.get(thread)  # of the call that a handler has interrupted
     _waiting_for[thread] = held
     try:
-        return wait()
+        result = wait()
     finally:
         if before is None:
             _waiting_for.pop(thread, None)
         else:
             _waiting_for[thread] = before
+    return result
 
 
 def holds_up_others() -> bool:
     """Does another thread wait for something that this one holds?"""
     me = threading.get_ident()
-    return any(thread != me and held._is_owned() for thread, held in list(_waiting_for.items()))
+    owned = [held._is_owned() for thread, held in list(_waiting_for.items()) if thread != me]
+    return True in owned

@@ -51,38 +51,36 @@ class LogFlusher:
 
     def start_writeback(self) -> None:
         """Before several partitions are synced: begin to write, so that they need not wait one by one."""
-        log = self._log
-        if self.sync_lock.try_acquire():
-            try:
-                flushed, end = log.flushed, log.high_watermark
-                # Of a longer tail, what is on disk already would be dropped from the page cache.
-                if (
-                    0 < end.pos - flushed.pos <= _SHORT
-                    and end.segment is flushed.segment
-                    and self._active.is_open
-                ):
-                    self._active.start_writeback(flushed.pos)
-            finally:
-                self.sync_lock.release()
+        self.sync_lock.if_free(self._start_writeback)
+
+    def _start_writeback(self) -> bool:
+        """Sync lock held. Says whether it has begun."""
+        flushed, end = self._log.flushed, self._log.high_watermark
+        # Of a longer tail, what is on disk already would be dropped from the page cache.
+        begins = (
+            0 < end.pos - flushed.pos <= _SHORT and end.segment is flushed.segment and self._active.is_open
+        )
+        if begins:
+            self._active.start_writeback(flushed.pos)
+        return begins
 
     def park(self) -> bool:
         """Close the descriptor of the active segment, unless an append is running. Says whether it is
         closed."""
+        return self._log.append_lock.if_free(self._park)
+
+    def _park(self) -> bool:
+        """Append lock held: `park`."""
         log, active = self._log, self._active
-        if not log.append_lock.try_acquire():
-            return False
-        try:
-            if not active.is_open:
-                return True
-            with contextlib.suppress(FlushFailed):
-                self.sync()
-            with self.sync_lock:
-                end = log.high_watermark
-                if end.offset > log.flushed.offset:
-                    return False
-                with contextlib.suppress(OSError):  # the next to open the file cuts it
-                    active.trim(end.pos)
-                active.close()
+        if not active.is_open:
             return True
-        finally:
-            log.append_lock.release()
+        with contextlib.suppress(FlushFailed):
+            self.sync()
+        with self.sync_lock:
+            end = log.high_watermark
+            if end.offset > log.flushed.offset:
+                return False
+            with contextlib.suppress(OSError):  # the next to open the file cuts it
+                active.trim(end.pos)
+            active.close()
+        return True
