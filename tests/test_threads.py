@@ -14,6 +14,7 @@ from faults import FaultyFileSystem, store_of
 
 import embedlog
 from embedlog import Closed, Log, Record, TopicNotFound
+from embedlog.runtime import locks
 
 PARTITIONS = 3
 
@@ -248,6 +249,8 @@ def until(condition: Callable[[], bool]) -> None:
 def waits_or_ended(thread: threading.Thread, lock: str = ".append_lock") -> bool:
     """Does a thread stand where it takes a lock, or has it ended?"""
     frame = sys._current_frames().get(thread.ident or 0)
+    while frame is not None and frame.f_code.co_filename == locks.__file__:
+        frame = frame.f_back
     return frame is None or lock in linecache.getline(frame.f_code.co_filename, frame.f_lineno)
 
 
