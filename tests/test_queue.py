@@ -842,7 +842,7 @@ def test_a_thread_that_waits_no_more_passes_its_signal_on(tmp_path: Path) -> Non
     with embedlog.open(tmp_path / "log") as log, log.queue("jobs") as queue:
         source = queue._source
         signals = [threading.Event() for _ in range(3)]
-        first, second, third = [Waiting(each.set) for each in signals]
+        first, second, third = [Waiting(each.set, blocks=False) for each in signals]
         for waiting in (first, second, third):
             source.enter(waiting)
         assert source.ask(first, 600_000)

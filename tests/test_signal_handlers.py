@@ -481,6 +481,32 @@ def test_a_lock_tells_its_thread_from_others() -> None:
     assert not again._is_owned()
 
 
+@pytest.mark.timeout(50)  # less than a handler's take waits
+def test_a_handler_does_not_wait_for_a_job_behind_the_wait_that_it_interrupts(path: Path) -> None:
+    """That has asked for the job, or is about to, and comes first."""
+    outcomes = set()
+    with embedlog.open(path) as log, log.queue("jobs") as queue:
+
+        def take(wait_ms: int) -> None:
+            job = queue.take(wait_ms, default=None)
+            if job is not None:
+                job.accept()
+
+        def handler() -> None:
+            queue.send(b"j")
+            try:
+                take(100_000)
+            except ConcurrentUse:
+                outcomes.add("refused")
+            else:
+                outcomes.add("taken")
+
+        for number in itertools.count():
+            if not interrupt(number, lambda: take(1), handler):
+                break
+    assert outcomes == {"refused", "taken"}
+
+
 @pytest.mark.parametrize("kind", [Lock, ReentrantLock, AppendLock])
 @pytest.mark.parametrize("waits", [False, True], ids=["", "after another thread"])
 def test_ctrl_c_leaves_no_lock_acquired(kind: type[Lock], waits: bool) -> None:

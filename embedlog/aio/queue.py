@@ -151,7 +151,7 @@ class Queue(AsyncClosing, Generic[V, K]):
         has_asked = False
         while not source.stopped:
             interrupt = LoopInterrupt(self._threads.loop)
-            waiting = Waiting(interrupt.signal)
+            waiting = Waiting(interrupt.signal, blocks=False)
             source.enter(waiting)
             try:
                 left_s = deadline - time.monotonic()

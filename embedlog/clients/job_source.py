@@ -22,6 +22,7 @@ from __future__ import annotations
 import itertools
 import logging
 import os
+import threading
 import time
 import uuid
 import weakref
@@ -36,7 +37,7 @@ from ..errors import Closed, EmbedlogError, ForkedHandle, GroupNotFound, LockLos
 from ..model import Acknowledgement, AcknowledgeType, Delivery, Record, ShareGroupOptions, TopicPartition
 from ..runtime import forking
 from ..runtime.finalizing import when_collected
-from ..runtime.locks import Lock
+from ..runtime.locks import Lock, interrupts, would_deadlock
 from .accepts import NEVER, Accepts
 from .lock_keeper import keep_locks, look_again
 
@@ -52,12 +53,16 @@ _logger = logging.getLogger(__name__)
 
 
 class Waiting:
-    """A thread or a task that waits for a job, and the error that came instead."""
+    """A thread or a task that waits for a job, and the error that came instead.
 
-    __slots__ = ("error", "signal")
+    blocks: the thread waits, which cannot do anything else meanwhile.
+    """
 
-    def __init__(self, signal: Callable[[], object]) -> None:
+    __slots__ = ("error", "signal", "thread")
+
+    def __init__(self, signal: Callable[[], object], blocks: bool) -> None:
         self.signal = signal
+        self.thread = threading.get_ident() if blocks else 0
         self.error: BaseException | None = None
 
 
@@ -173,12 +178,22 @@ class JobSource:
         look_again(held.renew_at)
 
     def enter(self, waiting: Waiting) -> None:
-        """Wait for a job, from now on until `leave`. The signal comes at once if there is one."""
+        """Wait for a job, from now on until `leave`. The signal comes at once if there is one.
+
+        Raises ConcurrentUse in a signal handler that has interrupted a wait: the answer to that comes first.
+        """
         with self._lock:
             if self._ready or self.stopped:
                 waiting.signal()
+            elif waiting.thread and self._has_interrupted(waiting.thread):
+                raise would_deadlock()
             else:
                 self._waiting.append(waiting)
+
+    def _has_interrupted(self, thread: int) -> bool:
+        """Lock held: does the thread wait already, below the signal handler that it runs?"""
+        waiting = [*self._waiting, self._asker] if self._asker is not None else [*self._waiting]
+        return thread in [other.thread for other in waiting] and interrupts()
 
     def leave(self, waiting: Waiting) -> None:
         """Wait no more, whether or not the signal came."""

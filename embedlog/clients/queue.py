@@ -123,7 +123,7 @@ class Intake(Generic[V, K]):
         has_asked = False
         while not source.stopped:
             wakeup = Wakeup()
-            waiting = Waiting(wakeup.signal)
+            waiting = Waiting(wakeup.signal, blocks=True)
             try:
                 source.enter(waiting)
                 left_s = deadline - time.monotonic()
