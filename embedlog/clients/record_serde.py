@@ -21,6 +21,7 @@ from ..errors import (
     shown,
 )
 from ..model import K, Record, V, of_one_or_two
+from ..runtime.locks import calls_out
 from .record_input import Given, check_iterable
 from .serializers import Serializer, name_of
 
@@ -100,6 +101,7 @@ class RecordSerde(Generic[V, K]):
                 raise SerializationError(f"record {number:,}: {error}") from error.__cause__
         return encoded
 
+    @calls_out
     def decode(self, record: Record) -> Record[V, K]:
         """The record with its value and key decoded. Raises DeserializationError."""
         if self._value is None and self._key is None:
@@ -123,6 +125,7 @@ class RecordSerde(Generic[V, K]):
         fields = (topic, partition, offset, timestamp_ms, timestamp_type, key, value, headers)
         return _new(Record, fields)
 
+    @calls_out
     def pass_over(self, error: DeserializationError) -> None:
         """Do what on_decode_error says. Raises the error if it is to be raised, and what a function raises;
         else the record is dealt with."""
@@ -181,6 +184,7 @@ class _Decoded(Generic[V, K]):
                 return decoded
 
 
+@calls_out
 def _encoded(serializer: Serializer[Any], part: str, given: object) -> bytes:
     try:
         data: object = serializer.dumps(given)
