@@ -22,7 +22,7 @@ from ..errors import InvalidArgument, PartialAppend, RecordTooLarge
 from ..log import Log
 from ..model import Record
 from ..units import counted, duration, size
-from .arguments import JSON_NOTE, WRITES, add_command, add_log, add_topic, count, is_over_wire, positive
+from .arguments import JSON_NOTE, LOCKS, add_command, add_log, add_topic, count, is_over_wire, positive
 from .opening import writer
 from .text import record_from_json
 from .ui import UI, Progress
@@ -47,7 +47,7 @@ _Given = bytes | tuple[bytes, bytes] | Record
 
 def add_parser(subparsers: Any) -> None:
     parser = add_command(
-        subparsers, "append", "append lines as records", lock=WRITES, description=_DESCRIPTION
+        subparsers, "append", "append lines as records", lock=LOCKS, description=_DESCRIPTION
     )
     add_log(parser)
     add_topic(parser)

@@ -33,6 +33,7 @@ SHARED_WRITES: Final = (
     "Works while applications have the directory open with shared=True; is refused (exit 2) while one has it "
     "open for itself."
 )
+LOCKS: Final = f"Takes the writer's lock. {SHARED_WRITES}"
 JSON_NOTE: Final = 'bytes that are not UTF-8 appear as {"base64": "..."}'
 COMMAND_CONFIG: Final = "--command-config"
 COMMAND_CONFIG_VARIABLE: Final = "EMBEDLOG_COMMAND_CONFIG"

@@ -7,14 +7,14 @@ from typing import Any
 
 from ..errors import InvalidArgument
 from ..units import size
-from .arguments import WRITES, add_command, add_directory, add_json
+from .arguments import LOCKS, add_command, add_directory, add_json
 from .opening import writer
 from .ui import UI
 
 _DESCRIPTION = """\
 Keep the last record of each key, now. Only topics whose cleanup_policy has compact in it are compacted, and
-of those the sealed segments. The files that were replaced are removed when the directory is next opened for
-writing."""
+of those the sealed segments. The files that were replaced are removed file_delete_delay_ms later, or when the
+directory is next opened for writing."""
 
 _NOT_OVER_WIRE = (
     "brokers compact by themselves: `embedlog topics alter` sets min_cleanable_dirty_ratio, which says how "
@@ -24,7 +24,7 @@ _NOT_OVER_WIRE = (
 
 def add_parser(subparsers: Any) -> None:
     parser = add_command(
-        subparsers, "compact", "keep the last record of each key", lock=WRITES, description=_DESCRIPTION
+        subparsers, "compact", "keep the last record of each key", lock=LOCKS, description=_DESCRIPTION
     )
     add_directory(parser, _NOT_OVER_WIRE)
     parser.add_argument("topics", metavar="TOPIC", nargs="*", help="default: all that are compacted")

@@ -10,7 +10,7 @@ from typing import Any
 from ..errors import DirectoryLocked
 from ..store.backup import backup
 from ..units import counted, duration, size
-from .arguments import SHARED_WRITES, WRITES, add_command, add_directory, add_json
+from .arguments import LOCKS, WRITES, add_command, add_directory, add_json
 from .opening import read_only_store, store, through_owner
 from .ui import UI
 
@@ -32,7 +32,7 @@ _NOT_OVER_WIRE = (
 
 def add_parser(subparsers: Any) -> None:
     for name, summary, lock, text in (
-        ("backup", "copy a log", f"Takes the writer's lock. {SHARED_WRITES}", _BACKUP),
+        ("backup", "copy a log", LOCKS, _BACKUP),
         ("export", "copy a log, with Kafka's file names", WRITES, _EXPORT),
     ):
         parser = add_command(subparsers, name, summary, lock=lock, description=text)

@@ -218,7 +218,7 @@ def _reset(args: argparse.Namespace, ui: UI) -> int:
     with reader(args) as log:
         resets = log.group(args.group).reset(args.topic, dry_run=True, **choice)
     if not args.dry_run:
-        with writer(args, ui, ask_owner=True) as log:
+        with writer(args, ui) as log:
             resets = log.group(args.group).reset(args.topic, **choice)
     if args.json:
         for name, (before, after) in resets.items():
@@ -245,7 +245,7 @@ def _reset_table(ui: UI, resets: Mapping[TopicPartition, OffsetReset]) -> None:
 
 
 def _delete(args: argparse.Namespace, ui: UI) -> int:
-    with writer(args, ui, ask_owner=True) as log:
+    with writer(args, ui) as log:
         group = log.group(args.group)
         offsets = len(group.offsets())
         group.delete()

@@ -67,12 +67,13 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument("--no-groups", action="store_true", help="do not import committed offsets")
     add_json(parser, "print a JSON object per partition, and one for the groups")
+    parser.set_defaults(refused="Files are imported while no process writes it: close the log there first.")
 
 
 def run(args: argparse.Namespace, ui: UI) -> int:
     if not os.path.exists(args.source):
         raise InvalidArgument(f"{args.source} does not exist")  # before a directory is made for it
-    with writer(args, ui, create=True) as log, ui.progress() as bars:
+    with writer(args, ui, create=True, ask_owner=False) as log, ui.progress() as bars:
         report = import_files(
             args.source,
             log,

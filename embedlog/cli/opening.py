@@ -60,7 +60,7 @@ def reader(args: argparse.Namespace, **settings: Any) -> Iterator[Log]:
 
 @contextlib.contextmanager
 def writer(
-    args: argparse.Namespace, ui: UI, *, create: bool = False, ask_owner: bool = False, **settings: Any
+    args: argparse.Namespace, ui: UI, *, create: bool = False, ask_owner: bool = True, **settings: Any
 ) -> Iterator[Log]:
     """The log, with the writer's lock; reports a recovery on standard error. Brokers have neither.
 

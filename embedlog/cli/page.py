@@ -100,9 +100,7 @@ def run(args: argparse.Namespace, ui: UI) -> int:
             patience: dict[str, Any] = (
                 {"default_api_timeout_ms": _PATIENCE_MS} if is_over_wire(args.directory) else {}
             )
-            opened = (
-                writer(args, ui, ask_owner=True, **patience) if args.writable else reader(args, **patience)
-            )
+            opened = writer(args, ui, **patience) if args.writable else reader(args, **patience)
             with opened as log:
                 listening = bind(args.host, args.port)
                 listen(listening, _BACKLOG)  # before the address is printed

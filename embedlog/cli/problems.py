@@ -162,5 +162,5 @@ def _locked(error: DirectoryLocked, args: argparse.Namespace, directory: str) ->
     elif inside:
         lines.append(f"There it can be done by {inside}; or close it first.")
     else:
-        lines.append(f"Several processes append through a broker: embedlog serve {directory}")
+        lines.append(f"Open it with shared=True there, or run a broker: embedlog serve {directory}")
     return "\n".join(lines)

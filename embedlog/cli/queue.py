@@ -240,7 +240,7 @@ def _shown(job: UnfinishedJob) -> tuple[object, ...]:
 def _redrive(args: argparse.Namespace, ui: UI) -> int:
     chosen = None if args.only is None else set(args.only)
     sent = set()
-    with writer(args, ui, ask_owner=True) as log:
+    with writer(args, ui) as log:
         for each in redrive(log.backend, args.topic, chosen=chosen, to=args.to):
             sent.add((each.partition, each.offset))
             if args.json:
@@ -255,7 +255,7 @@ def _redrive(args: argparse.Namespace, ui: UI) -> int:
 
 
 def _delete(args: argparse.Namespace, ui: UI) -> int:
-    with writer(args, ui, ask_owner=True) as log:
+    with writer(args, ui) as log:
         log.backend.share_coordinator.delete_share_group(args.group, args.topic)
     if args.json:
         ui.json({"topic": args.topic, "group": args.group, "deleted": True})
@@ -265,7 +265,7 @@ def _delete(args: argparse.Namespace, ui: UI) -> int:
 
 
 def _purge(args: argparse.Namespace, ui: UI) -> int:
-    with writer(args, ui, ask_owner=True) as log:
+    with writer(args, ui) as log:
         edges = log.offsets(args.topic)
         jobs = sum(each.log_end_offset - each.log_start_offset for each in edges.values())
         if not args.yes and sys.stdin.isatty() and ui.out.isatty():

@@ -12,7 +12,7 @@ from ..model import TopicDescription
 from ..units import counted, size
 from .arguments import (
     READS,
-    WRITES,
+    SHARED_WRITES,
     add_command,
     add_json,
     add_log,
@@ -32,7 +32,7 @@ def add_parser(subparsers: Any) -> None:
         subparsers,
         "topics",
         "list, create, describe, alter, delete topics",
-        lock="list and describe take no lock; create, alter and delete need the writer's lock.",
+        lock=f"list and describe take no lock. {SHARED_WRITES}",
     )
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
 
@@ -47,7 +47,7 @@ def add_parser(subparsers: Any) -> None:
         actions,
         "create",
         "create a topic",
-        lock=WRITES,
+        lock=SHARED_WRITES,
         description="Create a topic, and the log directory if missing.",
     )
     add_log(each)
@@ -75,7 +75,7 @@ def add_parser(subparsers: Any) -> None:
         actions,
         "alter",
         "change a topic's settings, or add partitions",
-        lock=WRITES,
+        lock=SHARED_WRITES,
         description="Change a topic's settings, or add partitions. More partitions move keys to other ones.",
     )
     add_log(each)
@@ -94,9 +94,9 @@ def add_parser(subparsers: Any) -> None:
         actions,
         "delete",
         "delete a topic with all its records",
-        lock=WRITES,
+        lock=SHARED_WRITES,
         description="Delete a topic with all its records. The deletion is durable when the command returns; "
-        "the files are removed when the directory is next opened for writing.",
+        "the files are removed file_delete_delay_ms later, or when the directory is next opened for writing.",
     )
     add_log(each)
     add_topic(each)
@@ -290,7 +290,10 @@ def _delete(args: argparse.Namespace, ui: UI) -> int:
     if is_over_wire(args.directory):
         ui.line(f"deleted {what}")
     else:
-        ui.line(f"deleted {what}; its files go when the directory is next opened for writing")
+        ui.line(
+            f"deleted {what}; its files go after file_delete_delay_ms, or when the directory is next opened "
+            "for writing"
+        )
     return 0
 
 

@@ -176,6 +176,7 @@ def test_writing_commands_are_refused_beside_a_writer(run: Run, log: Path) -> No
             ["compact", "data"],
             ["backup", "data", "copy"],
             ["export", "data", "copy"],
+            ["import", "data", "data"],
             ["repair", "data", "clicks", "0"],
         ):
             ran = run(*arguments)
@@ -184,6 +185,35 @@ def test_writing_commands_are_refused_beside_a_writer(run: Run, log: Path) -> No
             first, second = ran.err.splitlines()
             assert first.startswith("data is open for writing in process ")
             assert re.search("embedlog serve data|can be done by|close the log there first", second)
+
+
+def test_writing_commands_work_beside_a_writer_that_shares_the_log(
+    run: Run, log: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "more.txt").write_text("first\nsecond\n")
+    with embedlog.open(log, shared=True) as owner:
+        ran = run("append", "data", "clicks", "more.txt", "--partition", "0", "--ack", "--flush")
+        assert (ran.code, ran.out, ran.err) == (0, "ACK 0 10\nACK 0 11\n", "")
+        assert [record.value for record in owner.read("clicks", 0, start=10)] == [b"first", b"second"]
+        assert run("append", "data", "made", "more.txt", "--create", "-q").code == 0
+        assert len(list(owner.read("made"))) == 2
+
+        assert run("topics", "create", "data", "keys", "--config", "cleanup_policy=compact").code == 0
+        assert run("topics", "alter", "data", "keys", "--partitions", "2").code == 0
+        assert run("topics", "alter", "data", "keys", "--config", "segment_bytes=1024").code == 0
+        assert owner.describe_topic("keys").settings == {"cleanup_policy": "compact", "segment_bytes": 1024}
+        assert [freed["topic"] for freed in run("compact", "data", "--json").objects] == ["keys"]
+        assert run("topics", "delete", "data", "keys", "--yes").code == 0
+        assert "keys" not in owner.topics()
+
+        for arguments in (
+            ["export", "data", "copy"],
+            ["import", "data", "data"],
+            ["repair", "data", "clicks", "0"],
+        ):
+            ran = run(*arguments)
+            assert (ran.code, ran.out) == (2, "")
+            assert ran.err.startswith("data is open for writing in process ")
 
 
 def test_reading_commands_work_beside_a_writer(run: Run, log: Path) -> None:
