@@ -31,6 +31,7 @@ from ..errors import InvalidArgument, InvalidTimestamp, RecordTooLarge, Unexpect
 from ..fast_append import FastAppend
 from ..files.names import UNBOUNDED_TOPICS
 from ..model import NO_TIMESTAMP, Appended, Headers, PartitionState, RecordMetadata
+from ..units import iso
 from .active_segment import ActiveSegment
 from .group_commit import GroupCommit, Waiter, append_all
 from .host import PartitionHost
@@ -237,10 +238,14 @@ class Appender:
             number += header.record_count
         if wrong:
             index, time_ms = wrong[0]
+            bounds = []
+            if settings.message_timestamp_before_max_ms < MAX_INT64:
+                bounds.append(f"the earliest is {_exactly(first_ms)}: message_timestamp_before_max_ms")
+            if settings.message_timestamp_after_max_ms < MAX_INT64:
+                bounds.append(f"the latest is {_exactly(last_ms)}: message_timestamp_after_max_ms")
             raise InvalidTimestamp(
                 f"{self._log.name}: the timestamps of {count:,} of {number:,} records are out of range; "
-                f"record {index:,} has {time_ms}, and it may be {first_ms} to {last_ms} "
-                "(message_timestamp_before_max_ms, message_timestamp_after_max_ms): nothing was appended",
+                f"record {index:,} has {_exactly(time_ms)} ({', '.join(bounds)}); nothing was appended",
                 records=wrong,
             )
 
@@ -433,3 +438,8 @@ class Appender:
             self._log.wake_listeners()
         if refused < len(waiters):
             self._flusher.sync()
+
+
+def _exactly(time_ms: int) -> str:
+    time, exact = iso(time_ms), f"{time_ms} ms"  # iso gives the same for a time that no calendar has
+    return exact if time == exact else f"{time} ({exact})"

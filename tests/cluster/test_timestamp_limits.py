@@ -6,6 +6,7 @@ import json
 import time
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, Producer
@@ -21,6 +22,7 @@ from embedlog import InvalidArgument, InvalidSetting, InvalidTimestamp
 from embedlog.cluster import Broker
 from embedlog.codec import encode_batch
 from embedlog.codec.message_set import encode_message_set
+from embedlog.units import iso
 from embedlog.wire.error_codes import ErrorCode
 
 MINUTE_MS, HOUR_MS, DAY_MS = 60_000, 3_600_000, 86_400_000
@@ -187,6 +189,33 @@ def test_every_append(tmp_path: Path, wrong_ms: int, flush: bool) -> None:
         assert len(log.append_many("t", [good, good], flush=flush)) == 2
         log.alter_topic("t", **dict.fromkeys(limits))
         assert log.append("t", b"v", timestamp_ms=now + wrong_ms, flush=flush).offset == 5
+
+
+@pytest.mark.parametrize(
+    ("limits", "wrong_ms", "bound"),
+    [
+        ({"message_timestamp_after_max_ms": HOUR_MS}, 2 * HOUR_MS, "latest"),
+        ({"message_timestamp_before_max_ms": DAY_MS}, -2 * DAY_MS, "earliest"),
+    ],
+)
+def test_the_error_has_the_one_bound_that_there_is(
+    tmp_path: Path, limits: Any, wrong_ms: int, bound: str
+) -> None:
+    ((setting, limit_ms),) = limits.items()
+    with embedlog.open(tmp_path / "log") as log:
+        log.create_topic("t", **limits)
+        before_ms = now_ms()
+        time_ms = before_ms + wrong_ms
+        with pytest.raises(InvalidTimestamp) as refused:
+            log.append("t", b"v", timestamp_ms=time_ms)
+        after_ms = now_ms()
+    shift_ms = limit_ms if bound == "latest" else -limit_ms
+    assert str(refused.value) in [
+        "t 0: the timestamps of 1 of 1 records are out of range; "
+        f"record 0 has {iso(time_ms)} ({time_ms} ms) "
+        f"(the {bound} is {iso(allowed_ms)} ({allowed_ms} ms): {setting}); nothing was appended"
+        for allowed_ms in range(before_ms + shift_ms, after_ms + shift_ms + 1)
+    ]
 
 
 def test_invalid_limits(tmp_path: Path) -> None:
