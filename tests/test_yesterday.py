@@ -13,6 +13,7 @@ import json
 import shutil
 import tarfile
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,21 +29,24 @@ from embedlog.codec import encode_batch
 from embedlog.store.verify import verify_log
 
 GOLDEN = Path(__file__).parent / "golden"
-VERSIONS = sorted(path.name.removesuffix(".tar.gz") for path in GOLDEN.glob("*.tar.gz"))
 LAYOUTS = ("classic", "kafka")
-KINDS = (
-    "closed",
-    "killed",
-    "compacted",
-    "killed_compacting",
-    "killed_publishing",
-    "groups",
-    "killed_groups",
-    "transactions",
-    "killed_transactions",
-    "mirror_source",
-    "mirror",
-)
+KINDS = {
+    "16cf1d8": (
+        "closed",
+        "killed",
+        "compacted",
+        "killed_compacting",
+        "killed_publishing",
+        "groups",
+        "killed_groups",
+        "transactions",
+        "killed_transactions",
+        "mirror_source",
+        "mirror",
+    ),
+    "3a09fd6": ("timed", "killed_timed", "committed", "killed_committed"),
+}
+CASES = [(version, kind) for version, kinds in KINDS.items() for kind in kinds]
 
 Contents = dict[str, Any]
 
@@ -61,19 +65,26 @@ class Golden(NamedTuple):
         return shutil.copytree(self.path, copy)
 
 
-@pytest.fixture(scope="module", params=itertools.product(VERSIONS, LAYOUTS), ids="-".join)
-def unpacked(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directories of a version in a layout."""
-    version, layout = request.param
-    path = tmp_path_factory.mktemp(version)
-    with tarfile.open(GOLDEN / f"{version}.tar.gz") as archive:
-        archive.extractall(path, filter="data")
-    return path / layout
+@pytest.fixture(scope="module", params=LAYOUTS)
+def archives(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The directories of each version in a layout."""
+    paths = {version: tmp_path_factory.mktemp(version) for version in KINDS}
+    for version, path in paths.items():
+        with tarfile.open(GOLDEN / f"{version}.tar.gz") as archive:
+            archive.extractall(path, filter="data")
+    return {version: path / request.param for version, path in paths.items()}
 
 
-@pytest.fixture(params=KINDS)
-def golden(request: pytest.FixtureRequest, unpacked: Path, tmp_path: Path) -> Golden:
-    return copied(unpacked, request.param, tmp_path)
+@pytest.fixture
+def unpacked(archives: dict[str, Path]) -> Path:
+    """The directories of the first version."""
+    return archives["16cf1d8"]
+
+
+@pytest.fixture(params=CASES, ids="-".join)
+def golden(request: pytest.FixtureRequest, archives: dict[str, Path], tmp_path: Path) -> Golden:
+    version, kind = request.param
+    return copied(archives[version], kind, tmp_path)
 
 
 def copied(unpacked: Path, kind: str, destination: Path) -> Golden:
@@ -261,5 +272,30 @@ def test_a_mirror_resumes_at_its_position(unpacked: Path, tmp_path: Path) -> Non
             assert [record[1:] for record in map(record_as_json, target.read("clicks", number))] == wanted
 
 
-def test_every_directory_of_an_archive_is_opened(unpacked: Path) -> None:
-    assert sorted(path.name for path in unpacked.iterdir() if path.is_dir()) == sorted(KINDS)
+@pytest.mark.parametrize("kind", ["timed", "killed_timed"])
+def test_ranges_of_times_are_exact(archives: dict[str, Path], kind: str, tmp_path: Path) -> None:
+    """By the times of the segment manifest (version 2), and of the segments that it has none of."""
+    golden = copied(archives["3a09fd6"], kind, tmp_path)
+    manifests = list(golden.path.rglob("segment-manifest"))
+    assert {each.read_text().partition("\n")[0] for each in manifests} == {"2"}
+    partitions = {
+        (topic, number): [(row[0], row[1]) for row in partition["records"]]
+        for topic, described in golden.expected["topics"].items()
+        for number, partition in enumerate(described["partitions"])
+    }
+    bounds = sorted({time_ms for rows in partitions.values() for _, time_ms in rows})[::7]
+    with embedlog.open(golden.path, mode="r") as log:
+        for (topic, number), rows in partitions.items():
+            for first_ms, end_ms in itertools.pairwise([*bounds, bounds[-1] + 1]):
+                start, end = (
+                    datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=each)
+                    for each in (first_ms, end_ms)
+                )
+                read = [each.offset for each in log.read(topic, number, start=start, end=end)]
+                assert read == [offset for offset, time_ms in rows if first_ms <= time_ms < end_ms]
+
+
+def test_every_directory_of_an_archive_is_opened(archives: dict[str, Path]) -> None:
+    assert sorted(KINDS) == sorted(each.name.removesuffix(".tar.gz") for each in GOLDEN.glob("*.tar.gz"))
+    for version, path in archives.items():
+        assert sorted(each.name for each in path.iterdir() if each.is_dir()) == sorted(KINDS[version])

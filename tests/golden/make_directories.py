@@ -15,6 +15,7 @@ this script if it does not run with that commit's code.
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import os
 import shutil
@@ -23,7 +24,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import embedlog
@@ -319,7 +320,7 @@ def mirror(path: str, layout: str) -> None:
         log.append_many("clicks", rows(4, 100), partition=1)
 
 
-KINDS: tuple[Callable[[str, str], None], ...] = (
+KINDS = (
     closed,
     killed,
     compacted,
@@ -338,13 +339,16 @@ KINDS: tuple[Callable[[str, str], None], ...] = (
 
 
 def again(path: str, layout: str, function: str) -> None:
-    """Run a function in a process that kills itself."""
-    code = f"import make_directories; make_directories.{function}({path!r}, {layout!r})"
+    """Run a function of the script in a process that kills itself."""
+    module = os.path.basename(sys.argv[0]).removesuffix(".py")
+    code = f"import {module}; {module}.{function}({path!r}, {layout!r})"
     ended = subprocess.run(
         [sys.executable, "-c", code],
         env={**os.environ, "PYTHONPATH": f"{os.path.dirname(__file__)}:{os.environ['PYTHONPATH']}"},
     )
     assert ended.returncode == -signal.SIGKILL, (function, ended.returncode)
+    with contextlib.suppress(FileNotFoundError):
+        os.remove(os.path.join(path, "embedlog.sock"))  # which no copy has
 
 
 def die() -> None:
@@ -411,13 +415,13 @@ def record(each: Record) -> list[Any]:
     ]
 
 
-def main(archive: str) -> None:
+def main(archive: str, kinds: Sequence[Callable[[str, str], None]]) -> None:
     with tempfile.TemporaryDirectory() as root:
         for layout in ("classic", "kafka"):
             os.mkdir(os.path.join(root, layout))
-            for kind in KINDS:
+            for kind in kinds:
                 kind(os.path.join(root, layout, kind.__name__), layout)
-            for kind in KINDS:
+            for kind in kinds:
                 path = os.path.join(root, layout, kind.__name__)
                 copy = os.path.join(root, "copy")
                 shutil.copytree(path, copy)
@@ -436,4 +440,4 @@ def anonymous(member: tarfile.TarInfo) -> tarfile.TarInfo:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1], KINDS)
