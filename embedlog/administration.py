@@ -169,7 +169,11 @@ class Administration(Closing):
         return self.backend.splits.offsets_before(topic, partition, time_ms, max_offsets)
 
     def offset_for_time(self, topic: str, partition: int, time_ms: int) -> OffsetAndTimestamp | None:
-        """The first record whose timestamp is `time_ms` or later; None if there is none."""
+        """The first record whose timestamp is `time_ms` or later; None if there is none.
+
+        Brokers look up no time before 1970. If records are before the first one since then, the answer is
+        the log start, without a timestamp (-1).
+        """
         check_int("partition", partition)
         check_int("time_ms", time_ms)
         return self.backend.offset_for_time(topic, partition, time_ms)

@@ -276,7 +276,8 @@ class Log(Administration):
 
         Over the wire a time is the first record at or after it, in the order of offsets, as for Kafka's
         clients: if records came out of order, some of other times are among those read, and some are
-        missing. Exactness would take reading the whole topic.
+        missing. If records follow a range's end, a warning in the log says so, once for each topic.
+        Exactness would take reading the whole topic.
 
         Raises errors about arguments at once. The iteration raises CorruptRecord (after the records before
         the damage), OffsetOutOfRange, LogTruncated, StorageError, Closed.

@@ -25,6 +25,7 @@ import embedlog
 import embedlog.aio
 from embedlog import Log, Record, TopicPartition
 from embedlog.cli import sizes
+from embedlog.clients.reader import _warn_of_seek
 from embedlog.cluster import Broker
 from embedlog.codec import NONE, ZSTD, encode_batch, set_max_timestamp
 from embedlog.codec.time_range import EVER, TimeRange
@@ -306,7 +307,8 @@ def test_asyncio(path: Path) -> None:
     asyncio.run(read())
 
 
-def test_over_the_wire_it_is_a_seek(path: Path) -> None:
+def test_over_the_wire_it_is_a_seek(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    _warn_of_seek.cache_clear()
     with Broker(path) as broker, embedlog.open(f"kafka://{broker.bootstrap_servers}") as log:
         log.create_topic("t")
         for time_ms in (10, 50, 20, 60, 30):
@@ -317,6 +319,10 @@ def test_over_the_wire_it_is_a_seek(path: Path) -> None:
             20,
             30,
         ]
+        assert list(log.read_values("t", end=when(60))) == [b"10", b"50", b"20"]
+        said = [each.getMessage() for each in caplog.records if "late" in each.getMessage()]
+        assert len(said) == 1, "once for each topic"
+        assert said[0].startswith("t: through brokers a range of times ends")
 
 
 def test_consumers_and_groups_seek(path: Path) -> None:

@@ -56,7 +56,8 @@ By default each line is the value of a record, byte for byte (control characters
 a null value is an empty line. --format and --json show more.
 PLACE: {PLACES}. A time without an offset from UTC is local time.
 Records are chosen by their own times, in whatever order they came. Over kafka:// a time is, as for Kafka's
-clients, the first record at or after it: others may follow that are earlier."""
+clients, the first record at or after it: others may follow that are earlier, and a note says when --to leaves
+such records out."""
 
 
 def add_parser(subparsers: Any) -> None:

@@ -1,6 +1,7 @@
 """Sizes of a partition, from its offsets, its directory and a few batches, without a full scan.
 
-Brokers report offsets and the first and last record, but not what is on their disks.
+Brokers report offsets, the first record and the largest timestamp. They do not report the smallest timestamp,
+nor what is on their disks.
 
 Record counts are differences of offsets: compaction and control batches leave fewer records. The compression
 ratio is sampled from a few batches.
@@ -13,10 +14,11 @@ from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
 from ..backends.port import Backend
+from ..backends.remote import RemoteBackend
 from ..clients.reader import read_records
 from ..codec import DEFAULT_MAX_BYTES, HEADER_SIZE, NONE, codec_name, decompress, read_header
-from ..errors import EmbedlogError, OffsetOutOfRange
-from ..model import PartitionState
+from ..errors import EmbedlogError
+from ..model import NO_TIMESTAMP, PartitionState, TopicPartition
 from ..segment import Segment
 from ..storage.reader import ReadablePartition
 from ..storage.segment_times import Bounds
@@ -62,14 +64,16 @@ def in_all(numbers: Iterable[int | None]) -> int | None:
 
 class Contents(NamedTuple):
     """A sample of a partition's records: times in milliseconds, -1 if there are none. is_exact: the times are
-    those of all records; otherwise there may be an earlier one, and over the wire a later one."""
+    those of all records; otherwise there may be an earlier one. oldest_ms: None over the wire, which has
+    first_ms instead: that of the record at the log start, which late events may precede."""
 
-    oldest_ms: int
+    oldest_ms: int | None
     newest_ms: int
     is_exact: bool
     codecs: frozenset[str]
     sampled_bytes: int
     sampled_raw_bytes: int
+    first_ms: int | None = None
 
 
 def partition_sizes(engine: Viewed, topic: str) -> list[PartitionSize]:
@@ -95,18 +99,17 @@ def contents(engine: Viewed, of: PartitionSize) -> Contents:
 
 
 def _told(backend: Backend, of: PartitionSize) -> Contents:
-    """The times of the first and the last record."""
-    oldest = newest = -1
+    """The largest time, and that of the first record."""
+    assert isinstance(backend, RemoteBackend), "a log without a directory is of brokers"
+    first_ms = newest_ms = NO_TIMESTAMP
     if of.records:
-        first = backend.offset_for_time(of.topic, of.partition, 0)
-        oldest = -1 if first is None else first.timestamp_ms
-        with contextlib.suppress(OffsetOutOfRange):  # deleted meanwhile
-            start = of.log_end_offset - 1
-            for record in read_records(
-                backend, of.topic, of.partition, start=start, max_bytes=1, isolation_level="read_uncommitted"
-            ):
-                newest = record.timestamp_ms
-    return Contents(oldest, newest, not of.records, frozenset(), 0, 0)
+        tp = TopicPartition(of.topic, of.partition)
+        _, newest = backend.splits.first_and_last([tp])[tp]
+        newest_ms = newest_ms if newest is None else newest.timestamp_ms
+        for record in read_records(backend, *tp, max_bytes=1, isolation_level="read_uncommitted"):
+            first_ms = record.timestamp_ms
+            break
+    return Contents(None, newest_ms, True, frozenset(), 0, 0, first_ms)
 
 
 def _looked_into(partition: ReadablePartition) -> Contents:

@@ -34,7 +34,8 @@ Sizes, segments, offsets and times of each partition, without reading all of it.
 `offsets` is the distance from the log's start to its end: compaction leaves fewer records. The ratio (raw
 size to size on disk) is sampled from a few batches; `embedlog verify` reads everything. A narrow terminal
 leaves out columns: --json has all. Times that are `about` are those of some records: there may be earlier
-ones. Brokers report offsets and times, but not what is on their disks."""
+ones. Brokers report offsets, the time of the first record (later ones may be older) and the newest time, but
+not the oldest, nor what is on their disks."""
 
 
 def add_parser(subparsers: Any) -> None:
@@ -82,6 +83,7 @@ def run(args: argparse.Namespace, ui: UI) -> int:
 def _as_json(each: PartitionSize, inside: Contents) -> dict[str, Any]:
     return {
         **each.as_json(),
+        **({} if inside.first_ms is None else {"first_timestamp_ms": inside.first_ms}),
         "oldest_timestamp_ms": inside.oldest_ms,
         "newest_timestamp_ms": inside.newest_ms,
         "timestamps_are_exact": inside.is_exact,
@@ -107,8 +109,9 @@ def _table(
             yield size(in_all(each.bytes for each, _ in members) or 0)
             yield _ratio(members)
         about = "" if all(inside.is_exact for _, inside in members) else "about "
+        firsts = (inside.oldest_ms if on_disk else inside.first_ms for _, inside in members)
         for found in (
-            min(_known(inside.oldest_ms for _, inside in members), default=NO_TIMESTAMP),
+            min(_known(firsts), default=NO_TIMESTAMP),
             max(_known(inside.newest_ms for _, inside in members), default=NO_TIMESTAMP),
         ):
             yield day(found) if found == NO_TIMESTAMP else about + day(found)
@@ -123,15 +126,15 @@ def _table(
         Column("offsets", right=True),
         *([Column("segments", right=True, spare=1)] if args.partitions and on_disk else []),
         *([Column("size", right=True), Column("ratio", right=True, spare=2)] if on_disk else []),
-        Column("oldest"),
+        Column("oldest" if on_disk else "first"),
         Column("newest"),
     )
     totals = ("total", "" if args.partitions else len(found), *summed(found)) if len(rows) > 1 else None
     ui.table(columns, rows, totals=totals)
 
 
-def _known(times_ms: Iterable[int]) -> Iterator[int]:
-    return (each for each in times_ms if each != NO_TIMESTAMP)
+def _known(times_ms: Iterable[int | None]) -> Iterator[int]:
+    return (each for each in times_ms if each is not None and each != NO_TIMESTAMP)
 
 
 def _ratio(members: list[tuple[PartitionSize, Contents]]) -> str | None:

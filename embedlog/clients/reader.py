@@ -9,8 +9,10 @@ Invariants: at most the records of one chunk are held in memory; a reader that w
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from itertools import chain
 from typing import Final, Literal, TypeAlias, TypeVar
 
@@ -38,6 +40,9 @@ meant, as when a consumer seeks, a time is the first record at or after it, in t
 ISOLATION_LEVELS: Final = ("read_uncommitted", "read_committed")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _KEPT_ALIVE: Final = 1024  # one item of this many
+_TOPICS_WARNED_OF: Final = 1024
+
+_logger = logging.getLogger(__name__)
 
 
 def read_records(
@@ -184,6 +189,8 @@ def partition_readers(
                     last = max(last, of.log_end_offset)
         if last is None:
             last = ANY_OFFSET if follow else of.log_end_offset
+        if isinstance(end, datetime) and times is EVER and not follow and last < of.log_end_offset:
+            _warn_of_seek(topic)
         last = min(last, ANY_OFFSET)  # more does not fit the compiled loops
         readers.append(
             PartitionReader(
@@ -208,6 +215,15 @@ def times_between(backend: Backend, start: Where, end: Where | None) -> TimeRang
     if isinstance(end, datetime):
         times = times._replace(end_ms=time_ms(end))
     return times if backend.reads_times and times != EVER else EVER
+
+
+@lru_cache(_TOPICS_WARNED_OF)  # once for each topic
+def _warn_of_seek(topic: str) -> None:
+    _logger.warning(
+        "%s: through brokers a range of times ends before the first record at or after its end. Records "
+        "follow, and those that came late are left out: only a directory is read exactly",
+        topic,
+    )
 
 
 def _one_by_one(

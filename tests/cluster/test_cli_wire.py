@@ -9,11 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cli_commands import Ran, Run, runner, spawn
+from cli_commands import Ran, Run, call, runner, spawn
 
 import embedlog
 from embedlog.cli import COMMANDS
 from embedlog.cluster import Broker
+from embedlog.codec import encode_batch
 from embedlog.errors import ProducerFenced
 
 FLAG = "--bootstrap-server"
@@ -92,6 +93,42 @@ def test_append_reads_the_output_of_cat(wire: Run, broker: Broker, tmp_path: Pat
     )
 
 
+@pytest.mark.parametrize("form", [[], ["--json"]])
+def test_a_range_that_may_lack_late_records_says_so_once(
+    broker: Broker, tmp_path: Path, form: list[str]
+) -> None:
+    """A backfill after what is newer: Kafka's seek by time finds none of it."""
+    november, year = 1_700_000_000_000, 1_600_000_000_000
+    broker.log.create_topic("late", partitions=3)
+    for time_ms in (november, year, year + 1):
+        for number in range(3):
+            broker.log.append("late", b"v", partition=number, timestamp_ms=time_ms)
+    served = f"kafka://{broker.bootstrap_servers}"
+    bounds = ["--from", "2020-01-01T00:00Z", "--to", "2021-01-01T00:00Z", *form]
+    code, out, err = call(["cat", served, "late", *bounds], tmp_path)
+    assert (code, out, err.count(b"\n")) == (0, b"", 1)
+    assert b"late: through brokers a range of times ends" in err
+    assert b"came late" in err
+    assert call(["cat", "data", "late", *bounds], tmp_path)[1].count(b"\n") == 6
+    for bounds in (["--from", "2020-01-01T00:00Z"], ["--to", "2030-01-01"]):
+        code, out, err = call(["cat", served, "late", *bounds, *form], tmp_path)
+        assert (code, out.count(b"\n"), err) == (0, 9, b""), "nothing follows"
+
+
+def test_times_before_1970_are_read(wire: Run, broker: Broker) -> None:
+    """Brokers look up no such time, so a range from then begins at the log start."""
+    for time_ms in (-5_000, -3_000, 7_000):
+        broker.log.backend.append("empty", 0, encode_batch([(None, b"%d" % time_ms, (), time_ms)]))
+    assert wire("cat", "empty", "--from", "1969-12-01T00:00Z").out == "-5000\n-3000\n7000\n"
+    assert wire("cat", "empty", "--from", "1970-01-01T00:00Z").out == "7000\n"
+    with embedlog.open(f"kafka://{broker.bootstrap_servers}") as log:
+        before = log.offset_for_time("empty", 0, -1)
+        assert before is not None and before[:2] == (0, -1)
+        assert log.offset_for_time("clicks", 0, -1) == log.offset_for_time("clicks", 0, 0)
+        log.create_topic("nothing")
+        assert log.offset_for_time("nothing", 0, -1) is None
+
+
 def test_tail_shows_the_last_records_of_all_partitions(wire: Run, run: Run, broker: Broker) -> None:
     assert wire("tail", "clicks", "-n", "2").out == "value 28\nvalue 29\n"
     for target in ([FLAG, broker.bootstrap_servers], [f"{FLAG}=kafka://{broker.bootstrap_servers}"]):
@@ -155,8 +192,8 @@ def test_json_equals_a_directorys_except_for_disk_usage(
     for each in expected:
         for facts in (each, *(each["partitions"] if isinstance(each.get("partitions"), list) else ())):
             facts |= {name: value for name, value in (unknown | unsampled).items() if name in facts}
-            if "timestamps_are_exact" in facts:  # brokers tell those of the first and the last record
-                facts["timestamps_are_exact"] = facts["log_start_offset"] == facts["log_end_offset"]
+            if command == ["stats"]:  # brokers tell the first timestamp, but not the smallest
+                facts["first_timestamp_ms"], facts["oldest_timestamp_ms"] = facts["oldest_timestamp_ms"], None
     assert wire(*command, "--json").objects == expected
 
 
@@ -187,13 +224,26 @@ def test_no_topics(run: Run) -> None:
 
 def test_stats(wire: Run) -> None:
     assert wire("stats").rows() == [
-        ["topic", "partitions", "offsets", "oldest", "newest"],
-        ["clicks", "3", "30", "about", "14", "Nov", "2023", "about", "14", "Nov", "2023"],
+        ["topic", "partitions", "offsets", "first", "newest"],
+        ["clicks", "3", "30", "14", "Nov", "2023", "14", "Nov", "2023"],
         ["empty", "1", "0", "-", "-"],
-        ["total", "4", "30", "about", "14", "Nov", "2023", "about", "14", "Nov", "2023"],
+        ["total", "4", "30", "14", "Nov", "2023", "14", "Nov", "2023"],
     ]
     assert wire("stats", "--partitions", "clicks").rows()[1][:3] == ["clicks", "0", "10"]
     assert wire("stats", "--build").out.startswith("embedlog ")
+
+
+@pytest.mark.parametrize("first_ms", [1_700_000_005_000, -5_000])
+def test_stats_of_late_records(wire: Run, broker: Broker, first_ms: int) -> None:
+    """The first record's time is called so, and the newest is not that of the last record."""
+    times_ms = (first_ms, 1_700_000_009_000, -7_000, 1_700_000_001_000)
+    for time_ms in times_ms:
+        broker.log.backend.append("empty", 0, encode_batch([(None, b"v", (), time_ms)]))
+    (facts,) = wire("stats", "empty", "--json").objects
+    assert facts["first_timestamp_ms"] == first_ms
+    assert facts["newest_timestamp_ms"] == max(times_ms)
+    assert facts["oldest_timestamp_ms"] is None
+    assert "oldest" not in wire("stats", "empty").out
 
 
 # -- groups ----------------------------------------------------------------------------------------------

@@ -94,9 +94,22 @@ class Lookups:
         self, partitions: Collection[TopicPartition], times_ms: Sequence[int]
     ) -> dict[TopicPartition, list[OffsetAndTimestamp | None]]:
         """For each time the first record of each partition that is from then or later. Each leader gets a
-        request for each time, all of them at once. Raises as `Metadata.leader`."""
-        # Negative values are special timestamps.
-        return self._looked_up(partitions, [min(max(each, 0), MAX_INT64) for each in times_ms])
+        request for each time, all of them at once. Brokers look up no time before 1970: if records are before
+        the first one since then, the answer is the log start, without a timestamp.
+
+        Raises as `Metadata.leader`.
+        """
+        since_1970 = [min(max(each, 0), MAX_INT64) for each in times_ms]
+        if min(times_ms, default=0) >= 0:
+            return self._looked_up(partitions, since_1970)
+        found = self._looked_up(partitions, [*since_1970, _EARLIEST, _LATEST])
+        for places in found.values():
+            end, start = places.pop(), places.pop()
+            for i, time_ms in enumerate(times_ms):
+                place = places[i] or end
+                if time_ms < 0 and start and place and start.offset < place.offset:
+                    places[i] = start
+        return found
 
     def first_and_last(
         self, partitions: Collection[TopicPartition]
