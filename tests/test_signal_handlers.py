@@ -304,6 +304,8 @@ def in_a_log(path: Path, call: Call, action: str, point: int) -> bool:
     with contextlib.suppress(EmbedlogError):
         reached = interrupt(point, lambda: call(clients), handler)
     log.close()
+    if "mirror" in vars(clients):
+        clients.mirror.close()
     report = verify_log(path)
     assert report.ok, report
     with embedlog.open(path) as log:

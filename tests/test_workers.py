@@ -476,7 +476,7 @@ def test_the_job_of_a_killed_worker_goes_to_another(work: Started, tmp_path: Pat
 
 def test_a_worker_that_stood_still_has_lost_its_job(work: Started, tmp_path: Path, path: Path) -> None:
     (tmp_path / "wait").touch()
-    with embedlog.open(path, shared=True) as log, log.queue("jobs", lock_ms=300) as queue:
+    with embedlog.open(path, shared=True) as log, log.queue("jobs") as queue:
         (tmp_path / "mails.py").write_text(MODULE.replace("concurrency=2", "lock_ms=300"))
         process = work("mails:mail")
         line(process)

@@ -31,7 +31,6 @@ from ..errors import InvalidArgument, InvalidTimestamp, RecordTooLarge, Unexpect
 from ..fast_append import FastAppend
 from ..files.names import UNBOUNDED_TOPICS
 from ..model import NO_TIMESTAMP, Appended, Headers, PartitionState, RecordMetadata
-from ..units import iso
 from .active_segment import ActiveSegment
 from .group_commit import GroupCommit, Waiter, append_all
 from .host import PartitionHost
@@ -441,5 +440,7 @@ class Appender:
 
 
 def _exactly(time_ms: int) -> str:
+    from ..units import iso  # no append but a refused one needs it
+
     time, exact = iso(time_ms), f"{time_ms} ms"  # iso gives the same for a time that no calendar has
     return exact if time == exact else f"{time} ({exact})"
