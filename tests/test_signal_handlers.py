@@ -464,7 +464,7 @@ def test_a_finalizer_that_appends_does_not_wait_for_its_thread(path: Path) -> No
         with embedlog.open(path) as log:
             log.create_topic("t", exist_ok=True)
             Appends(log, told)
-            interrupt(number, lambda log=log: log.append("t", b"a", flush=True), gc.collect)
+            interrupt(number, lambda log=log: log.append("t", b"a", flush=True), lambda: gc.collect(0))
     assert any(isinstance(each, ConcurrentUse) for each in told)
     assert not all(isinstance(each, ConcurrentUse) for each in told)
     assert verify_log(path).ok
