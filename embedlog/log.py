@@ -271,7 +271,8 @@ class Log(Administration):
             max_bytes: how many bytes to fetch at a time. A larger batch is fetched whole.
             follow: wait for new records at the end, in all partitions at once.
             isolation_level: "read_committed" leaves out aborted transactions, and ends before the first open
-                one, which a warning in the log names; with `follow` it waits there until that has ended.
+                one, which a warning in the log names. With `follow` it waits there until that has ended; the
+                warning comes once it has waited for about 5 s.
                 "read_uncommitted" also gives the records of aborted and open transactions.
 
         Over the wire a time is the first record at or after it, in the order of offsets, as for Kafka's

@@ -15,10 +15,11 @@ import pytest
 import embedlog
 import embedlog.aio
 from embedlog import Log
+from embedlog.clients.open_transactions import Standstills
 
 HELD_BACK = (
     r"t 0: committed records end before offset 5, where an open transaction begins: that of 'loader-1' "
-    r"\(producer id \d+, epoch \d+\)"
+    r"\(producer id \d+, epoch \d+\), open since 20\d\d-\d\d-\d\dT[\d:.]+Z"
 )
 
 
@@ -140,6 +141,87 @@ def test_one_that_follows_waits_for_the_end_of_the_transaction(doors: tuple[Log,
         assert got == []
     thread.join()
     assert got == [b"open", b"behind it"]
+
+
+class Warned(logging.Handler):
+    """Keeps the warnings of followers, and sets an event at the first."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.texts: list[str] = []
+        self.came = threading.Event()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.texts.append(record.getMessage())
+        self.came.set()
+
+
+@pytest.fixture
+def warned(monkeypatch: pytest.MonkeyPatch) -> Iterator[Warned]:
+    for module in ("clients.follower", "aio.log"):
+        monkeypatch.setattr(f"embedlog.{module}.BETWEEN_WAITS_MS", 5)
+    handler, logger = Warned(), logging.getLogger("embedlog.clients.follower")
+    logger.addHandler(handler)
+    yield handler
+    logger.removeHandler(handler)
+
+
+@pytest.mark.parametrize("reached", ["before", "after"])
+def test_one_that_follows_says_what_it_waits_for(
+    doors: tuple[Log, Log], warned: Warned, reached: str
+) -> None:
+    """Once, whether the transaction was there when it came to the end or has begun since."""
+    owner, log = doors
+    records = log.read("t", follow=True)
+    got: list[bytes | None] = []
+    thread = threading.Thread(target=lambda: got.extend(next(records).value for _ in range(4)))
+    if reached == "before":
+        got += [next(records).value for _ in range(2)]
+        thread = threading.Thread(target=lambda: got.extend(next(records).value for _ in range(2)))
+        thread.start()
+    with owner.transaction("loader-1") as tx:
+        tx.append("t", b"open")
+        if reached == "after":
+            thread.start()
+        assert warned.came.wait(60)
+        owner.append("t", b"behind it")
+    thread.join()
+    assert got == [b"plain", b"committed", b"open", b"behind it"]
+    (text,) = warned.texts
+    assert re.fullmatch(HELD_BACK + "; read waits for its end", text)
+
+
+def test_a_task_that_follows_says_what_it_waits_for(path: Path, warned: Warned) -> None:
+    async def main() -> None:
+        async with embedlog.aio.open(path) as log:
+            follower = log.read("t", follow=True)
+            async with log.transaction("loader-1") as tx:
+                await tx.append("t", b"open")
+                assert [(await anext(follower)).value for _ in range(2)] == [b"plain", b"committed"]
+                waiting = asyncio.ensure_future(anext(follower))
+                assert await asyncio.to_thread(warned.came.wait, 60)
+            assert (await waiting).value == b"open"
+            await follower.aclose()
+
+    with embedlog.open(path) as log:
+        write(log)
+    asyncio.run(main())
+    assert re.fullmatch(HELD_BACK + "; read waits for its end", warned.texts[0])
+
+
+def test_a_standstill_is_told_of_once(path: Path) -> None:
+    with embedlog.open(path) as log:
+        write(log)
+        standstills = Standstills(log.backend, 0)
+        with log.transaction("loader-1") as tx:
+            tx.append("t", b"open")
+            tp = embedlog.TopicPartition("t", 0)
+            assert standstills.look({tp: 5}) == [], "it may move on"
+            assert len(standstills.look({tp: 5})) == 1
+            assert standstills.look({tp: 5}) == [], "once"
+            assert standstills.look({tp: 6}) == []
+            assert [standstills.look({tp: 6}) for _ in range(2)] == [[], []], "the end of the log"
+        assert [standstills.look({tp: 5}) for _ in range(2)] == [[], []]
 
 
 def test_tasks(path: Path) -> None:

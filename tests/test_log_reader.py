@@ -141,7 +141,7 @@ def test_following_all_partitions_as_they_grow(log: embedlog.Log) -> None:
 
 
 def test_following_finds_new_partitions(log: embedlog.Log, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("embedlog.clients.follower.LOOK_FOR_PARTITIONS_MS", 5)
+    monkeypatch.setattr("embedlog.clients.follower.BETWEEN_WAITS_MS", 5)
     records = log.read("t", start="latest", follow=True)
     log.create_partitions("t", 3)
     append(log, 2, 0)

@@ -13,7 +13,7 @@ from ..backends.arrivals import PolledArrivals
 from ..backends.local import WriterBackend
 from ..backends.port import Arrivals
 from ..clients.consumer import Consumer as SyncConsumer
-from ..clients.follower import LOOK_FOR_PARTITIONS_MS, Follower
+from ..clients.follower import BETWEEN_WAITS_MS, Follower
 from ..clients.options import (
     ConsumerOptions,
     ProducerOptions,
@@ -350,8 +350,8 @@ class Log(AsyncClosing):
             for record in records:
                 yield record
             if not records:
-                await self._wait(follower, interrupt, LOOK_FOR_PARTITIONS_MS / 1000)
-                await self.threads.run(follower.look_for_partitions)
+                await self._wait(follower, interrupt, BETWEEN_WAITS_MS / 1000)
+                await self.threads.run(follower.between_waits)
 
     def _follower(
         self,

@@ -13,7 +13,7 @@ import select
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
-from ..clients.open_transactions import held_back_at, stable_end
+from ..clients.open_transactions import Standstills, held_back_at, stable_end
 from ..clients.partition_reader import PartitionReader
 from ..clients.places import PLACES
 from ..clients.reader import ISOLATION_LEVELS, partition_readers
@@ -44,6 +44,7 @@ T = TypeVar("T")
 _WAIT_MS: Final = 1_000
 _CHUNK: Final = 500  # records that a group commits together
 _VALUE: Final = "{value}"
+_HINT: Final = "; --isolation-level read_uncommitted prints what follows"
 
 _WITH_GROUP: Final = f"With --group: {SHARED_WRITES[0].lower()}{SHARED_WRITES[1:]}"
 
@@ -270,7 +271,7 @@ def _note_held_back(ui: UI, reader: PartitionReader) -> None:
     if reader.held_back:
         where = held_back_at(reader.backend, reader.tp, reader.position)
         if where:
-            ui.note(f"{where}; --isolation-level read_uncommitted prints what follows")
+            ui.note(where + _HINT)
 
 
 def _tail(args: argparse.Namespace, log: Log, ui: UI) -> Iterator[_Records]:
@@ -346,7 +347,7 @@ def _last(log: Log, args: argparse.Namespace, number: int, start: int, end: int)
 def _follow(args: argparse.Namespace, log: Log, ui: UI, readers: list[PartitionReader]) -> Iterator[_Records]:
     """Follow the partitions, until the reader of our output is gone."""
     committed = args.isolation_level == "read_committed"
-    told: set[tuple[TopicPartition, int]] = set()
+    standstills = Standstills(log.backend, _WAIT_MS / 1000)
     while True:
         idle = True
         try:
@@ -360,15 +361,13 @@ def _follow(args: argparse.Namespace, log: Log, ui: UI, readers: list[PartitionR
         if not idle:
             continue
         ui.flush()
-        if not log.backend.wait(
-            {each.tp: each.position for each in readers}, _WAIT_MS, read_committed=committed
-        ):
+        positions = {each.tp: each.position for each in readers}
+        if committed:
+            for where in standstills.look(positions):
+                ui.note(where + _HINT)
+        if not log.backend.wait(positions, _WAIT_MS, read_committed=committed):
             if _nobody_reads(ui):
                 return
-            for each in readers:
-                if (each.tp, each.position) not in told:
-                    _note_held_back(ui, each)
-                    told.add((each.tp, each.position))
             described = log.describe_topic(args.topic)
             if described.topic_id != readers[0].topic_id:
                 readers = _readers_of_new(args, log)

@@ -9,6 +9,7 @@ offset.
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Final
@@ -17,9 +18,12 @@ from ..backends.port import Backend, Interrupt
 from ..codec.rules import ANY_OFFSET
 from ..errors import PartitionNotFound, TopicRecreated
 from ..model import Record, TopicPartition
+from .open_transactions import Standstills
 from .partition_reader import PartitionReader
 
-LOOK_FOR_PARTITIONS_MS: Final = 5_000
+BETWEEN_WAITS_MS: Final = 5_000
+
+_logger = logging.getLogger(__name__)
 
 
 class Follower:
@@ -49,6 +53,7 @@ class Follower:
         self._topic_id = self._model.topic_id
         self._before_ms = before_ms
         self._endless = all(reader.end == ANY_OFFSET for reader in readers)
+        self._standstills = Standstills(backend, BETWEEN_WAITS_MS / 1000)
 
     @property
     def positions(self) -> dict[TopicPartition, int]:
@@ -84,7 +89,14 @@ class Follower:
             idle += 1
         return [] if turns else None
 
-    def look_for_partitions(self) -> None:
+    def between_waits(self) -> None:
+        """Look for partitions that were added, and say in the log which transaction it has waited for."""
+        self._look_for_partitions()
+        if self.read_committed:
+            for where in self._standstills.look(self.positions):
+                _logger.warning("%s; read waits for its end", where)
+
+    def _look_for_partitions(self) -> None:
         """Read partitions that were added since, from their start; all, if the topic was made again."""
         described = self._backend.describe_topic(self._topic)
         if described.topic_id != self._topic_id:
@@ -136,8 +148,8 @@ def follow_records(backend: Backend, follower: Follower, interrupt: Interrupt | 
         if not records:
             backend.wait(
                 follower.positions,
-                LOOK_FOR_PARTITIONS_MS,
+                BETWEEN_WAITS_MS,
                 read_committed=follower.read_committed,
                 interrupt=interrupt,
             )
-            follower.look_for_partitions()
+            follower.between_waits()

@@ -1,17 +1,21 @@
 """Where reads of committed records end: before the first open transaction of a partition, and which that is.
 
-A reader that is to reach an end and does not says so, with the transaction's id. One that follows the log, or
-is a consumer, waits there instead (`Consumer.held_back`).
+A reader that is to reach an end and does not says so, with the transaction's id. One that follows the log
+waits there, and says so once it has waited for a while (`Standstills`). A consumer has `held_back`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from ..backends.port import Backend
 from ..errors import EmbedlogError
 from ..model import TopicPartition
+from ..units import iso
 
 if TYPE_CHECKING:
     from .transaction_admin import TransactionDescription
@@ -44,7 +48,8 @@ def held_back_at(backend: Backend, tp: TopicPartition, offset: int) -> str:
     "" if that transaction has ended by now. Raises what `Backend.fetch` raises.
     """
     found = ", ".join(
-        f"{each.transactional_id!r} (producer id {each.producer_id}, epoch {each.producer_epoch})"
+        f"{each.transactional_id!r} (producer id {each.producer_id}, epoch {each.producer_epoch}), "
+        f"open since {iso(each.start_ms)}"
         for each in open_transactions(backend, tp)
     )
     if not found and stable_end(backend, tp, offset) > offset:
@@ -60,3 +65,38 @@ def warn_of_open_transactions(backend: Backend, tp: TopicPartition, offset: int)
     where = held_back_at(backend, tp, offset)
     if where:
         _logger.warning('%s; isolation_level="read_uncommitted" reads on', where)
+
+
+class Standstills:
+    """Finds where a reader that follows waits for an open transaction. For one thread.
+
+    Args:
+        interval_s: it looks at most so often, and tells of a position that has not moved since its last look:
+            a short transaction is not worth a word.
+    """
+
+    def __init__(self, backend: Backend, interval_s: float) -> None:
+        self._backend = backend
+        self._interval_s = interval_s
+        self._looked_at = time.monotonic()
+        self._before: dict[TopicPartition, int] = {}
+        self._told: set[tuple[TopicPartition, int]] = set()
+
+    def look(self, positions: Mapping[TopicPartition, int]) -> list[str]:
+        """Where it waits, and on whose account, as `held_back_at`: once for each position."""
+        now = time.monotonic()
+        if now - self._looked_at < self._interval_s:
+            return []
+        self._looked_at = now
+        self._told &= positions.items()
+        still = dict(positions.items() & self._before.items() - self._told)
+        self._before = dict(positions)
+        news = []
+        with contextlib.suppress(EmbedlogError):  # which the next read raises
+            edges = {topic: self._backend.offsets(topic) for topic in {tp.topic for tp in still}}
+            for tp, offset in still.items():
+                at_end = offset >= edges[tp.topic][tp.partition].log_end_offset
+                if not at_end and (where := held_back_at(self._backend, tp, offset)):
+                    news.append(where)
+                    self._told.add((tp, offset))
+        return news

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from cli_commands import Run
+from cli_commands import Run, spawn
 
 import embedlog
 from embedlog import TransactionAborted
@@ -59,6 +59,28 @@ def test_abort_what_a_killed_process_has_left(run: Run, log: Path) -> None:
     assert run("transactions", "list", "data", "--open").out == "no open transactions\n"
 
 
+def test_tail_that_follows_says_what_it_waits_for(tmp_path: Path) -> None:
+    """Also for a transaction that has begun after it came to the end."""
+    with embedlog.open(tmp_path / "data") as log:
+        log.create_topic("t")
+        log.append("t", b"plain")
+        arguments = ["tail", "-f", "data", "t", "--max-records", "2"]
+        with spawn(arguments, tmp_path) as process:
+            assert process.stdout is not None
+            assert process.stderr is not None
+            assert process.stdout.readline() == b"plain\n"
+            with log.transaction("loader-1") as tx:
+                tx.append("t", b"open")
+                said = process.stderr.readline().decode()
+            assert process.stdout.readline() == b"open\n"
+    assert re.fullmatch(
+        r"t 0: committed records end before offset 1, where an open transaction begins: that of 'loader-1' "
+        r"\(producer id \d+, epoch 0\), open since 20[\d:.T-]+Z; "
+        r"--isolation-level read_uncommitted prints what follows\n",
+        said,
+    )
+
+
 @pytest.mark.parametrize("name", ["cat", "tail"])
 @pytest.mark.parametrize("form", [[], ["--json"], ["--partition", "0"], ["--from", "earliest"]])
 def test_printed_records_are_committed(run: Run, tmp_path: Path, name: str, form: list[str]) -> None:
@@ -86,7 +108,7 @@ def test_printed_records_are_committed(run: Run, tmp_path: Path, name: str, form
             assert found == ["plain", "committed"]
             assert re.fullmatch(
                 r"t 0: committed records end before offset 5, where an open transaction begins: that of "
-                r"'loader-1' \(producer id 2, epoch 0\); "
+                r"'loader-1' \(producer id 2, epoch 0\), open since 20[\d:.T-]+Z; "
                 r"--isolation-level read_uncommitted prints what follows\n",
                 said,
             )
