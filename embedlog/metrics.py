@@ -30,7 +30,7 @@ from .clients.transaction_admin import describe_transactions
 from .errors import Closed, EmbedlogError, ForkedHandle, InvalidType, TopicNotFound, UnsupportedByBackend
 from .files.names import SHARE_STATE_TOPIC, TRANSACTION_STATE_TOPIC
 from .log import Log
-from .model import PartitionOffsets, PartitionState, TopicPartition
+from .model import NO_TIMESTAMP, PartitionOffsets, PartitionState, TopicPartition
 from .store.store import Store
 from .validation import check_flag
 
@@ -284,7 +284,7 @@ def add_queues(into: Families, backend: Backend) -> None:
                 text = "Jobs that are not to be taken before a time."
                 into.gauge("embedlog_queue_delayed", text, each.delayed, **labels)
                 born_ms = each.oldest_timestamp_ms
-                age_s = max(time.time() - born_ms / 1000, 0.0) if born_ms >= 0 else 0.0
+                age_s = max(time.time() - born_ms / 1000, 0.0) if born_ms != NO_TIMESTAMP else 0.0
                 text = "Age of the oldest job that is not finished; 0 without one."
                 into.gauge("embedlog_queue_oldest_age_seconds", text, age_s, **labels)
             dead[queue.group.topic] = queue.dead

@@ -418,6 +418,48 @@ def test_bars_of_much_are_about_right_and_say_so(path: Path, monkeypatch: pytest
     assert max(shown) < 2 * 500
 
 
+@pytest.mark.parametrize("counted_bytes", [1 << 30, 0], ids=["counted", "sampled"])
+@pytest.mark.parametrize("none", [False, True], ids=["", "some without a time"])
+def test_bars_before_1970(
+    path: Path, counted_bytes: int, none: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(times, "_COUNTED_BYTES", counted_bytes)
+    first = datetime(1965, 3, 1, tzinfo=UTC)
+    with embedlog.open(path) as log:
+        log.create_topic("t", segment_bytes=1 << 15)
+        for day in range(2_000, 0, -20):  # the newest first
+            time_ms = stamp(first + timedelta(days=day))
+            log.backend.append("t", 0, encode_batch([(None, b"v" * 5_000, (), time_ms)] * 3))
+        if none:
+            log.backend.append("t", 0, encode_batch([(None, b"v", (), -1)] * 7))
+        with TestClient(application(log)) as visitor:
+            everything = visitor.get("/topics/t").text
+            bounds = {"from": "1965-01-01T00:00", "to": "1969-12-31T00:00"}
+            chosen = visitor.get("/topics/t", params=bounds).text
+            records = visitor.get("/topics/t/records", params=bounds).text
+    assert abs(sum(bars_of(everything)) - 300) <= (0 if counted_bytes else 15)
+    assert "There are no records with a time yet" not in everything
+    assert 'value="1965-01-01T00:00:00"' in chosen
+    expected = 3 * len(range(20, 1_767, 20))
+    assert abs(sum(bars_of(chosen)) - expected) <= (0 if counted_bytes else 15)
+    assert "from=1965-" in chosen, "a link to the records of the highest bar"
+    assert "1965-" in records
+
+
+def test_bars_of_a_topic_with_some_records_without_a_time(path: Path) -> None:
+    with embedlog.open(path) as log:
+        log.create_topic("t")
+        for time_ms in (-1, 1_700_000_000_000, -1, 1_700_000_060_000):
+            log.backend.append("t", 0, encode_batch([(None, b"v", (), time_ms)]))
+        with TestClient(application(log)) as visitor:
+            page = visitor.get("/topics/t").text
+            log.create_topic("none")
+            log.backend.append("none", 0, encode_batch([(None, b"v", (), -1)]))
+            assert "There are no records with a time yet" in visitor.get("/topics/none").text
+    assert sum(bars_of(page)) == 2
+    assert "2023-11-14" in page
+
+
 def test_brokers_bars_say_that_they_are_about_right(path: Path) -> None:
     with Broker(path) as broker, embedlog.open(f"kafka://{broker.bootstrap_servers}") as log:
         stamps = backfilled(broker.log)

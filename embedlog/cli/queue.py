@@ -17,6 +17,7 @@ from ..clients.queue_admin import (
     unfinished_jobs,
 )
 from ..errors import InvalidArgument
+from ..model import NO_TIMESTAMP
 from ..units import counted, duration
 from .arguments import READS, SHARED_WRITES, add_command, add_json, add_log, add_topic, count
 from .opening import reader, writer
@@ -163,7 +164,7 @@ def _describe(args: argparse.Namespace, ui: UI) -> int:
         partitions = queue.group.partitions
         if args.json:
             for each in partitions:
-                oldest = each.oldest_timestamp_ms if each.oldest_timestamp_ms >= 0 else None
+                oldest = each.oldest_timestamp_ms if each.oldest_timestamp_ms != NO_TIMESTAMP else None
                 damaged = each.damaged_offset if each.damaged_offset >= 0 else None
                 ui.json(
                     {"topic": args.topic, "group": queue.group.group, **each._asdict()}
@@ -173,7 +174,7 @@ def _describe(args: argparse.Namespace, ui: UI) -> int:
         numbers = ("partition", "start offset", "log end", "waiting", "locked", "delayed")
         columns = (*number_columns(*numbers), Column("oldest"))
         rows = [
-            (*each[:6], _age(each.oldest_timestamp_ms if each.oldest_timestamp_ms >= 0 else None))
+            (*each[:6], _age(each.oldest_timestamp_ms if each.oldest_timestamp_ms != NO_TIMESTAMP else None))
             for each in partitions
         ]
         ui.line(f"{'' if number == 0 else chr(10)}{queue.group.group}")

@@ -23,6 +23,7 @@ from ..backends.port import Backend
 from ..errors import EmbedlogError, GroupNotFound, InvalidArgument, LockLost
 from ..model import (
     NO_EPOCH,
+    NO_TIMESTAMP,
     Acknowledgement,
     AcknowledgeType,
     Delivery,
@@ -72,7 +73,7 @@ class QueueDescription(NamedTuple):
     def oldest_timestamp_ms(self) -> int | None:
         """The timestamp of the oldest job that is not finished; None if there is none."""
         known = (each.oldest_timestamp_ms for each in self.group.partitions)
-        return min((timestamp for timestamp in known if timestamp >= 0), default=None)
+        return min((timestamp for timestamp in known if timestamp != NO_TIMESTAMP), default=None)
 
 
 class UnfinishedJob(NamedTuple):

@@ -58,7 +58,8 @@ _STEPS: Final = (
 class Span(NamedTuple):
     """The earliest and the latest time of something, in milliseconds; -1 if there is none.
 
-    In much that was not read before, the earliest is that of the batches that segments begin with.
+    In much that was not read before, the earliest is that of the batches that segments begin with. Where some
+    records have no time, and of brokers, it is that of the first record since 1970.
     """
 
     first_ms: int = -1
@@ -101,7 +102,11 @@ def span_of_partition(partition: ReadablePartition) -> Span:
     """As `span_of_segment`, of all its segments."""
     filled = [each for each in partition.readable_segments() if each[1]]
     found = partition.times.bounds(filled, _SPAN_BYTES)
-    return Span(found.earliest_ms, found.latest_ms)
+    first_ms = found.earliest_ms
+    if first_ms == NO_TIMESTAMP and found.latest_ms > NO_TIMESTAMP:  # some records have none
+        first = partition.offset_for_time(0)
+        first_ms = NO_TIMESTAMP if first is None else first.timestamp_ms
+    return Span(first_ms, found.latest_ms)
 
 
 class Spans:
@@ -225,7 +230,9 @@ def _counted(
     sink = Columns(["timestamp_ms"])
     while reader.read_into(sink):
         stamps = memoryview(cast(bytearray, sink.columns.take()["timestamp_ms"])).cast("q")
-        for bar, count in Counter(bisect_right(times, stamp) - 1 for stamp in stamps).items():
+        for bar, count in Counter(
+            bisect_right(times, stamp) - 1 for stamp in stamps if stamp != NO_TIMESTAMP
+        ).items():
             yield bar, count, share * count
 
 
@@ -247,7 +254,8 @@ def _sampled(
         nexts = [*((each.base_offset, each.pos) for each in headers[1:]), (end, size)]
         for header, (offset, pos) in zip(headers, nexts, strict=True):
             count = max(offset - max(header.base_offset, edges.log_start_offset), 0)
-            yield bisect_right(times, header.max_timestamp_ms) - 1, count, pos - header.pos
+            if header.max_timestamp_ms != NO_TIMESTAMP:
+                yield bisect_right(times, header.max_timestamp_ms) - 1, count, pos - header.pos
 
 
 def _between(places: Sequence[tuple[int, int]]) -> Iterator[_Part]:

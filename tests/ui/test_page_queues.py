@@ -10,12 +10,15 @@ from pathlib import Path
 
 import confluent_kafka
 import pytest
+from cli_commands import runner
 from starlette.testclient import TestClient
 
 import embedlog
 from embedlog import Log
 from embedlog.clients.queue_admin import describe_queues
 from embedlog.cluster import Broker
+from embedlog.codec import encode_batch
+from embedlog.metrics import LogCollector
 from embedlog.ui import application
 
 HOSTILE = "<script>alert(1)</script>"
@@ -150,3 +153,34 @@ def test_a_share_group_of_other_clients(path: Path) -> None:
         page = visitor.get("/queue?topic=t&group=workers").text
         assert "&lt;b&gt;" in page
         consumer.close()
+
+
+def test_ages_of_jobs_from_before_1970(
+    path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    time_ms = -86_400_000 * 365 * 5
+    with embedlog.open(path) as log:
+        log.create_topic("jobs")
+        for each in (time_ms, -1):
+            log.backend.append("jobs", 0, encode_batch([(None, b"v", (), each)]))
+        with log.queue("jobs") as jobs:
+            jobs.take(10_000).release()
+            (queue,) = describe_queues(log.backend)
+            assert queue.oldest_timestamp_ms == time_ms
+            with TestClient(application(log)) as visitor:
+                page = visitor.get("/queue?topic=jobs&group=default").text
+                assert re.search(r'<td><time title="196[45]-[^"]+">6\d years</time></td>', page)
+                assert len(re.findall(r"<td>–</td><td>\w", page)) == 1, "-1 is no time"
+                assert "196" in visitor.get("/queues").text
+            (metric,) = [
+                each
+                for each in LogCollector(log).collect()
+                if each.name == "embedlog_queue_oldest_age_seconds"
+            ]
+            assert metric.samples[0].value > 86_400 * 365 * 60
+    run = runner(capsys, path.parent, monkeypatch)
+    for command in (["list"], ["describe", "jobs"]):
+        name, *rest = command
+        assert re.search(r"6\d years ago", run("queue", name, str(path), *rest).out)
+    (described,) = run("queue", "describe", str(path), "jobs", "--json").objects
+    assert described["oldest_timestamp_ms"] == time_ms

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 _TOGETHER: Final = 50  # partitions, segments on a page
 _RANGES: Final = {"hour": 3_600_000, "day": 86_400_000, "week": 7 * 86_400_000}
+_FIRST_MS: Final = -62_135_596_800_000  # of the year 1
 _LAST_MS: Final = 253_402_300_799_000  # of the year 9999
 
 
@@ -71,7 +72,7 @@ def topic_page(request: Request) -> Response:
     sample = site.sampler.latest()
     edges = site.log.offsets(name)
     chosen, from_ms, to_ms, problem = _range(request, _span(site.log, site.store, sample, name, edges))
-    drawn = 0 <= from_ms < to_ms and "x-live" not in request.headers  # page.js replaces no plots
+    drawn = from_ms < to_ms and "x-live" not in request.headers  # page.js replaces no plots
     grown = history(site.log, site.store, name, from_ms, to_ms) if drawn else None
     first = number(request.query_params.get("first", "0"), len(edges))
     settings, own = site.log.backend.topic_settings(name), site.log.describe_topic(name).settings
@@ -175,9 +176,9 @@ def _range(request: Request, span: Span) -> tuple[str, int, int, str]:
     now_ms = time.time_ns() // 1_000_000
     if preset in _RANGES:
         return preset, now_ms - _RANGES[preset], now_ms, ""
-    # Brokers before Kafka 3.0 do not tell the last time.
-    tells_last = span.last_ms != NO_TIMESTAMP or span.first_ms == NO_TIMESTAMP
-    everything = span.first_ms, (span.last_ms if tells_last else now_ms) + 1
+    everything = NO_TIMESTAMP, NO_TIMESTAMP
+    if span.first_ms != NO_TIMESTAMP:  # brokers before Kafka 3.0 do not tell the last time
+        everything = span.first_ms, (now_ms if span.last_ms == NO_TIMESTAMP else span.last_ms) + 1
     if preset == "all" or not (given.get("from") or given.get("to")):
         return "all", *everything, ""
     times = []
@@ -187,7 +188,7 @@ def _range(request: Request, span: Span) -> tuple[str, int, int, str]:
             times.append(int(datetime.fromisoformat(text).timestamp() * 1000) if text else otherwise)
         except (ValueError, OverflowError, OSError):
             return "all", *everything, f"“{text[:40]}” is not a time: write one as 2026-05-01T10:41"
-    from_ms, to_ms = (min(max(each, 0), _LAST_MS) for each in times)
+    from_ms, to_ms = (min(max(each, _FIRST_MS), _LAST_MS) for each in times)
     if from_ms >= to_ms:
         return "", from_ms, to_ms, "the first time is not before the second"
     return "", from_ms, to_ms, ""
