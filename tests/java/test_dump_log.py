@@ -40,7 +40,7 @@ def dumped(path: Path, classpath: Path, decoder: str) -> list[tuple[dict[str, An
 
 def test_the_dump_tool_reads_offsets_and_groups(tmp_path: Path) -> None:
     with embedlog.open(tmp_path / "log", layout="kafka", offsets_topic_num_partitions=1) as log:
-        log.create_topic("clicks", partitions=2)
+        topic_id = log.create_topic("clicks", partitions=2).topic_id
         log.append_many("clicks", [b"x"] * 10, partition=1)
         with log.consumer("clicks", group="grüppe", group_instance_id="i-1", auto_commit=False) as consumer:
             assert next(consumer).offset == 0
@@ -64,8 +64,9 @@ def test_the_dump_tool_reads_offsets_and_groups(tmp_path: Path) -> None:
     assert member["subscription"]["topics"] == ["clicks"]
     assert member["assignment"]["assignedPartitions"] == [{"topic": "clicks", "partitions": [0, 1]}]
     (committed,) = (value for key, value in records if key == offset)
-    assert committed is not None and committed["version"] == "3"
+    assert committed is not None and committed["version"] == "4"
     assert committed["data"].pop("commitTimestamp") > 0
+    assert committed["data"].pop("topicId") == topic_id
     assert committed["data"] == {"offset": 7, "leaderEpoch": 0, "metadata": "half of it"}
     assert ({"type": "2", "data": {"group": "gone"}}, None) in records
 
