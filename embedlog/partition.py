@@ -16,6 +16,8 @@ Locks, in the order in which they nest:
 
     compaction lock   SegmentLifecycle  one round of compaction at a time
     lifecycle lock       SegmentLifecycle  retention, import, compaction's swaps and closing take turns
+    saving lock       Partition         files beside the records are written before it is closed: after a
+                                        deletion their names may be another partition's
     append lock       LogState          one appender at a time: assigns offsets, writes, changes the list of
                                         segments
     sync lock         LogFlusher        one fsync at a time; closing the active segment waits for it
@@ -42,6 +44,7 @@ from .config import TopicSettings
 from .errors import FlushFailed, InvalidArgument, StorageError
 from .fast_append import PartitionFields
 from .model import Appended, PartitionState, TopicPartition
+from .runtime.locks import Lock
 from .segment import Files, Segment
 from .storage.active_segment import ActiveSegment
 from .storage.appender import Appender
@@ -74,6 +77,7 @@ class Partition(PartitionFields):
         self.files = files
         self._host = host
         self._active = active = ActiveSegment(files.fs)
+        self._saving_lock = Lock()
         self.log = log = LogState(name, directory, files, settings, host, opened)
         self._flusher = flusher = LogFlusher(log, active, host, self)
         writer = LogWriter(log, active, flusher, host, self)
@@ -192,16 +196,19 @@ class Partition(PartitionFields):
             at = log.next_offset
         try:
             self.flush(at)
-            with log.append_lock:
-                active = log.segments[-1]
-                sound = log.is_sound()
-                if sound and log.producers.save_transactions(active.base_offset):
-                    log.publish()
-            if sound:  # indexes are hints: appends need not wait for them
-                with contextlib.suppress(OSError):
-                    active.save_indexes()
-            if snapshot is not None:
-                log.producers.write_snapshot(at, snapshot)
+            with self._saving_lock:
+                if log.state is PartitionState.CLOSED:
+                    return at  # closing has saved them
+                with log.append_lock:
+                    active = log.segments[-1]
+                    sound = log.is_sound()
+                    if sound and log.producers.save_transactions(active.base_offset):
+                        log.publish()
+                if sound:  # indexes are hints: appends need not wait for them
+                    with contextlib.suppress(OSError):
+                        active.save_indexes()
+                if snapshot is not None:
+                    log.producers.write_snapshot(at, snapshot)
         except OSError as error:
             log.producers.snapshot_failed()
             raise StorageError(f"{self.name}: {error}", path=self.directory) from error
@@ -241,7 +248,7 @@ class Partition(PartitionFields):
                 except StorageError:
                     logger.exception("%s: closing", self.name)
                     clean = False
-            with log.append_lock, contextlib.ExitStack() as locks:
+            with self._saving_lock, log.append_lock, contextlib.ExitStack() as locks:
                 if clean:  # appends since then may wait for their flush
                     with contextlib.suppress(FlushFailed):
                         self._flusher.sync()

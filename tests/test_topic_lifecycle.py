@@ -297,3 +297,30 @@ def test_a_recreated_topic_starts_at_0_despite_old_checkpoints(path: Path) -> No
     with open_log(path, UnsyncedFileSystem()) as log:
         assert log.offsets("t")[0][:2] == (0, 0)
         assert log.append("t", b"new").offset == 0
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_topic_deleted_during_its_checkpoint(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, again: bool
+) -> None:
+    """No file of the old topic gets into the new one's directory, and nothing has failed."""
+    with open_log(tmp_path) as log:
+        log.create_topic("t")
+        with log.transaction("id") as tx:
+            tx.append("t", b"value")
+        partition = store_of(log).partition("t", 0)
+        flush = partition.flush
+
+        def delete_between(offset: int) -> None:
+            partition.flush = flush
+            flush(offset)
+            log.delete_topic("t")
+            if again:
+                log.create_topic("t")
+
+        partition.flush = delete_between
+        housekeep(store_of(log))
+        assert partition.flush is flush
+        assert log.health().failing == []
+        assert [entry.name for entry in tmp_path.glob("t_0/*.snapshot")] == []
+    assert not caplog.records
