@@ -91,6 +91,7 @@ _CODES: Final[tuple[tuple[type[Exception], ErrorCode], ...]] = (  # subclasses b
     (errors.InvalidType, ErrorCode.INVALID_REQUEST),
     (errors.Closed, ErrorCode.NOT_LEADER_OR_FOLLOWER),
 )
+_NO_ROOM: Final = (errors.DiskFull, errors.LogFull)
 _FAILURES: Final = frozenset({ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.UNKNOWN_SERVER_ERROR})
 _failures_log: Final = LogThrottle()
 
@@ -107,7 +108,7 @@ def error_code_for(error: errors.EmbedlogError) -> ErrorCode:
 
 def message_for(error: errors.EmbedlogError) -> str:
     """What a client is told of an error, beside its code. What it is not told of a failure is logged."""
-    fails = error_code_for(error) in _FAILURES or isinstance(error, (errors.DiskFull, errors.LogFull))
+    fails = error_code_for(error) in _FAILURES or isinstance(error, _NO_ROOM)
     if fails and not is_public(error) and (count := _failures_log.count()):
         logger.warning("a request failed (%d since the last message): %s", count, error)
     return public_message(error)
@@ -123,10 +124,13 @@ def owner_error_code_for(error: errors.EmbedlogError) -> int:
 def group_error_code_for(error: errors.EmbedlogError, *, member: bool = False) -> ErrorCode:
     """The error code that a client gets for a failed operation on a group.
 
-    Transient failures get a retriable code. A member of a missing group gets UNKNOWN_MEMBER_ID.
+    Transient failures get a retriable code; so does a lack of room, to a member, which goes on by itself. A
+    member of a missing group gets UNKNOWN_MEMBER_ID.
     """
     if isinstance(error, errors.RecordTooLarge):
         return ErrorCode.INVALID_COMMIT_OFFSET_SIZE
+    if isinstance(error, _NO_ROOM) and not member:
+        return error_code_for(error)
     if isinstance(error, (errors.StorageError, errors.ZooKeeperError, errors.Closed)):
         return ErrorCode.COORDINATOR_NOT_AVAILABLE
     if member and isinstance(error, errors.GroupNotFound):
@@ -135,8 +139,8 @@ def group_error_code_for(error: errors.EmbedlogError, *, member: bool = False) -
 
 
 def commit_error_code_for(error: errors.EmbedlogError) -> int:
-    """The error code of a member's failed commit."""
-    return group_error_code_for(error, member=True)
+    """The error code of a member's failed commit: without room, a retry would only hide the reason."""
+    return group_error_code_for(error, member=not isinstance(error, _NO_ROOM))
 
 
 def owner_commit_error_code_for(error: errors.EmbedlogError) -> int:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from faults import Clock, store_of
+from faults import Clock, FaultyFileSystem, open_log, store_of
 from housekeeping import housekeep
 from members import G, Member
 from rounds import first_is_quick
@@ -327,6 +328,21 @@ def test_a_slow_commit_times_out(path: Path, stalling: Stalling) -> None:
             while commit(broker, wire, {T0: 3}) != [0]:
                 pass
             assert fetched(broker, wire)[T0] == (3, 0)
+
+
+def test_a_commit_without_room_fails_at_once(tmp_path: Path) -> None:
+    """A client would retry COORDINATOR_NOT_AVAILABLE for a minute. Members that join still do."""
+    fs = FaultyFileSystem(tmp_path)
+    with open_log(tmp_path, fs) as log, Broker(log) as broker, Wire(broker) as wire, Wire(broker) as other:
+        log.create_topic("t", partitions=2)
+        assert commit(broker, wire, {T0: 1}) == [0]
+        full = fs.fail("write", errno.ENOSPC, path="__consumer_offsets", times=1 << 30)
+        assert commit(broker, wire, {T0: 2}) == [ErrorCode.POLICY_VIOLATION]
+        deleted = other.ask(DeleteGroupsRequest(groups_names=[G]), 2)
+        assert [result.error_code for result in deleted.results] == [ErrorCode.POLICY_VIOLATION]
+        fs.rules.remove(full)
+        assert commit(broker, wire, {T0: 3}) == [0]
+        assert fetched(broker, wire)[T0] == (3, 0)
 
 
 def test_requests_during_group_loading_are_retriable(path: Path, stalling: Stalling) -> None:

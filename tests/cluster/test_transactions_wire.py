@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from faults import FaultyFileSystem, open_log
 from members import Member
 from wire import Wire, batch_of, produce, records_of
 
@@ -695,3 +698,38 @@ def test_a_fetch_lists_the_aborted_transactions_of_its_range(wire: Wire) -> None
         listed_in_all += len(told)
         offset = last + 1
     assert listed_in_all < 200, "not all of them in each of twenty answers"
+
+
+@pytest.mark.parametrize("version", [2, 3, 4, 5])
+def test_no_room_for_a_transaction_is_said_at_once(tmp_path: Path, version: int) -> None:
+    """A code that clients do not retry, and after which they may abort; the abort itself waits for room."""
+    fs = FaultyFileSystem(tmp_path)
+    with open_log(tmp_path, fs) as log, Broker(log) as broker, Wire(broker) as wire:
+        log.create_topic(T, partitions=2)
+        producer = Producer(wire, raises=version >= 5)
+        assert producer.init() is ErrorCode.NONE
+        if version < 5:
+            assert producer.add(0) == [ErrorCode.NONE]
+            assert producer.add_offsets() is ErrorCode.NONE
+        assert producer.send(b"never seen") is ErrorCode.NONE
+        assert producer.commit_offsets({0: 1}, version=version) == [ErrorCode.NONE]
+        full = [
+            fs.fail("write", errno.ENOSPC, path=topic, times=1 << 30)
+            for topic in ("__transaction_state", "__consumer_offsets")
+        ]
+        refused = ErrorCode.TRANSACTION_ABORTABLE if version >= 4 else ErrorCode.POLICY_VIOLATION
+        if version < 5:
+            assert producer.add(1) == [ErrorCode.POLICY_VIOLATION]
+            assert producer.add_offsets("other", version=min(version, 4)) is refused
+        assert producer.commit_offsets({0: 2}, version=version) == [refused]
+        assert producer.end(commit=True, version=version) is refused
+        assert producer.end(commit=False, version=version) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        other = Producer(wire, transactional_id="other")
+        assert other.init() is ErrorCode.POLICY_VIOLATION
+        more = {"producer_id": producer.id.number, "producer_epoch": producer.id.epoch}
+        assert producer.init(**more) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        for rule in full:
+            fs.rules.remove(rule)
+        assert other.init() is ErrorCode.NONE
+        assert producer.end(commit=False, version=version) is ErrorCode.NONE
+        assert list(log.read(T)) == []

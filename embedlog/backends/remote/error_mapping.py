@@ -101,6 +101,7 @@ _ADVICE: Final[dict[ErrorCode, str]] = {
     ErrorCode.LEADER_NOT_AVAILABLE: "the partition has no leader: retry",
     ErrorCode.NOT_LEADER_OR_FOLLOWER: "another broker leads the partition: refresh the metadata",
     ErrorCode.REQUEST_TIMED_OUT: "the broker could not finish in time: retry",
+    ErrorCode.POLICY_VIOLATION: "a rule of the broker does not allow it, or it has no room",
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: "the coordinator is still reading its offsets: retry",
     ErrorCode.COORDINATOR_NOT_AVAILABLE: "the group has no coordinator: retry",
     ErrorCode.NOT_COORDINATOR: "another broker coordinates the group: look it up, and retry there",

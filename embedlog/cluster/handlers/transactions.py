@@ -11,6 +11,9 @@ requests, and which error codes each version of a client understands:
                                     of the others, and always to Produce and TxnOffsetCommit (KIP-588)
     a partition that was not added  INVALID_TXN_STATE; TRANSACTION_ABORTABLE from Produce v11 and
                                     TxnOffsetCommit v4 on (KIP-890)
+    no room                         TRANSACTION_ABORTABLE from v4 of AddOffsetsToTxn, TxnOffsetCommit and
+                                    EndTxn on, else POLICY_VIOLATION. An abort and a new epoch get a
+                                    retriable code: to the Java client any other one is its end
 
 In a cluster an id's coordinator, the brokers of its partitions and the coordinators of its groups may be
 different brokers. The coordinator answers the producer, and brokers that ask whether their partitions are
@@ -31,12 +34,14 @@ from typing import Final, TypeAlias
 from ...errors import (
     Closed,
     ConcurrentTransactions,
+    DiskFull,
     EmbedlogError,
     GroupNotFound,
     IllegalGeneration,
     InvalidArgument,
     InvalidProducerIdMapping,
     InvalidTxnState,
+    LogFull,
     ProducerFenced,
     StorageError,
     UnknownMember,
@@ -84,12 +89,13 @@ _ID_CHARS: Final = 8_000  # of a transactional id: at most 32,000 bytes
 _INIT_WITH_FENCED: Final = 4  # ... that know PRODUCER_FENCED
 _OTHERS_WITH_FENCED: Final = 2
 _COMMIT_WITH_LOADING: Final = 2  # ... that know COORDINATOR_LOAD_IN_PROGRESS
-_COMMIT_WITH_ABORTABLE: Final = 4  # ... that know TRANSACTION_ABORTABLE
+_WITH_ABORTABLE: Final = 4  # ... that know TRANSACTION_ABORTABLE
 _COMMIT_THAT_ADDS: Final = 5  # ... of transaction.version 2
 _END_THAT_RAISES_EPOCHS: Final = 5
 _ADD_OF_BROKERS: Final = 4
 _VERIFY_WITH_ABORTABLE: Final = 5
 
+_LATER: Final = ErrorCode.COORDINATOR_NOT_AVAILABLE
 _NOTHING_REFUSED: Final[Refused] = MappingProxyType({})
 _MARKERS_WAIT_MS: Final = 1_000
 
@@ -148,10 +154,10 @@ class TransactionHandlers:
 
         def failed(error: EmbedlogError) -> InitProducerIdResponse:
             if isinstance(error, InvalidArgument):
-                code = ErrorCode.INVALID_TRANSACTION_TIMEOUT
-            else:
-                code = _code(error, knows_fenced=context.version >= _INIT_WITH_FENCED)
-            return InitProducerIdResponse(error_code=code)
+                return InitProducerIdResponse(error_code=ErrorCode.INVALID_TRANSACTION_TIMEOUT)
+            knows_fenced = context.version >= _INIT_WITH_FENCED
+            full = ErrorCode.POLICY_VIOLATION if given == _NO_PRODUCER else _LATER
+            return InitProducerIdResponse(error_code=self._code(error, knows_fenced=knows_fenced, full=full))
 
         return self._requests.run(context, begin, failed, transactional_id=transactional_id)
 
@@ -181,7 +187,7 @@ class TransactionHandlers:
         transactional_id, topics = request.v3_and_below_transactional_id, request.v3_and_below_topics
         producer = ProducerIdAndEpoch(request.v3_and_below_producer_id, request.v3_and_below_producer_epoch)
 
-        def answer(code: ErrorCode, refused: Refused = _NOTHING_REFUSED) -> AddPartitionsToTxnResponse:
+        def answer(code: int, refused: Refused = _NOTHING_REFUSED) -> AddPartitionsToTxnResponse:
             return AddPartitionsToTxnResponse(
                 results_by_topic_v3_and_below=_results_by_topic(topics, code, refused)
             )
@@ -199,7 +205,13 @@ class TransactionHandlers:
         return self._requests.run(
             context,
             add,
-            lambda error: answer(_code(error, knows_fenced=context.version >= _OTHERS_WITH_FENCED)),
+            lambda error: answer(
+                self._code(
+                    error,
+                    knows_fenced=context.version >= _OTHERS_WITH_FENCED,
+                    full=ErrorCode.POLICY_VIOLATION,
+                )
+            ),
             transactional_id=transactional_id,
         )
 
@@ -265,7 +277,8 @@ class TransactionHandlers:
 
         def failed(error: EmbedlogError) -> AddOffsetsToTxnResponse:
             knows_fenced = context.version >= _OTHERS_WITH_FENCED
-            return AddOffsetsToTxnResponse(error_code=_code(error, knows_fenced=knows_fenced))
+            code = self._code(error, knows_fenced=knows_fenced, full=_no_room(context))
+            return AddOffsetsToTxnResponse(error_code=code)
 
         if not request.transactional_id:
             return AddOffsetsToTxnResponse(error_code=ErrorCode.INVALID_REQUEST)
@@ -374,8 +387,8 @@ class TransactionHandlers:
 
     def _commit_code(
         self, context: RequestContext, request: TxnOffsetCommitRequest, error: EmbedlogError
-    ) -> ErrorCode:
-        if isinstance(error, InvalidTxnState) and context.version >= _COMMIT_WITH_ABORTABLE:
+    ) -> int:
+        if isinstance(error, InvalidTxnState) and context.version >= _WITH_ABORTABLE:
             return ErrorCode.TRANSACTION_ABORTABLE
         if isinstance(error, CoordinatorUnavailable) or (
             isinstance(error, ConcurrentTransactions) and context.version < _COMMIT_THAT_ADDS
@@ -388,7 +401,7 @@ class TransactionHandlers:
                 return ErrorCode.ILLEGAL_GENERATION
             except EmbedlogError:
                 pass
-        code = _code(error, knows_fenced=False)
+        code = self._code(error, knows_fenced=False, full=_no_room(context))
         if code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS and context.version < _COMMIT_WITH_LOADING:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         return code
@@ -417,7 +430,8 @@ class TransactionHandlers:
 
         def failed(error: EmbedlogError) -> EndTxnResponse:
             knows_fenced = context.version >= _OTHERS_WITH_FENCED
-            return EndTxnResponse(error_code=_code(error, knows_fenced=knows_fenced))
+            full = _no_room(context) if request.committed else _LATER
+            return EndTxnResponse(error_code=self._code(error, knows_fenced=knows_fenced, full=full))
 
         if not request.transactional_id:
             return EndTxnResponse(error_code=ErrorCode.INVALID_REQUEST)
@@ -425,9 +439,16 @@ class TransactionHandlers:
             context, None, end, lambda answer: answer, failed, transactional_id=request.transactional_id
         )
 
+    def _code(self, error: EmbedlogError, *, knows_fenced: bool, full: ErrorCode) -> int:
+        """The error code that a producer gets; `full` on the network, if there is no room."""
+        if isinstance(error, (DiskFull, LogFull)):
+            code = self._code_for(error)
+            return full if code == ErrorCode.POLICY_VIOLATION else code
+        return _code(error, knows_fenced=knows_fenced)
+
 
 def _results_by_topic(
-    topics: Sequence[AddPartitionsToTxnTopic], code: ErrorCode, refused: Refused
+    topics: Sequence[AddPartitionsToTxnTopic], code: int, refused: Refused
 ) -> list[AddPartitionsToTxnTopicResult]:
     """`code` is for all partitions without an error of their own."""
     return [
@@ -446,7 +467,7 @@ def _results_by_topic(
 
 
 def _answer(
-    request: TxnOffsetCommitRequest, refused: Mapping[TopicPartition, ErrorCode], code: ErrorCode
+    request: TxnOffsetCommitRequest, refused: Mapping[TopicPartition, ErrorCode], code: int
 ) -> TxnOffsetCommitResponse:
     """`code` is for all partitions without an error of their own."""
     return TxnOffsetCommitResponse(
@@ -466,12 +487,18 @@ def _answer(
     )
 
 
+def _no_room(context: RequestContext) -> ErrorCode:
+    """What fails a producer's transaction at once: the log has no room for it."""
+    knows_abortable = context.version >= _WITH_ABORTABLE
+    return ErrorCode.TRANSACTION_ABORTABLE if knows_abortable else ErrorCode.POLICY_VIOLATION
+
+
 def _code(error: EmbedlogError, *, knows_fenced: bool) -> ErrorCode:
     """The error code that a producer gets. What may succeed later gets a retriable one."""
     if isinstance(error, ProducerFenced) and not isinstance(error, InvalidProducerIdMapping):
         return ErrorCode.PRODUCER_FENCED if knows_fenced else ErrorCode.INVALID_PRODUCER_EPOCH
     if isinstance(error, (StorageError, Closed)):
-        return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        return _LATER
     return group_error_code_for(error, member=True)
 
 
