@@ -320,8 +320,13 @@ def test_a_full_disk_is_named_at_once(path: Path, program: Any) -> None:
     owner = program(FULL_DISK, path)
     assert owner.line() == "ready"
     with embedlog.open(path, shared=True) as log:
+        log.create_topic("others")
+        with log.transaction("id") as transaction:
+            transaction.append("others", b"before")
         owner.say("fill")
         assert owner.line() == "full"
+        with pytest.raises(DiskFull), log.transaction("id") as transaction:
+            transaction.append("others", b"never seen")
         for change in (
             lambda: log.append("t", b""),  # its first append asks for a producer id
             lambda: log.create_topic("new"),

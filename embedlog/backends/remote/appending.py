@@ -48,6 +48,7 @@ from ...wire.apis.produce import (
 from ...wire.error_codes import ErrorCode
 from ...wire.owner_apis import (
     ANY_OFFSET,
+    STORAGE_ERRORS,
     OwnerPartitionProduceData,
     OwnerPartitionProduceResponse,
     OwnerProduceRequest,
@@ -423,20 +424,19 @@ class _Delivery:
             raise _Refused(error) from None
 
     def _failed_at_owner(self, answer: OwnerPartitionProduceResponse) -> None:
-        """Raises the owner's own errors, for which Kafka has one retriable code or none."""
+        """Raises the owner's own errors, for which Kafka has one code or none."""
         text = answer.error_message or ""
         if answer.error == UnexpectedOffset.__name__:
             expected = self._options.expected_offset
             assert expected is not None
             raise _Refused(UnexpectedOffset(text, expected=expected, actual=answer.log_end_offset))
-        if answer.error is not None and answer.error_code in _STORAGE:
+        if answer.error is not None and answer.error_code in STORAGE_ERRORS.values():
             error = error_named(answer.error, text)
             if isinstance(error, FlushFailed):  # it was appended
                 raise error
             raise _Refused(error)
 
 
-_STORAGE: Final = frozenset({ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.POLICY_VIOLATION})
 _PERHAPS_APPENDED: Final = frozenset(
     {ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND}
 )

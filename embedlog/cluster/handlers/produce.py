@@ -62,7 +62,7 @@ from ...wire.owner_apis import (
     OwnerProduceResponse,
 )
 from ...wire.request_template import RequestTemplate, template_of
-from ..api_errors import ApiError, ErrorAnswers, InvalidRecords, error_code_for
+from ..api_errors import ApiError, ErrorAnswers, InvalidRecords
 from ..batch_validation import (
     FIRST_WITH_BATCHES,
     read_batch_header,
@@ -340,7 +340,7 @@ class ProduceHandlers:
             self._broker.meter.count_produced(appended.last_offset + 1 - appended.base_offset, size)
 
     def _failed(self, index: int, error: EmbedlogError, version: int) -> PartitionProduceResponse:
-        code = error_code_for(error)
+        code = self._answers.code_for(error)
         if isinstance(error, ProducerFenced) and not isinstance(error, InvalidProducerIdMapping):
             code = ErrorCode.INVALID_PRODUCER_EPOCH
         elif isinstance(error, InvalidTxnState) and version >= _FIRST_WITH_ABORTABLE:
