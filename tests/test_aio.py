@@ -697,8 +697,14 @@ def test_a_rebalance_between_two_turns_does_not_stop_the_loop(run: Run, tmp_path
     async def main() -> None:
         async with embedlog.aio.open(tmp_path) as log:
             await log.create_topic("t", partitions=2)
-            called = []
-            consumer = log.consumer("t", "g", on_revoked=called.append, metadata_refresh_ms=1)
+            owned: set[TopicPartition] = set()
+            consumer = log.consumer(
+                "t",
+                "g",
+                on_assigned=owned.update,
+                on_revoked=owned.difference_update,
+                metadata_refresh_ms=1,
+            )
             done = False
 
             async def busy() -> None:
@@ -712,13 +718,14 @@ def test_a_rebalance_between_two_turns_does_not_stop_the_loop(run: Run, tmp_path
 
             tasks = [asyncio.create_task(busy()), asyncio.create_task(take(consumer))]
             for _ in range(10):
+                await until(lambda: len(owned) == 2)  # so that the other one has to wait for its callback
                 other = log.consumer("t", "g")
                 while not await other.poll(5):
                     pass
+                assert len(owned) == 1
                 await other.close()
             done = True
             await asyncio.gather(*tasks)
-            assert called
 
     run(main())
 
