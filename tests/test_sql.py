@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import re
@@ -10,6 +11,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import tty
 from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -414,6 +416,18 @@ def test_command_appends_to_a_file(log: embedlog.Log, tmp_path: Path) -> None:
         file.flush()
         subprocess.run(command, stdout=file, check=True)
     assert (tmp_path / "out").read_text() == "before\nseven\n7\n"
+
+
+def test_command_writes_to_a_device_that_another_process_has_locked(log: embedlog.Log) -> None:
+    """As DuckDB's COPY locks what it writes to: two commands could not both write to /dev/null."""
+    ours, theirs = os.openpty()
+    with open(ours, "rb", buffering=0) as read, open(theirs, "r+b", buffering=0) as device:
+        tty.setraw(device)
+        fcntl.lockf(device, fcntl.LOCK_EX)
+        command = [sys.executable, "-m", "embedlog", "sql", log.path, "SELECT 7 AS n", "--format", "csv"]
+        ran = subprocess.run(command, stdout=device, stderr=subprocess.PIPE)
+        assert (ran.returncode, ran.stderr) == (0, b"")
+        assert read.read(100) == b"n\n7\n"
 
 
 def test_command_writes_a_plan_and_a_pivot(log: embedlog.Log, tmp_path: Path) -> None:
