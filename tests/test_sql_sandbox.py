@@ -228,7 +228,7 @@ def test_what_is_refused(
     said = str(refused.value)
     assert SECRET not in said
     assert os.path.expanduser("~") not in said.replace(str(tmp_path), "")
-    assert os.getcwd() not in said
+    assert os.getcwd() not in said.replace(str(tmp_path), "")
     assert "unforeseen" not in said
     assert "longer than" not in said
     assert sorted(tmp_path.iterdir()) == before
