@@ -168,7 +168,7 @@ def test_a_scrape_never_fails(path: Path, caplog: pytest.LogCaptureFixture) -> N
     assert scraped(registry) == {("embedlog_available",): 0}
     assert not caplog.records
     with Broker(path) as broker:
-        remote = embedlog.open(f"kafka://{broker.bootstrap_servers}", default_api_timeout_ms=200)
+        remote = embedlog.open(f"kafka://{broker.bootstrap_servers}", default_api_timeout_ms=2_000)
         registry = registered(remote)
         assert scraped(registry)["embedlog_log_end_offset", "0", "events"] == 0
     assert scraped(registry)["embedlog_available",] == 0

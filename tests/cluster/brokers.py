@@ -136,7 +136,7 @@ class Brokers:
         wanted = set(numbers or range(len(self.all)))
         for number in wanted:
             eventually(
-                lambda number=number: set(self.admin(number).list_topics(timeout=10).brokers) == wanted,
+                lambda number=number: set(self.admin(number).list_topics(timeout=WAIT_S).brokers) == wanted,
                 f"broker {number} knows {wanted}",
             )
 
@@ -155,7 +155,7 @@ class Brokers:
 
     def leaders(self, topic: str, number: int = 0) -> dict[int, int]:
         """The leader of each partition according to one broker; empty if it does not know the topic."""
-        found = self.admin(number).list_topics(timeout=10).topics
+        found = self.admin(number).list_topics(timeout=WAIT_S).topics
         if topic not in found or found[topic].error is not None:
             return {}
         return {partition: each.leader for partition, each in found[topic].partitions.items()}

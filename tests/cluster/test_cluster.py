@@ -303,10 +303,10 @@ def test_a_paused_controller_makes_no_late_decision(zookeeper: Znodes, tmp_path:
         eventually(lambda: controller() not in (-1, first), "another one is elected")
         others = [number for number in range(3) if number != first]
         admin = brokers.admin(*others)
-        eventually(lambda: len(brokers.admin(others[0]).list_topics(timeout=10).brokers) == 2)
+        eventually(lambda: len(brokers.admin(others[0]).list_topics(timeout=WAIT_S).brokers) == 2)
         admin.create_topics([NewTopic("meanwhile", 4, 1)])["meanwhile"].result(WAIT_S)
         brokers[first].resume()
-        eventually(lambda: set(brokers.admin(first).list_topics(timeout=10).brokers) == {0, 1, 2})
+        eventually(lambda: set(brokers.admin(first).list_topics(timeout=WAIT_S).brokers) == {0, 1, 2})
         assert controller() != first
         assert epoch() > before
         for number in range(4):

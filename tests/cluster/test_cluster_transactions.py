@@ -417,7 +417,7 @@ def test_a_deleted_topic_needs_no_marker(own: Brokers, make: Make) -> None:
         admin = own.admin(0, 1)
         with contextlib.suppress(KafkaException):
             admin.delete_topics([topic], request_timeout=5)[topic].result(WAIT_S)
-        return topic not in admin.list_topics(timeout=10).topics
+        return topic not in admin.list_topics(timeout=WAIT_S).topics
 
     eventually(is_deleted, "the topic is deleted")
     eventually(lambda: described(own, 0)[name]["state"] == "CompleteCommit", "the end is complete")

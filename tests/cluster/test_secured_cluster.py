@@ -108,11 +108,15 @@ def test_a_broker_without_a_certificate_asks_in_vain(serving: Callable[..., Secu
     plain = tmp_path / "plain.properties"
     plain.write_text("security.protocol=PLAINTEXT\n")
     secured = serving(inter_broker_client_config=str(plain))
-    with secured.open(default_api_timeout_ms=2_000, delivery_timeout_ms=2_000) as log:
+    with secured.open() as log:
         log.create_topic("t", partitions=PARTITIONS)
-        with pytest.raises(embedlog.EmbedlogError), log.transaction("id") as tx:
-            for partition in range(PARTITIONS):
-                tx.append("t", b"x", partition=partition)
+    with (
+        secured.open(default_api_timeout_ms=2_000, delivery_timeout_ms=2_000) as log,
+        pytest.raises(embedlog.EmbedlogError),
+        log.transaction("id") as tx,
+    ):
+        for partition in range(PARTITIONS):
+            tx.append("t", b"x", partition=partition)
 
 
 def test_the_clients_of_the_design_documents(serving: Callable[..., Secured]) -> None:

@@ -15,7 +15,10 @@ from embedlog.ui import application
 def test_topics_of_brokers(path: Path, start: Callable[..., Started]) -> None:
     broker = start("-m", "embedlog", "serve", path, "--json", "--port", 0)
     address = broker.find(r'"listening": ?"([^"]+)"')[0]
-    with embedlog.open(f"kafka://{address}", default_api_timeout_ms=1_000) as log:
+    with (
+        embedlog.open(f"kafka://{address}", default_api_timeout_ms=2_000) as brief,
+        embedlog.open(f"kafka://{address}") as log,
+    ):
         log.create_topic("clicks", 2, retention_ms=86_400_000)
         for number in range(10):
             log.append("clicks", b"1", partition=number % 2, timestamp_ms=1_767_225_600_000 + number * 1_000)
@@ -31,6 +34,8 @@ def test_topics_of_brokers(path: Path, start: Callable[..., Started]) -> None:
             assert "bytes over time" not in topic
             assert "broker 0" in topic
             assert client.get("/topics/clicks/partitions/0").status_code == 404
+        with TestClient(application(brief)) as client:
+            assert client.get("/").status_code == 200
             broker.kill()
             for page_of in ("/", "/topics/clicks"):
                 assert client.get(page_of).status_code in (200, 409)

@@ -190,8 +190,8 @@ def test_a_query_ends_with_its_browser(served: Callable[..., Served]) -> None:
 @pytest.mark.slow
 def test_limits(served: Callable[..., Served]) -> None:
     """The page lives on when a query has used up what it may."""
-    page = served(timeout_s=3, memory_bytes=150_000_000, copy_bytes=1_000_000)
-    assert "longer than 3.0 s" in asked(page.client, ENDLESS)[-1]["problem"]
+    assert "longer than 3.0 s" in asked(served(timeout_s=3).client, ENDLESS)[-1]["problem"]
+    page = served(memory_bytes=150_000_000, copy_bytes=1_000_000)
     hog = asked(page.client, "SELECT length(string_agg(repeat('x', 1000), '')) FROM range(10000000)")
     assert "more memory than 150.0 MB" in hog[-1]["problem"]
     fields = {"csrf": csrf_of(page.client), "query": "FROM range(1000000000000)", "format": "csv"}
