@@ -259,6 +259,28 @@ def test_values_that_do_not_fit_are_null_and_counted(log: embedlog.Log) -> None:
     assert log.sql("SELECT sum(p) FROM late", schemas={"late": "p DOUBLE"}).fetchall() == [(60_169.5,)]
 
 
+@pytest.mark.parametrize("schema", [None, "d DOUBLE", "d FLOAT"])
+def test_a_number_too_large_for_a_double_is_null_at_every_door(log: embedlog.Log, schema: str | None) -> None:
+    log.create_topic("large")
+    log.append_many("large", [b'{"d": %s}' % each for each in (b"1e400", b"1.5", b"-1e400", b"1e-400")])
+    expected = [None, 1.5, None, 0.0]
+    doors = [
+        lambda: [
+            d for (d,) in log.sql("FROM large SELECT d", schemas=schema and {"large": schema}).fetchall()
+        ],
+        lambda: log.to_polars("large")["d"].to_list(),
+        lambda: embedlog.scan_polars(log.path, "large").collect()["d"].to_list(),
+        lambda: [None if d != d else d for d in log.to_pandas("large").d],
+    ]
+    for door in doors if schema is None else doors[:1]:
+        with pytest.warns(embedlog.ValuesReadAsNull, match="2 values of d do not fit"):
+            assert door() == expected
+    with pytest.warns(embedlog.ValuesReadAsNull, match="1 value of d does not fit"):
+        assert log.sql(
+            'SELECT d FROM large WHERE "offset" < 2', schemas={"large": "d DOUBLE"}
+        ).fetchall() == [(None,), (1.5,)]
+
+
 def test_the_command_counts_values_that_do_not_fit(
     log: embedlog.Log, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -7,9 +7,11 @@
 A value that is not a JSON object, or does not fit its columns, goes to the side table unchanged: partition,
 offset, timestamp, key, value, headers, reason. A null value (a tombstone) is good: all its columns are null.
 
-A value fits its column as in SQL (`sql/fields.py`): a number, or a text that spells one, if the type holds it
-as it is. Spark alone would round decimals. It parses dates, times, nested columns, and decimals of more than
-15 digits, and writes numbers with an exponent anew (1e3 as 1000.0) before this module sees them.
+A value fits its column as in SQL (`sql/fields.py`): a number, a date or a time, or a text that spells one, if
+the type holds it as it is. Spark alone would round decimals, cut the time off a date and digits off a second,
+take 2026 for its first day and 20260501 for a year. It parses nested columns, and writes numbers with an
+exponent anew (1e3 as 1000.0) before this module sees them. Decimals of more than 15 digits it parses, too,
+with all the digits after the point that it has room for.
 
 Dates and times are UTC in any session's time zone: two loads from two places agree on a record's date.
 """
@@ -22,11 +24,13 @@ from pyspark.errors import ParseException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
+    ArrayType,
     BooleanType,
     DataType,
     DateType,
     DecimalType,
     FractionalType,
+    MapType,
     NumericType,
     StringType,
     StructField,
@@ -45,8 +49,12 @@ _BESIDE: Final = ("key", "headers", "partition", "offset", "timestamp")  # besid
 _BAD: Final = ("partition", "offset", "timestamp", "key", "value", "headers")
 _DAY_MS: Final = 86_400_000
 _DOUBLE_DIGITS: Final = 15  # that each double has
+_MOST_DIGITS: Final = 38  # of a decimal
 _WHOLE: Final = "-?(0|[1-9][0-9]*)"
-_DATED: Final = (DateType, TimestampType, TimestampNTZType)
+_DATE: Final = "[0-9]+-[0-9]+-[0-9]+"
+_TIME: Final = f"{_DATE}[T ][0-9:]+([.][0-9]{{0,6}}0*)?"
+_ZONE: Final = "( ?[A-Za-z][A-Za-z0-9_/+:-]*| ?[+-][0-9:]+)"
+_DATED: Final = DateType | TimestampType | TimestampNTZType
 
 
 class Rows:
@@ -81,10 +89,7 @@ class Rows:
         if self._columns is None:
             return records
         text = F.col("value").cast("string")
-        fields = [
-            StructField(each.name, StringType() if _is_scalar(each) else each.dataType)
-            for each in self._columns.fields
-        ]
+        fields = [StructField(each.name, _parsed_by_spark(each.dataType)) for each in self._columns.fields]
         wanted = StructType([*fields, StructField(_CORRUPT, StringType())])
         options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT, "timeZone": "UTC"}
         return records.withColumn("parsed", F.from_json(text, wanted, options))
@@ -94,9 +99,10 @@ class Rows:
         if self._columns is None:
             return None
         broken = F.col("parsed").isNull() | F.col(f"parsed.{_CORRUPT}").isNotNull()
-        for each in filter(_is_scalar, self._columns.fields):
-            text = F.col("parsed").getField(each.name)
-            broken = broken | (text.isNotNull() & _value(text, each.dataType).isNull())
+        for each in self._columns.fields:
+            if not isinstance(each.dataType, StringType):
+                found = F.col("parsed").getField(each.name)
+                broken = broken | (found.isNotNull() & _value(found, each.dataType).isNull())
         return F.col("value").isNotNull() & (broken | ~F.is_valid_utf8(F.col("value").cast("string")))
 
     def good(self, read: DataFrame) -> DataFrame:
@@ -105,9 +111,8 @@ class Rows:
         if self._columns is None or is_bad is None:
             return read.select(*_RAW, _date_utc(F.col("timestamp")).alias(DATE_NAME))
         columns = [
-            (_value(text, each.dataType) if _is_scalar(each) else text).alias(each.name)
+            _value(F.col("parsed").getField(each.name), each.dataType).alias(each.name)
             for each in self._columns.fields
-            for text in [F.col("parsed").getField(each.name)]
         ]
         beside = [F.col(name).alias(f"_{name}") for name in _BESIDE]
         return read.where(~is_bad).select(*columns, *beside, self._date(self._columns).alias(DATE_NAME))
@@ -129,7 +134,7 @@ class Rows:
         if self._date_column is None:
             return _date_utc(F.col("timestamp"))
         field = columns[self._date_column]
-        value = F.col("parsed").getField(field.name)
+        value = _value(F.col("parsed").getField(field.name), field.dataType)
         return _date_utc(value) if isinstance(field.dataType, TimestampType) else value.cast("date")
 
     def _check_date_column(self, name: str) -> None:
@@ -142,25 +147,66 @@ class Rows:
             )
 
 
-def _is_scalar(field: StructField) -> bool:
-    """Whether a column is parsed here, from the texts that Spark makes of numbers, through doubles."""
-    kind = field.dataType
-    if isinstance(kind, DecimalType):
-        return kind.precision <= _DOUBLE_DIGITS
-    return isinstance(kind, NumericType | BooleanType)
+def _is_long(kind: DataType) -> bool:
+    """Whether it is a decimal with more digits than the text of a double has."""
+    return isinstance(kind, DecimalType) and kind.precision > _DOUBLE_DIGITS
 
 
-def _value(text: Column, kind: DataType) -> Column:
-    """What a text spells, null if it does not fit a type of numbers or booleans."""
+def _parsed_by_spark(kind: DataType) -> DataType:
+    """What Spark makes of a column's JSON: texts of numbers, which go through doubles, and of times."""
+    if isinstance(kind, DecimalType) and _is_long(kind):
+        return DecimalType(_MOST_DIGITS, _MOST_DIGITS - kind.precision + kind.scale)
+    return StringType() if isinstance(kind, NumericType | BooleanType | _DATED) else kind
+
+
+def _value(found: Column, kind: DataType) -> Column:
+    """The value of what `_parsed_by_spark` is there, null if it does not fit the column's type."""
     if isinstance(kind, BooleanType):
-        return F.when(text.isin("true", "false"), text == "true")
+        return F.when(found.isin("true", "false"), found == "true")
+    if isinstance(kind, _DATED):
+        return _moment(found, kind)
+    if _is_long(kind):
+        value = found.try_cast(kind)
+        return F.when(value == found, value)
     if isinstance(kind, FractionalType) and not isinstance(kind, DecimalType):
-        value = text.try_cast(kind)
-        is_number = text.rlike(f"^{_WHOLE}([.][0-9]+)?([eE][+-]?[0-9]+)?$") & (F.abs(value) != float("inf"))
-        return F.when(is_number | text.isin("NaN", "Infinity", "-Infinity"), value)
+        value = found.try_cast(kind)
+        is_number = found.rlike(f"^{_WHOLE}([.][0-9]+)?([eE][+-]?[0-9]+)?$") & (F.abs(value) != float("inf"))
+        return F.when(is_number | found.isin("NaN", "Infinity", "-Infinity"), value)
+    if not isinstance(kind, NumericType):
+        return F.when(~_is_infinite(found, kind), found)
     scale = kind.scale if isinstance(kind, DecimalType) else 0
-    without_zeros = F.regexp_replace(text, "[.]0*$|([.][0-9]*[1-9])0+$", "$1")
-    return F.when(text.rlike(f"^{_WHOLE}([.][0-9]{{0,{scale}}}0*)?$"), without_zeros.try_cast(kind))
+    without_zeros = F.regexp_replace(found, "[.]0*$|([.][0-9]*[1-9])0+$", "$1")
+    return F.when(found.rlike(f"^{_WHOLE}([.][0-9]{{0,{scale}}}0*)?$"), without_zeros.try_cast(kind))
+
+
+def _moment(text: Column, kind: DataType) -> Column:
+    """The date or time that a text spells, which is in UTC if it names no zone."""
+    if isinstance(kind, DateType):
+        return F.when(text.rlike(f"^{_DATE}$"), text.try_cast(kind))
+    text = F.regexp_replace(text, f"^{_DATE}$", "$0T00:00:00")
+    text = F.regexp_replace(text, f"^({_DATE}[T ][0-9]+:[0-9]+){_ZONE}?$", "$1:00$2")
+    is_whole = text.rlike(f"^{_TIME}$")
+    if isinstance(kind, TimestampNTZType):
+        return F.when(is_whole, text.try_cast(kind))
+    in_utc = F.when(is_whole, F.concat(text, F.lit("Z"))).when(text.rlike(f"^{_TIME}{_ZONE}$"), text)
+    return in_utc.try_cast(kind)
+
+
+def _is_infinite(found: Column, kind: DataType) -> Column:
+    """Whether there is an infinite number in a nested value, as Spark reads 1e400."""
+    if isinstance(kind, ArrayType):
+        inner = F.exists(found, lambda each: _is_infinite(each, kind.elementType))
+    elif isinstance(kind, MapType):
+        inner = F.exists(F.map_values(found), lambda each: _is_infinite(each, kind.valueType))
+    elif isinstance(kind, StructType):
+        inner = F.lit(False)
+        for each in kind.fields:
+            inner = inner | _is_infinite(found.getField(each.name), each.dataType)
+    elif isinstance(kind, FractionalType) and not isinstance(kind, DecimalType):
+        inner = F.abs(found) == float("inf")
+    else:
+        return F.lit(False)
+    return F.coalesce(inner, F.lit(False))
 
 
 def _date_utc(moment: Column) -> Column:

@@ -166,6 +166,85 @@ def test_values_fit_as_in_sql(spark: SparkSession, log: Log, to: Path) -> None:
         )
 
 
+@pytest.mark.parametrize(
+    ("kind", "in_sql", "written"),
+    [
+        (
+            "DATE",
+            "DATE",
+            '"2026-05-01" "2026-5-1" "2026-05-01T10:00" "2026-05-01_00:00:00" "2026" "20260501" "2026-02-30" '
+            '"+2026-05-01" "_2026-05-01" "2026-05-01Z" 20000 "" null "0001-01-01" "1969-12-31"',
+        ),
+        (
+            "TIMESTAMP",
+            "TIMESTAMPTZ",
+            '"2026-05-01" "2026-05-01T10:00" "2026-05-01T10:00Z" "2026-05-01_10:00:00.123456" '
+            '"2026-05-01_10:00:00.1234567" "2026-05-01_10:00:00.1234560" "2026-05-01T10:00:00+02:00" '
+            '"2026-05-01T10:00:00.5Z" "2026-05" "2026" "10:00" 1700000000 1.5 "1960-01-01T00:00:00Z" null',
+        ),
+        (
+            "TIMESTAMP_NTZ",
+            "TIMESTAMP",
+            '"2026-05-01" "2026-05-01T10:00" "2026-05-01_10:00:00.123456" "2026-05-01_10:00:00.1234567" '
+            '"2026" "2026-05" 1700000000 null',
+        ),
+        (
+            "DECIMAL(20,2)",
+            "DECIMAL(20,2)",
+            '1.10 1.105 "1.10" "1.105" 123456789012345678.12 12345678901234567.123 1.100 -7 "abc" '
+            "1234567890123456789012 null",
+        ),
+        ("DOUBLE", "DOUBLE", '1e400 -1e400 "1e400" "Infinity" 1e-400 1.5 null'),
+        ("FLOAT", "FLOAT", "1e39 1e400 1.5"),
+        ("ARRAY<DOUBLE>", "DOUBLE[]", "[1e400] [1.5,-1e400] [1.5] [] null"),
+        (
+            "STRUCT<a:DOUBLE,b:MAP<STRING,DOUBLE>>",
+            "STRUCT(a DOUBLE, b MAP(VARCHAR,DOUBLE))",
+            '{"a":1e400} {"a":1,"b":{"c":1e400}} {"a":1,"b":{"c":2}} null',
+        ),
+    ],
+)
+def test_times_and_long_numbers_fit_as_in_sql(
+    spark: SparkSession, log: Log, to: Path, kind: str, in_sql: str, written: str
+) -> None:
+    """Spark alone changes these: 2026 is its first day, 1.105 is 1.11, 1e400 is Infinity."""
+    values = [each.replace("_", " ") for each in written.split()]
+    log.create_topic("t")
+    log.append_many("t", [b'{"v": %s}' % each.encode() for each in values])
+    spark.conf.set("spark.sql.session.timeZone", "America/New_York")  # dates and times are UTC anywhere
+    try:
+        load(log, topic="t", to=to, schema=f"v {kind}", spark=spark)
+        text = (
+            "CAST(v AS STRING)"
+            if in_sql != "TIMESTAMPTZ"
+            else "CAST(to_utc_timestamp(v, 'America/New_York') AS STRING)"
+        )
+        loaded = {
+            row._offset: row
+            for row in warehouse(spark, to).selectExpr("_offset", "v", f"{text} AS text").collect()
+        }
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", "UTC")
+    bad = {row.offset for row in warehouse(spark, to, bad=True).collect()}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", embedlog.ValuesReadAsNull)
+        found = dict(log.sql('SELECT "offset", v FROM t', schemas={"t": f"v {in_sql}"}).fetchall())
+    assert bad == {at for at, value in found.items() if value is None and values[at] != "null"}
+    assert loaded.keys() == found.keys() - bad
+    for at, row in loaded.items():
+        if in_sql.startswith("TIMESTAMP"):
+            same = (
+                None
+                if found[at] is None
+                else found[at].astimezone(UTC).replace(tzinfo=None)
+                if found[at].tzinfo
+                else found[at]
+            )
+            assert (None if row.text is None else datetime.fromisoformat(row.text)) == same, values[at]
+        elif not in_sql.startswith("STRUCT"):
+            assert repr(row.v) == repr(found[at]), values[at]
+
+
 def test_rows_from_a_time_on_equal_the_log(spark: SparkSession, log: Log, to: Path) -> None:
     """A topic that is compacted after it was loaded: what lies before that time stays as it was."""
     log.create_topic("t", partitions=2, segment_bytes=1_024)
