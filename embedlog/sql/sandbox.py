@@ -162,6 +162,7 @@ class Query:
         self._read = 0
         self._line = bytearray()
         self._cancelled = False
+        self.notes: list[str] = []  # of a query in a format, when it has ended
         environment = {name: os.environ[name] for name in _KEPT if name in os.environ}
         environment["PYTHONPATH"] = os.pathsep.join(each or os.getcwd() for each in sys.path)
         self._process = subprocess.Popen(
@@ -237,9 +238,10 @@ class Query:
         said = self._process.stderr.read()  # to the end, which came with that of standard output
         ended = self._process.wait()
         before, _, last = said.rpartition(b"\n")
-        if before:
+        if before and ended:
             logger.warning("a query's process said: %s", before.decode(errors="replace"))
         if not ended:
+            self.notes = before.decode(errors="replace").splitlines()
             return
         if ended == 1:
             raise InvalidArgument(json.loads(last)["problem"])

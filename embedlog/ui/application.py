@@ -68,6 +68,7 @@ class Site:
         self.serializers = serializers
         self.tables = tables
         self.streams = Streams()
+        self.downloads = sql.Notes()
         self.store = ReadOnlyStore(log.path) if os.path.isdir(log.path) else None
         self.sampler = Sampler(log, self.store)
         how = {"mode": "r"} if self.store is not None else client_settings_of(log)

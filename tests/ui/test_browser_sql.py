@@ -90,3 +90,19 @@ def test_a_download(address: str, visit: Callable[..., Page], tmp_path: Path) ->
     assert download.value.suggested_filename == "query.csv"
     download.value.save_as(tmp_path / "query.csv")
     assert (tmp_path / "query.csv").read_text() == "n\n7\n7\n"
+
+
+def test_a_download_says_what_was_read_as_null(
+    path: Path, serve: Callable[..., str], visit: Callable[..., Page]
+) -> None:
+    with embedlog.open(path) as log:
+        log.create_topic("prices")
+        log.append_many("prices", [b'{"p": 1.5}', b'{"p": 1e400}'])
+    page = visit(serve(path))
+    page.goto("/sql")
+    page.locator("#query").fill("SELECT p FROM prices")
+    with page.expect_download() as download:
+        page.get_by_role("button", name="CSV").click()
+    assert Path(download.value.path()).read_text().splitlines()[0] == "p"
+    page.get_by_text("Of the download: prices: 1 value of p does not fit DOUBLE and is NULL").wait_for()
+    assert found_by_axe(page) == []

@@ -139,7 +139,29 @@ def test_downloads(visitor: TestClient) -> None:
     assert visitor.post("/sql/download", data={**fields, "format": "xlsx"}).status_code == 409
 
 
-@pytest.mark.parametrize("where", ["/sql/run", "/sql/columns", "/sql/download"])
+@pytest.mark.slow
+@pytest.mark.parametrize("format", ["csv", "parquet"])
+def test_a_download_counts_values_that_do_not_fit(log: Log, visitor: TestClient, format: str) -> None:
+    log.append_many("select", [b'{"city": "Bern", "n": 1e400}'] * 3)
+    fields = {"csrf": csrf_of(visitor), "ticket": "t1"}
+
+    def said() -> object:
+        return visitor.post("/sql/notes", data=fields).json()["notes"]
+
+    assert said() is None
+    asking = {"query": 'SELECT n FROM "select"', "format": format}
+    assert visitor.post("/sql/download", data={**fields, **asking}).status_code == 200
+    (note,) = said()  # type: ignore[misc]
+    assert note.startswith("select: 3 values of n do not fit")
+    fitting = {"query": 'SELECT city FROM "select"', "format": format}
+    assert visitor.post("/sql/download", data={**fields, **fitting}).status_code == 200
+    assert said() == []
+    for number in range(200):  # those of earlier pages are forgotten
+        visitor.app.state.site.downloads.put(f"other {number}", [])  # type: ignore[attr-defined]
+    assert said() is None
+
+
+@pytest.mark.parametrize("where", ["/sql/run", "/sql/columns", "/sql/download", "/sql/notes"])
 def test_only_forms_of_the_page(visitor: TestClient, where: str) -> None:
     assert visitor.get(where).status_code == 405
     assert visitor.post(where, data={"query": "SELECT 1", "format": "csv"}).status_code == 409

@@ -5,6 +5,7 @@ The page never runs a query itself: sql/sandbox.py does, in a process that ends 
     POST /sql/run       lines of JSON, for sql.js: "head" and "html", "read", "end", "note", or "problem"
     POST /sql/columns   the topics of the page with their columns, as HTML
     POST /sql/download  a file
+    POST /sql/notes     what a download has said, once it has ended: of values that were read as NULL
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ from ..values import Shown, preview
 
 _PATIENCE_S: Final = 0.25  # how soon a browser that has gone away is noticed
 _TOGETHER: Final = 12  # topics beside the box
+_NOTES_KEPT: Final = 100
+_LONGEST_TICKET: Final = 40
 _MEDIA_TYPES: Final = {
     "csv": "text/csv; charset=utf-8",
     "json": "application/json",
@@ -46,6 +49,22 @@ _COLUMNS: Final = f"""
 SELECT table_name, {_QUOTED.format("table_name")}, {_QUOTED.format("column_name")}, data_type
 FROM duckdb_columns() WHERE table_name IN (%s) ORDER BY column_index, table_name"""
 _FIXED: Final = 6  # columns before the fields of JSON values
+
+
+class Notes:
+    """What the last downloads have said, by the tickets of their pages. For the event loop alone."""
+
+    def __init__(self) -> None:
+        self._of: dict[str, list[str] | None] = {}  # None: it has not ended
+
+    def put(self, ticket: str, notes: list[str] | None) -> None:
+        self._of.pop(ticket, None)
+        self._of[ticket] = notes
+        for oldest in list(self._of)[:-_NOTES_KEPT]:
+            del self._of[oldest]
+
+    def of(self, ticket: str) -> list[str] | None:
+        return self._of.get(ticket)
 
 
 class Topic(NamedTuple):
@@ -90,6 +109,7 @@ def routes() -> list[BaseRoute]:
         Route("/sql/run", run, methods=["POST"]),
         Route("/sql/columns", columns, methods=["POST"]),
         Route("/sql/download", download, methods=["POST"]),
+        Route("/sql/notes", notes, methods=["POST"]),
     ]
 
 
@@ -158,10 +178,17 @@ async def download(request: Request) -> Response:
         raise InvalidArgument(f"a format is one of {', '.join(FORMATS)}")
     query = await run_in_threadpool(_start, request, given.get("query", ""), format)
     chunks = _written(request, query.read)
+    said, ticket = request.app.state.site.downloads, given.get("ticket", "")[:_LONGEST_TICKET]
+    said.put(ticket, None)
+
+    def end() -> None:
+        query.close()
+        said.put(ticket, query.notes)
+
     try:
         first = await anext(chunks, b"")  # what fails before it becomes a page that says so
     except BaseException:
-        query.close()
+        end()
         raise
 
     async def content() -> AsyncIterator[bytes]:
@@ -170,13 +197,20 @@ async def download(request: Request) -> Response:
             async for chunk in chunks:
                 yield chunk
         finally:
-            query.close()
+            end()
 
     return StreamingResponse(
         content(),
         media_type=_MEDIA_TYPES[format],
         headers={"Content-Disposition": f'attachment; filename="query.{format}"'},
     )
+
+
+async def notes(request: Request) -> Response:
+    """What the download of a ticket has said; null while it goes on, or if it has not begun."""
+    given = await form(request)
+    said = request.app.state.site.downloads.of(given.get("ticket", "")[:_LONGEST_TICKET])
+    return JSONResponse({"notes": said and [visible(each) for each in said]})
 
 
 def _topics(request: Request) -> tuple[list[str], int]:
