@@ -234,7 +234,8 @@ def test_the_position_survives_compaction(log: Log, there: Path) -> None:
     with embedlog.open(there) as copy:
         copy.append_many("t", [(b"k", b"mine")] * 40)
         copy.alter_topic("t", cleanup_policy="compact")
-        assert copy.compact("t") > 0
+        copy.compact("t")  # or the copy's own thread, which alter_topic has woken
+        assert len(list(copy.read("t"))) < 50
     for snapshot in there.glob("*/*.snapshot"):
         snapshot.write_bytes(b"damaged")
     log.append("t", b"new", key=b"k")
