@@ -24,6 +24,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
+from faults import UnsyncedFileSystem, open_log
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from rounds import first_is_quick
@@ -101,7 +102,7 @@ def field(value: bytes | None, name: str) -> Any:
 @pytest.mark.filterwarnings("ignore::embedlog.ValuesReadAsNull")
 @pytest.mark.slow
 def test_answers_are_pythons(batches: Any, compacted: bool, partition: int, offset: int, time: int) -> None:
-    with tempfile.TemporaryDirectory() as directory, embedlog.open(directory) as log:
+    with tempfile.TemporaryDirectory() as directory, open_log(directory, UnsyncedFileSystem()) as log:
         records = filled(log, batches, compacted=compacted)
 
         def asked(sql: str, **parameters: Any) -> list[Any]:

@@ -6,10 +6,9 @@ import random
 from pathlib import Path
 from typing import Any
 
-from faults import partition_of
+from faults import UnsyncedFileSystem, open_log, partition_of
 from transactions import Transactions, coordinated
 
-import embedlog
 from embedlog import Log, Record
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -19,7 +18,7 @@ START_MS = 1_700_000_000_000
 def make_log(path: Path, chosen: random.Random) -> list[str]:
     """A closed log with some topics; their names."""
     topics = []
-    with embedlog.open(path, layout=chosen.choice(["classic", "kafka"])) as log:
+    with open_log(path, UnsyncedFileSystem(), layout=chosen.choice(["classic", "kafka"])) as log:
         for number in range(chosen.randrange(1, 4)):
             topic = f"t{number}"
             topics.append(topic)
@@ -87,4 +86,4 @@ def _lose_tail(path: Path, chosen: random.Random) -> None:
         (path / leftover).unlink(missing_ok=True)
     with segment.open("r+b") as file:
         file.truncate(chosen.randrange(size + 1))
-    embedlog.open(path).close()
+    open_log(path, UnsyncedFileSystem()).close()
