@@ -32,5 +32,5 @@ async def count(stream: faust.StreamT[int]) -> None:
         await counts.send(key=key, value={"line": line, "count": table[key]})
 
 
-sys.argv = ["faust", "worker", "--loglevel", "info"]
+sys.argv = ["faust", "worker", "--loglevel", "info", "--without-web"]  # its port is the same for all
 app.main()
