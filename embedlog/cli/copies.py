@@ -22,7 +22,10 @@ On the same file system, sealed segments are hard links: they take no space as l
 _EXPORT = """\
 Copy a log into a new directory with other file names: kafka (topic-0/00000000000000000000.log, as a Kafka
 broker names them; a partition's files may be copied into a broker's topic) or classic
-(topic_0/00000000000.kafka)."""
+(topic_0/00000000000.kafka).
+
+Files are copied whole. A range of records or times is copied by
+`embedlog cat DIR TOPIC --from PLACE --to PLACE --json | embedlog append DIR TOPIC --json`."""
 
 _NOT_OVER_WIRE = (
     "it copies files, which brokers do not serve: give the directory; "

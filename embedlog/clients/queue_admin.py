@@ -161,7 +161,9 @@ def _jobs(backend: Backend, topic: str, found: dict[int, list[UnfinishedRecords]
         if not ranges:
             continue
         tp = TopicPartition(topic, partition)
-        reader = PartitionReader(backend, tp, ranges[0].first_offset, end=ranges[-1].last_offset + 1)
+        reader = PartitionReader(
+            backend, tp, ranges[0].first_offset, end=ranges[-1].last_offset + 1, read_committed=True
+        )
         records: deque[Record] = deque()  # read, and not passed yet
         for each in ranges:
             while True:

@@ -158,3 +158,21 @@ def test_purge(run: Run, queue: Path) -> None:
     ]
     (found,) = run("queue", "list", "data", "--json").objects
     assert (found["waiting"], found["dead"], found["oldest_timestamp_ms"]) == (0, 0, None)
+
+
+def test_peek_shows_no_job_that_a_transaction_took_back(run: Run, tmp_path: Path) -> None:
+    with embedlog.open(tmp_path / "data") as log:
+        log.create_topic("orders")
+        log.append("orders", b"1")
+        with log.queue("orders") as queue:
+            queue.take(10_000).release()
+        with pytest.raises(ValueError, match="undo"), log.transaction("loader-1") as tx:
+            tx.append("orders", b"aborted")
+            raise ValueError("undo")
+        with log.transaction("loader-2") as tx:
+            tx.append("orders", b"open")
+            assert [each["value"] for each in run("queue", "peek", "data", "orders", "--json").objects] == [
+                "1"
+            ]
+        found = [each["value"] for each in run("queue", "peek", "data", "orders", "--json").objects]
+        assert found == ["1", "open"]
