@@ -43,6 +43,7 @@ from .errors import CorruptCheckpoint, counted
 from .files.names import INDEX, SEGMENT_MANIFEST_FILE, TIME_INDEX
 from .index import IndexBuilder
 from .model import PartitionRecovery, TopicPartition
+from .runtime.locks import calls_out
 from .runtime.parallel import Step, Task
 from .scan.batch_scan import intact_end, sequenced_batches
 from .segment import Files, Segment
@@ -354,6 +355,7 @@ class _Opening:
     def builder(self, base_offset: int) -> IndexBuilder:
         return IndexBuilder(base_offset, self.settings.index_interval_bytes)
 
+    @calls_out
     def add_progress(self, size: int, total: int) -> None:
         """This many more bytes of the tail were validated."""
         self.report.bytes_read += size

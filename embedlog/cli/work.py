@@ -15,6 +15,7 @@ from ..clients.workers import Workers, declared
 from ..errors import InvalidArgument
 from ..log import Log
 from ..open import open as open_log
+from ..runtime.locks import calls_out
 from .arguments import add_command, add_directory, add_json, positive
 from .long_running import FORMATS, LEVELS, Stop, Stopped, log_messages
 from .opening import existing, report
@@ -125,6 +126,7 @@ def _say(args: argparse.Namespace, ui: UI, facts: dict[str, Any]) -> None:
     ui.flush()
 
 
+@calls_out  # the module may open logs
 def _function(text: str, directory: str) -> Callable[..., object]:
     """The declared function that is named module:function. Raises InvalidArgument; what its module raises."""
     module_name, colon, name = text.partition(":")

@@ -29,6 +29,7 @@ from ..codec.plain_encoding import Row
 from ..codec.record_size import BATCH_BYTES, RECORD_OVERHEAD, check_size, headers_size
 from ..errors import InvalidArgument, PartialAppend, RecordTooLarge
 from ..model import Appended, RecordMetadata
+from ..runtime.locks import calls_out
 from ..validation import check_int, check_partition, check_topic
 from .partitioner import Partitioner, StickyPartitioner, choose_partition, notify_new_batch
 from .record_input import Bytes, Given, HeadersInput, as_row, as_rows, compression_number, now_ms
@@ -184,6 +185,7 @@ def append_batches(
     raise _partial(topic, appended, failed, times, places) from first
 
 
+@calls_out
 def _chosen(partitioner: Partitioner, topic: str, rows: Sequence[Row], count: int) -> list[int]:
     """The partition of each row."""
     if type(partitioner) is not StickyPartitioner:

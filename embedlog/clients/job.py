@@ -284,6 +284,7 @@ class AsyncJob(_Handed[V, K]):
     ) -> None:
         await self._end(error)
 
+    @calls_out
     async def _attempt(self, handler: Callable[[Self], Awaitable[object]]) -> None:
         """See `Job._attempt`."""
         self._source.check_process()

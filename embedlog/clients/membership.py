@@ -47,6 +47,7 @@ from ..errors import (
 )
 from ..model import CommittedOffset, JoinResult, TopicPartition
 from ..runtime.finalizing import run_soon, when_collected
+from ..runtime.locks import calls_out
 from ..validation import as_topic_partitions
 from ..wire.consumer_protocol import (
     Assignment,
@@ -317,6 +318,7 @@ class Membership:
         self._syncing.add_done_callback(_setting(self._interrupt))
         self._state = _State.SYNCING
 
+    @calls_out
     def _assignments(self, joined: JoinResult) -> dict[str, bytes]:
         """The assignments of all members, by the leader: member id -> assignment."""
         subscriptions = {each.member_id: decode_subscription(each.metadata) for each in joined.members}

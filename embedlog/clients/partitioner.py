@@ -22,6 +22,7 @@ from struct import Struct
 from typing import Protocol
 
 from ..errors import InvalidArgument, InvalidType, shown
+from ..runtime.locks import calls_out
 
 _SEED = 0x9747B28C
 _M = 0x5BD1E995
@@ -115,6 +116,7 @@ class StickyPartitioner:
             self.current[topic] = drawn + (drawn >= previous)
 
 
+@calls_out
 def choose_partition(
     partitioner: Partitioner, topic: str, key: bytes | None, value: bytes | None, num_partitions: int
 ) -> int:
@@ -132,6 +134,7 @@ def choose_partition(
     return chosen
 
 
+@calls_out
 def notify_new_batch(partitioner: Partitioner, topic: str, num_partitions: int, previous: int) -> None:
     """Call the partitioner's on_new_batch, if it has one."""
     on_new_batch = getattr(partitioner, "on_new_batch", None)

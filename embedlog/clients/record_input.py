@@ -22,6 +22,7 @@ from ..codec.plain_encoding import Row, ValueRows, not_bytes
 from ..config import MAX_INT64, TopicSettings
 from ..errors import EmbedlogError, InvalidArgument, InvalidType, shown
 from ..model import NO_TIMESTAMP, Header, Headers, Record
+from ..runtime.locks import calls_out
 
 Bytes: TypeAlias = bytes | bytearray | memoryview
 HeadersInput: TypeAlias = Iterable[tuple[str, Bytes | None]] | Mapping[str, Bytes | None]
@@ -48,6 +49,14 @@ def as_row(
     return key, value, pairs, now if timestamp_ms is None else as_timestamp(timestamp_ms, now)
 
 
+@calls_out
+def as_list(records: Iterable[Given]) -> list[Any]:
+    """The records of append_many, from an iterable of the program. Raises InvalidType if it is none."""
+    if type(records) is not list:
+        check_iterable(records)
+    return list(records)
+
+
 def as_rows(records: Iterable[Given], now: int, append_time: bool) -> tuple[Sequence[Row], int | array[int]]:
     """The records of append_many, and their timestamps: one for all, or one for each.
 
@@ -55,9 +64,7 @@ def as_rows(records: Iterable[Given], now: int, append_time: bool) -> tuple[Sequ
 
     Raises InvalidType or InvalidArgument for the first invalid record, with its index.
     """
-    if type(records) is not list:
-        check_iterable(records)
-    given: list[Any] = list(records)
+    given = as_list(records)
     kinds = set(map(type, given))
     if kinds <= _BYTES_OR_NULLS:
         return ValueRows(None, given, now), now

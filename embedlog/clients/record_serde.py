@@ -85,6 +85,7 @@ class RecordSerde(Generic[V, K]):
             return cast("bytes | None", key)
         return _encoded(self._key, "key", key)
 
+    @calls_out
     def encode_many(
         self, records: Iterable[V | tuple[K | None, V | None] | Record[V, K] | None]
     ) -> list[Given]:

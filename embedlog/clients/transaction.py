@@ -26,7 +26,7 @@ from ..runtime.closing import Closing, OfOneProcess
 from ..validation import check_flag, check_int, check_text
 from .append import append, append_batches, append_many
 from .partitioner import StickyPartitioner
-from .record_input import Bytes, Given, HeadersInput
+from .record_input import Bytes, Given, HeadersInput, as_list
 from .results import AppendedMany
 from .transaction_manager import TransactionManager
 
@@ -174,6 +174,7 @@ class Transaction(OfOneProcess):
         """Append many records in batches.
 
         Arguments, result and errors are those of `Log.append_many`. Also raises the errors of `append`."""
+        records = as_list(records)  # before the lock: what yields them may use this transaction
         with self._manager.lock:
             self._check_open()
             if compression is None:

@@ -30,6 +30,7 @@ from weakref import WeakSet
 
 from ..errors import Closed, EmbedlogError, InvalidArgument, InvalidType, shown
 from ..runtime.closing import Closing, closes
+from ..runtime.locks import calls_out
 from ..runtime.wakeups import OneShotEvent
 from ..validation import check_flag, check_group, check_int, check_topic, is_coroutine_function, renamed
 from .job import AsyncJob
@@ -398,6 +399,7 @@ class _Loop:
         self._tasks.add(task)  # a loop refers to its tasks weakly
         task.add_done_callback(self._tasks.discard)
 
+    @calls_out
     def _run(self) -> None:
         import asyncio
 

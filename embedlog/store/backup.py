@@ -39,6 +39,7 @@ from ..index import UNBOUNDED, IndexBuilder, IndexFiles
 from ..model import TopicPartition
 from ..partition import Partition
 from ..recovery import CleanEnd
+from ..runtime.locks import calls_out
 from ..segment import Segment
 from ..storage.checkpoints import write_offsets
 from ..storage.producer_state import encode_aborted
@@ -184,6 +185,7 @@ class _Copy:
     def _copy_records(self, source: str, destination: str, size: int) -> None:
         self._fs.copy_range(source, destination, 0, size, progress=self._add_progress)
 
+    @calls_out
     def _add_progress(self, size: int) -> None:
         self._done += size
         if self._progress is not None:
