@@ -35,6 +35,7 @@ from ..codec import LOOPS_IMPLEMENTATION
 from ..errors import Closed, ConcurrentUse, PartitionNotFound, TopicNotFound
 from ..model import CommittedOffset, K, Record, TopicPartition, V, of_one_or_two
 from ..runtime.closing import AsyncClosing
+from ..runtime.locks import calls_out
 from ..validation import as_seconds, check_flag, check_int
 from .threads import Threads, settle
 from .waiting import LoopInterrupt, Waiters
@@ -432,6 +433,7 @@ class Consumer(AsyncClosing, Generic[V, K]):
     ) -> None:
         """Run a rebalance callback in the event loop, and its calls to this consumer in this thread."""
 
+        @calls_out
         async def run() -> None:
             self._callback_task = asyncio.current_task()
             try:

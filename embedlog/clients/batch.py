@@ -38,6 +38,7 @@ from ..errors import InvalidArgument
 from ..fast_append import BatchFields, FutureFields, TopicFields
 from ..model import RecordMetadata
 from ..runtime.closing import OfOneProcess
+from ..runtime.locks import calls_out
 from ..runtime.wakeups import OneShotEvent
 
 Callback: TypeAlias = Callable[[RecordMetadata | None, BaseException | None], object]
@@ -143,6 +144,7 @@ class ProducerBatch(BatchFields):
                 _call(callback, future._result, self.error)
 
 
+@calls_out
 def _call(callback: Callable[..., object], *arguments: object) -> None:
     try:
         callback(*arguments)

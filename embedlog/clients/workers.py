@@ -203,8 +203,11 @@ class Workers(Closing):
     def wait(self) -> None:
         """Wait until the workers have been stopped and have finished the jobs in hand.
 
-        If a handler raised something other than an Exception, e.g. SystemExit, `wait` raises it.
+        If a handler raised something other than an Exception, e.g. SystemExit, `wait` raises it. Raises
+        InvalidArgument in a handler, where it would wait for itself.
         """
+        if self._is_handling():
+            raise InvalidArgument("wait() in a handler would wait for itself: call stop()")
         self._ended.wait()
         if self._error is not None:
             raise self._error
@@ -223,10 +226,16 @@ class Workers(Closing):
 
     @closes
     def close(self) -> None:
-        """Stop, and wait for the jobs in hand. Safe to call again, but not in a handler: it would hang."""
+        """Stop, and wait for the jobs in hand; in a handler, stop only. Safe to call again."""
         if os.getpid() == self._pid:
             self.stop()
-            self._ended.wait()
+            if not self._is_handling():
+                self._ended.wait()
+
+    def _is_handling(self) -> bool:
+        """Is this a thread in which handlers run?"""
+        thread = threading.current_thread()
+        return thread in self._threads or (self._loop is not None and thread is self._loop.thread)
 
     def _prepare(self, log: QueueLog, declared: Worker, concurrency: int) -> None:
         serde = serde_of(declared.value_type, declared.values)
@@ -371,7 +380,8 @@ class _Loop:
         self._loop: asyncio.AbstractEventLoop
         self._end: asyncio.Event
         self._tasks: set[asyncio.Task[None]] = set()
-        threading.Thread(target=self._run, name="embedlog-loop", daemon=True).start()
+        self.thread = threading.Thread(target=self._run, name="embedlog-loop", daemon=True)
+        self.thread.start()
         self._runs.wait()
 
     def start(self, work: Coroutine[Any, Any, None]) -> None:
