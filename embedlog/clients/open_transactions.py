@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 from ..backends.port import Backend
 from ..errors import EmbedlogError
 from ..model import TopicPartition
-from ..units import iso
 
 if TYPE_CHECKING:
     from .transaction_admin import TransactionDescription
@@ -47,6 +46,8 @@ def held_back_at(backend: Backend, tp: TopicPartition, offset: int) -> str:
 
     "" if that transaction has ended by now. Raises what `Backend.fetch` raises.
     """
+    from ..units import iso  # a first append does without
+
     found = ", ".join(
         f"{each.transactional_id!r} (producer id {each.producer_id}, epoch {each.producer_epoch}), "
         f"open since {iso(each.start_ms)}"
