@@ -389,11 +389,11 @@ class Log(Administration):
         return ask(self.backend, query, parameters, schemas=schemas, isolation_level=isolation_level)
 
     def to_pandas(self, topic: str) -> pandas.DataFrame:
-        """Return a topic's table as a pandas DataFrame. Raises the errors of `sql`."""
+        """Return a topic's table as a pandas DataFrame. Raises the errors of `sql` and of its relation."""
         return self._table(topic).df()
 
     def to_polars(self, topic: str) -> polars.DataFrame:
-        """Return a topic's table as a Polars DataFrame. Raises the errors of `sql`."""
+        """Return a topic's table as a Polars DataFrame. Raises the errors of `sql` and of its relation."""
         frame: polars.DataFrame = self._table(topic).pl()
         return frame
 
