@@ -90,6 +90,8 @@ class EngineBackend:
     def describe_topic(self, topic: str) -> TopicDescription:
         return self._engine.describe_topic(topic)
 
+    def forget_metadata(self, topic: str) -> None: ...
+
     def topic_settings(self, topic: str) -> TopicSettings:
         return self._engine.topic_settings(topic)
 

@@ -208,6 +208,9 @@ class Appends(Protocol):
 
     def describe_topic(self, topic: str) -> TopicDescription: ...
 
+    def forget_metadata(self, topic: str) -> None:
+        """Have the next look-up of a topic ask the brokers. A backend that knows its topics does nothing."""
+
     def topic_settings(self, topic: str) -> TopicSettings: ...
 
     def appenders(self, topic: str) -> Sequence[PartitionAppender]:

@@ -211,6 +211,9 @@ class SharedBackend(FilesBackend):
     def maintenance(self) -> LogCalls:
         return self._remote.maintenance
 
+    def forget_metadata(self, topic: str) -> None:
+        self._remote.forget_metadata(topic)  # what appends go by; the files are looked at each time
+
     def topic_settings(self, topic: str) -> TopicSettings:
         return self._remote.topic_settings(topic)  # with the owner's defaults
 

@@ -23,14 +23,15 @@ import time
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from ..backends.port import Appends
+from ..backends.port import Appends, PartitionAppender
 from ..codec import HEADER_SIZE, BatchBuilder
 from ..codec.plain_encoding import Row
 from ..codec.record_size import BATCH_BYTES, RECORD_OVERHEAD, check_size, headers_size
-from ..errors import InvalidArgument, PartialAppend, RecordTooLarge
+from ..errors import InvalidArgument, PartialAppend, PartitionNotFound, RecordTooLarge
 from ..model import Appended, RecordMetadata
 from ..runtime.locks import calls_out
 from ..validation import check_int, check_partition, check_topic
+from .partition_count import partition_count
 from .partitioner import Partitioner, StickyPartitioner, choose_partition, notify_new_batch
 from .record_input import Bytes, Given, HeadersInput, as_row, as_rows, compression_number, now_ms
 from .results import AppendedMany, Places
@@ -71,8 +72,12 @@ def append(
 
     count = len(appenders)
     drawn = False
+    is_chosen = partition is None
     if partition is not None:
-        check_partition(topic, partition, count)
+        if type(partition) is not int or not 0 <= partition < count:
+            backend.forget_metadata(topic)  # it may have got partitions by now
+            appenders = backend.appenders(topic)
+            check_partition(topic, partition, len(appenders))
     elif count == 1 and type(partitioner) is StickyPartitioner:
         partition = 0
     else:
@@ -81,16 +86,51 @@ def append(
             raise InvalidArgument("expected_offset needs a partition or a key, to say which log end it means")
         partition = choose_partition(partitioner, topic, key, value, count)
 
-    if compression is not None or settings.compresses:
-        [builder] = batches_of([row], limit, settings.append_time)
-        batch = builder.build(compression_number(compression, settings), limit, now)
-        appended = backend.append(topic, partition, batch, flush=flush, expected_offset=expected_offset)
-        metadata = RecordMetadata(topic, partition, appended.base_offset, timestamp_ms, appended.durable)
-    else:
-        metadata = appenders[partition].append_one(key, value, timestamp_ms, flush, expected_offset, pairs)
+    try:
+        metadata = _append_one(
+            backend, appenders, topic, partition, row, flush, expected_offset, compression, now
+        )
+    except PartitionNotFound:
+        if not is_chosen or len(backend.appenders(topic)) >= count:
+            raise
+        # The topic was made again with fewer partitions, and the partition was chosen among the old ones.
+        return append(
+            backend,
+            partitioner,
+            topic,
+            value,
+            key,
+            pairs,
+            timestamp_ms,
+            flush=flush,
+            expected_offset=expected_offset,
+            compression=compression,
+        )
     if drawn:
         notify_new_batch(partitioner, topic, count, partition)
     return metadata
+
+
+def _append_one(
+    backend: Appends,
+    appenders: Sequence[PartitionAppender],
+    topic: str,
+    partition: int,
+    row: Row,
+    flush: bool,
+    expected_offset: int | None,
+    compression: str | int | None,
+    now: int,
+) -> RecordMetadata:
+    """Encode a valid record, and append it to a partition."""
+    settings = appenders[0].settings
+    key, value, pairs, timestamp_ms = row
+    if compression is not None or settings.compresses:
+        [builder] = batches_of([row], settings.max_message_bytes, settings.append_time)
+        batch = builder.build(compression_number(compression, settings), settings.max_message_bytes, now)
+        appended = backend.append(topic, partition, batch, flush=flush, expected_offset=expected_offset)
+        return RecordMetadata(topic, partition, appended.base_offset, timestamp_ms, appended.durable)
+    return appenders[partition].append_one(key, value, timestamp_ms, flush, expected_offset, pairs)
 
 
 def append_many(
@@ -112,9 +152,7 @@ def append_many(
     """
     check_topic(topic)
     settings = backend.topic_settings(topic)
-    count = backend.describe_topic(topic).partitions
-    if partition is not None:
-        check_partition(topic, partition, count)
+    count = partition_count(backend, topic, partition)
     codec = compression_number(compression, settings)
     limit = settings.max_message_bytes
     now = now_ms()

@@ -15,10 +15,10 @@ from typing import TypeAlias
 from ..backends.port import Backend
 from ..model import TopicPartition
 from ..runtime.locks import calls_out
-from ..validation import check_partition
 from .first_offsets import FirstOffsets
 from .membership import Assigned, MemberOffsets, Membership
 from .offset_commits import Commits
+from .partition_count import partition_count
 from .positions import Positions
 from .subscription import Topics, TopicWatch
 
@@ -102,7 +102,7 @@ class Assignment:
     def assign(self, partitions: list[TopicPartition]) -> None:
         """Read exactly these from now on; leaves the group. Raises TopicNotFound, PartitionNotFound."""
         for tp in partitions:
-            check_partition(tp.topic, tp.partition, self._backend.describe_topic(tp.topic).partitions)
+            partition_count(self._backend, tp.topic, tp.partition)
         if self.membership is not None:
             self.give_up(lost=False)
             self.membership.leave()

@@ -29,9 +29,10 @@ from ..errors import (
 from ..groups.events import MemberDescription
 from ..model import NO_TIMESTAMP, CommittedOffset, PartitionOffsets, TopicPartition
 from ..runtime.closing import OfOneProcess
-from ..validation import check_flag, check_group, check_partition, check_topic, is_several
+from ..validation import check_flag, check_group, check_topic, is_several
 from ..wire.consumer_protocol import decode_assignment
 from .notebook import table, text
+from .partition_count import partition_count
 from .partition_reader import PartitionReader
 from .reader import Where, offset_of
 
@@ -268,7 +269,7 @@ class ConsumerGroup(OfOneProcess):
                     f"give partitions=0..{count - 1}"
                 )
             for number in numbers:
-                check_partition(topic, number, count)
+                partition_count(self._backend, topic, number)
                 chosen.append(TopicPartition(topic, cast(int, number)))
         return chosen
 

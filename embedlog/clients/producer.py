@@ -53,8 +53,9 @@ from ..runtime.closing import Closing, closes
 from ..runtime.locks import Lock
 from ..runtime.uninterruptible import uninterruptible
 from ..runtime.wakeups import OneShotEvent, Wakeup
-from ..validation import as_seconds, check_flag, check_int, check_partition, check_positive, check_topic
+from ..validation import as_seconds, check_flag, check_int, check_positive, check_topic
 from .batch import Callback, ProducerBatch, SendFuture, TopicState
+from .partition_count import partition_count
 from .partitioner import Partitioner, StickyPartitioner, choose_partition, notify_new_batch
 from .record_input import HeadersInput, as_row, compression_number, now_ms
 
@@ -201,8 +202,8 @@ class Producer(Closing):
             check_size(topic, state.max_message_bytes, key, value, pairs)
         if partition is not None:
             if type(partition) is not int or not 0 <= partition < state.partitions:
+                partition_count(self._backend, topic, partition)
                 state = self._refresh(topic)
-                check_partition(topic, partition, state.partitions)
         elif self._trusted:
             partition = self._partitioner(topic, key, value, state.partitions) if state.partitions > 1 else 0
         else:

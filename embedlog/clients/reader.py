@@ -24,9 +24,10 @@ from ..codec.time_range import EVER, TimeRange
 from ..config import MAX_INT64
 from ..errors import InvalidArgument, InvalidType, OffsetOutOfRange, shown
 from ..model import Last, PartitionOffsets, Record, TopicPartition
-from ..validation import check_choice, check_flag, check_int, check_partition, check_positive
+from ..validation import check_choice, check_flag, check_int, check_partition, check_positive, check_topic
 from .follower import Follower, follow_records
 from .open_transactions import warn_of_open_transactions
+from .partition_count import partition_count
 from .partition_reader import DEFAULT_FETCH_BYTES, FIRST_FETCH_BYTES, PartitionReader, lent_buffer
 
 T = TypeVar("T")
@@ -105,7 +106,7 @@ def read_at(
     """See `Log.read_at`."""
     read_committed = checked_isolation(isolation_level)
     if type(offset) is not int or type(partition) is not int or not 0 <= offset <= MAX_INT64:
-        check_partition(topic, partition, backend.describe_topic(topic).partitions)
+        partition_count(backend, topic, partition)
         check_int("offset", offset, low=0, high=MAX_INT64)
     record = backend.record_at(topic, partition, offset)
     if record is not None:
@@ -161,6 +162,9 @@ def partition_readers(
     read_committed = checked_isolation(isolation_level)
     check_positive(max_bytes=max_bytes)
     check_flag("follow", follow)
+    if not isinstance(topic, str):
+        check_topic(topic)
+    backend.forget_metadata(topic)  # it may have been made again, with other partitions
     described = backend.describe_topic(topic)
     count = described.partitions
     if partition is not None:

@@ -211,6 +211,9 @@ class TransactionManager(Closing):
     def describe_topic(self, topic: str) -> TopicDescription:
         return self._backend.describe_topic(topic)
 
+    def forget_metadata(self, topic: str) -> None:
+        self._backend.forget_metadata(topic)
+
     def appenders(self, topic: str) -> Sequence[PartitionAppender]:
         return [
             _Appender(self, TopicPartition(topic, number), each.settings)

@@ -37,6 +37,7 @@ _TRANSACTIONAL_ID: Final = ResourceType.TRANSACTIONAL_ID
 # Of the port's methods, whose first argument is a topic: what they need of it.
 _OF_TOPICS: Final = {
     "describe_topic": Operation.DESCRIBE,
+    "forget_metadata": Operation.DESCRIBE,
     "topic_settings": Operation.DESCRIBE,
     "offsets": Operation.DESCRIBE,
     "sizes": Operation.DESCRIBE,

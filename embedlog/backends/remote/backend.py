@@ -92,6 +92,7 @@ class RemoteBackend:
             raise
         self.describe_cluster = self._metadata.cluster
         self.describe_topic = self._metadata.describe
+        self.forget_metadata = self._metadata.forget
         self.topics = self._metadata.names
         self.offsets = self.splits.offsets
         self.check_open = self._brokers.check_open

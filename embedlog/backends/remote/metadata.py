@@ -71,10 +71,11 @@ class View(NamedTuple):
 
 
 class TopicConfig(NamedTuple):
-    """A topic's settings: all of them, and its own."""
+    """A topic's settings: all of them, and its own. Of the topic of that id."""
 
     settings: TopicSettings
     own: dict[str, object]
+    topic_id: str
     at: float
 
 
@@ -138,7 +139,7 @@ class Metadata:
         view = self._cached(name.topic) or self._refresh(name.topic, deadline)
         if not 0 <= name.partition < len(view.leaders):
             view = self._refresh(name.topic, deadline)
-            self.check_partition(view, name.partition)
+            _check_partition(view, name.partition)
         return self._leader_of(view, name.partition)
 
     def leaders(self, topic: str, deadline: float) -> dict[Address, list[int]]:
@@ -194,12 +195,11 @@ class Metadata:
         """Discard settings, which have changed."""
         self._configs.pop(topic, None)
 
-    def check_partition(self, view: View, partition: int) -> None:
-        """Raises PartitionNotFound."""
-        if not 0 <= partition < len(view.leaders):
-            raise PartitionNotFound(
-                f"topic {view.name!r} has partitions 0 to {len(view.leaders) - 1}, not {shown(partition)}"
-            )
+    def check_partition(self, name: TopicPartition) -> None:
+        """Raises PartitionNotFound if the topic has no such partition now, and as `view`."""
+        if not 0 <= name.partition < len(self.view(name.topic).leaders):
+            self.forget(name.topic)
+            _check_partition(self.view(name.topic), name.partition)
 
     # -- settings ----------------------------------------------------------------------------------------
 
@@ -219,13 +219,16 @@ class Metadata:
 
     def _cached_config(self, topic: str) -> TopicConfig | None:
         config = self._configs.get(topic)
-        oldest = time.monotonic() - self._max_age_s * _SETTINGS_AGE
-        return None if config is None or config.at < oldest else config
+        if config is None or time.monotonic() - config.at > self._max_age_s * _SETTINGS_AGE:
+            return None
+        view = self._views.get(topic)
+        return config if view is None or view.topic_id == config.topic_id else None
 
     def _request_config(self, topic: str, deadline: float) -> TopicConfig:
         """Request a topic's settings, and those of other known topics without cached ones."""
         others = {name for name in list(self._views) if name != topic and self._cached_config(name) is None}
         now = time.monotonic()
+        ids = {name: view.topic_id for name, view in list(self._views.items())}
         request = DescribeConfigsRequest(
             resources=[
                 DescribeConfigsResource(resource_type=TOPIC, resource_name=name, configuration_keys=None)
@@ -236,11 +239,11 @@ class Metadata:
             answer = self._brokers.ask_any(request, DescribeConfigsResponse, deadline)
         except UnsupportedByBackend:
             answer = DescribeConfigsResponse()
-        found = TopicConfig(TopicSettings(), {}, now)
+        found = TopicConfig(TopicSettings(), {}, ids.get(topic, ""), now)
         for result in answer.results:
             if result.resource_name != topic:
                 if not result.error_code and result.resource_name in others:
-                    self._configs[result.resource_name] = _as_config(result, now)
+                    self._configs[result.resource_name] = _as_config(result, ids[result.resource_name], now)
                 continue
             if result.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 self.forget(topic)
@@ -248,7 +251,7 @@ class Metadata:
             if result.error_code in _UNSEEN:
                 break  # who may write to a topic need not see its settings
             check_code(result.error_code, f"the settings of topic {topic!r}", result.error_message)
-            found = _as_config(result, now)
+            found = _as_config(result, found.topic_id, now)
         self._configs[topic] = found
         return found
 
@@ -312,10 +315,17 @@ def _view(topic: MetadataResponseTopic, name: str, now: float) -> View:
     return View(name, id_text(topic.topic_id), topic.is_internal, known, now)
 
 
-def _as_config(result: DescribeConfigsResult, now: float) -> TopicConfig:
+def _check_partition(view: View, partition: int) -> None:
+    if not 0 <= partition < len(view.leaders):
+        raise PartitionNotFound(
+            f"topic {view.name!r} has partitions 0 to {len(view.leaders) - 1}, not {shown(partition)}"
+        )
+
+
+def _as_config(result: DescribeConfigsResult, topic_id: str, now: float) -> TopicConfig:
     everything = _parsed({config.name: config.value for config in result.configs})
     own = _parsed({each.name: each.value for each in result.configs if each.config_source == _OWN})
-    return TopicConfig(TopicSettings().with_changes(everything), own, now)
+    return TopicConfig(TopicSettings().with_changes(everything), own, topic_id, now)
 
 
 def _parsed(given: dict[str, str | None]) -> dict[str, Any]:

@@ -106,8 +106,8 @@ class RemoteTransactions:
     def add_partitions(
         self, transactional_id: str, producer: ProducerIdAndEpoch, partitions: Collection[TopicPartition]
     ) -> None:
-        for topic, number in partitions:
-            self._metadata.check_partition(self._metadata.view(topic), number)
+        for name in partitions:
+            self._metadata.check_partition(name)
         self._ids[producer.producer_id] = transactional_id
 
     def commit_offsets(
