@@ -359,7 +359,7 @@ class Positions:
 
     def lag(self) -> dict[TopicPartition, int]:
         """The number of offsets from each position to the end of its partition."""
-        return {tp: self._edges(tp).lag_at(p.at[0]) for tp, p in self._all.items()}
+        return self._lag({tp: p.at[0] for tp, p in self._all.items()})
 
     def waiting(self) -> list[TopicPartition]:
         """The partitions read to their readable ends: of about now, for other threads."""
@@ -377,17 +377,28 @@ class Positions:
 
     def estimated_lag(self) -> dict[TopicPartition, int]:
         """The offsets from `estimated` to the log ends."""
-        positions = self.estimated()
-        lag = {}
-        for topic in {tp.topic for tp in positions}:
+        offsets = self.estimated()
+        lag: dict[TopicPartition, int] = {}
+        for topic in {tp.topic for tp in offsets}:
             with contextlib.suppress(TopicNotFound):
-                edges = self._backend.offsets(topic)
-                for tp, offset in positions.items():
-                    if tp.topic == topic and tp.partition in edges:
-                        lag[tp] = edges[tp.partition].lag_at(offset)
+                lag |= self._lag({tp: offset for tp, offset in offsets.items() if tp.topic == topic})
         return lag
 
     # -- inside ------------------------------------------------------------------------------------
+
+    def _lag(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """The offsets from these to the ends of their partitions, of those that there are still. In a topic
+        that was made again since, from its start: no record of it has been read. Raises TopicNotFound."""
+        lag = {}
+        for topic in {tp.topic for tp in offsets}:
+            self._backend.forget_metadata(topic)
+            topic_id = self._backend.describe_topic(topic).topic_id
+            edges = self._backend.offsets(topic)
+            for tp, offset in offsets.items():
+                if tp.topic == topic and tp.partition in edges and (position := self._all.get(tp)):
+                    is_remade = position.topic_id not in ("", topic_id)
+                    lag[tp] = edges[tp.partition].lag_at(0 if is_remade else offset)
+        return lag
 
     def _take(self, position: Position, limit: int) -> list[Record]:
         self.hold_next(position)

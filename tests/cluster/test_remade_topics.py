@@ -17,6 +17,7 @@ from embedlog.cluster import Broker
 
 LONG_MS = 600_000
 Pair = tuple[Log, Log]
+T0 = TopicPartition("t", 0)
 
 
 @pytest.fixture(params=["wire", "shared"])
@@ -139,6 +140,36 @@ def test_the_settings_are_those_of_the_new_topic(known: Pair) -> None:
     client.append("t", b"small", partition=1)
     with pytest.raises(embedlog.RecordTooLarge):
         client.append("t", bytes(3_000), partition=1)
+
+
+@pytest.mark.parametrize("group", ["g", None])
+def test_the_lag_is_that_of_the_new_topic(known: Pair, group: str | None) -> None:
+    client, other = known
+    with client.consumer("t", group) as consumer:
+        read = 0
+        while read < 10:
+            read += len(consumer.poll(10))
+        assert consumer.lag() == consumer.estimated_lag() == {T0: 0}
+        remake(other, 1, 7)
+        assert consumer.lag() == consumer.estimated_lag() == {T0: 7}
+        remake(other, 1, 15)
+        assert consumer.lag() == consumer.estimated_lag() == {T0: 15}
+        new = 0
+        while new < 15:
+            new += len(consumer.poll(10))
+        assert consumer.lag() == consumer.estimated_lag() == {T0: 0}
+
+
+def test_the_lag_in_a_directory_is_that_of_the_new_topic(tmp_path: Path) -> None:
+    with embedlog.open(tmp_path / "log") as log:
+        log.create_topic("t", 2)
+        log.append_many("t", [b"old"] * 10, partition=0)
+        with log.consumer("t", "g") as consumer:
+            read = 0
+            while read < 10:
+                read += len(consumer.poll(10))
+            remake(log, 1, 7)  # the other partition is gone
+            assert consumer.lag() == consumer.estimated_lag() == {T0: 7}
 
 
 def test_producers_go_on_in_a_topic_made_again(known: Pair) -> None:
