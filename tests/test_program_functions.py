@@ -6,17 +6,22 @@ To runtime/locks.py such a function looks like a signal handler: `calls_out` mar
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import embedlog
+import embedlog.aio
 from embedlog import Log, TopicPartition
 from embedlog.clients.assignors import RangeAssignor
+from embedlog.errors import Closed, InvalidArgument
+from embedlog.runtime import closing
+from embedlog.store.verify import verify_log
 
 
 @pytest.fixture
@@ -152,3 +157,128 @@ def test_what_follows_a_send(log: Log, use: Any) -> None:
         future.add_done_callback(use)
         producer.flush()
     assert len(use.used) == 2
+
+
+# -- closing in one ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def taken_for_handlers(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What closes in another thread."""
+    closes: list[str] = []
+    real = closing.out_of_the_way
+
+    def out_of_the_way(work: Callable[[], None]) -> None:
+        closes.append(repr(work))
+        real(work)
+
+    monkeypatch.setattr(closing, "out_of_the_way", out_of_the_way)
+    return closes
+
+
+@pytest.mark.parametrize("close", ["the producer", "the log"])
+@pytest.mark.parametrize("call", ["callback", "done callback"])
+def test_a_producers_callback_closes_in_its_thread(
+    path: Path, taken_for_handlers: list[str], call: str, close: str
+) -> None:
+    called = []
+
+    def callback(*_: object) -> None:
+        called.append(threading.get_ident())
+        (log if close == "the log" else producer).close()
+
+    with embedlog.open(path) as log:
+        log.create_topic("t")
+        with log.producer(linger_ms=60_000, callback=callback if call == "callback" else None) as producer:
+            future = producer.send("t", b"v")
+            if call != "callback":
+                future.add_done_callback(callback)
+            producer.flush()
+        assert called and called[0] != threading.get_ident()
+    assert taken_for_handlers == []
+    assert verify_log(path).ok
+
+
+@pytest.mark.parametrize("close", ["the consumer", "the log"])
+@pytest.mark.parametrize("call", ["on_assigned", "on_revoked", "on_decode_error"])
+def test_a_consumers_callback_closes_in_its_thread(
+    path: Path, taken_for_handlers: list[str], call: str, close: str
+) -> None:
+    called = []
+
+    def callback(*_: object) -> None:
+        if not called:
+            called.append(call)
+            (log if close == "the log" else consumer).close()
+
+    with embedlog.open(path) as log:
+        log.create_topic("t")
+        log.append("t", b"no number")
+        if call == "on_decode_error":
+            consumer = log.topic("t", int, on_decode_error=callback).consumer("g")
+        else:
+            consumer = log.consumer("t", group="g", **{call: callback})
+        with contextlib.suppress(Closed):
+            consumer.poll(60_000)
+        consumer.close()
+    assert called
+    assert taken_for_handlers == []
+    assert verify_log(path).ok
+
+
+@pytest.mark.parametrize("close", ["the workers", "the queue", "the log"])
+@pytest.mark.parametrize("kind", ["function", "coroutine"])
+def test_a_jobs_handler_closes_in_its_thread(
+    path: Path, taken_for_handlers: list[str], kind: str, close: str
+) -> None:
+    closed = threading.Event()
+    refused = []
+
+    def work(job: Any) -> None:
+        {"the workers": workers, "the queue": queue, "the log": log}[close].close()
+        try:
+            workers.wait()
+        except InvalidArgument as error:
+            refused.append(error)
+        closed.set()
+
+    async def work_too(job: Any) -> None:
+        work(job)
+
+    with embedlog.open(path) as log, log.queue("jobs", group="other") as queue:
+        queue.send(b"j")
+        ready = embedlog.worker("jobs")(work if kind == "function" else work_too)
+        workers = log.run_workers(ready, background=True)
+        closed.wait()
+        workers.close()
+    assert len(refused) == 1
+    assert taken_for_handlers == []
+    assert verify_log(path).ok
+
+
+def test_a_callback_in_an_event_loop_closes_in_its_thread(path: Path, taken_for_handlers: list[str]) -> None:
+    called = []
+
+    def callback(*_: object) -> None:
+        called.append(log.close())
+
+    async def poll() -> None:
+        async with embedlog.aio.open(path.parent / "other") as other:
+            await other.create_topic("t")
+            await other.append("t", b"v")
+            async with other.consumer("t", group="g", on_assigned=callback) as consumer:
+                await consumer.poll(60_000)
+
+    with embedlog.open(path) as log:
+        asyncio.run(poll())
+    assert called
+    assert taken_for_handlers == []
+
+
+def test_a_mirrors_callback_closes(path: Path) -> None:
+    with embedlog.open(path) as log:
+        log.create_topic("t")
+        log.append("t", b"v")
+    mirror = embedlog.Mirror(path, path.parent / "copy")
+    mirror.run(on_status=lambda status: mirror.close())
+    mirror.close()
