@@ -17,6 +17,7 @@ from prometheus_client import CollectorRegistry
 import embedlog
 import embedlog.aio
 from embedlog import (
+    Closed,
     CommitFailed,
     CommittedOffset,
     ConcurrentTransactions,
@@ -457,9 +458,20 @@ def test_closing_the_log_aborts_what_is_open(tmp_path: Path) -> None:
     tx = log.transaction("loader-1").__enter__()
     tx.append("out", b"1", partition=0)
     log.append("out", b"2", partition=0)
+    with opened(tmp_path / "other") as other:
+        left = other.producer(transactional_id="p")
+        left.begin_transaction()
     log.close()
-    with pytest.raises(InvalidTxnState):
-        tx.__exit__(None, None, None)
+    for goes_on in (
+        lambda: tx.append("out", b"3"),
+        lambda: tx.append_many("out", [b"3"]),
+        lambda: tx.__exit__(None, None, None),
+        left.commit_transaction,
+        left.abort_transaction,
+        left.begin_transaction,
+    ):
+        with pytest.raises(Closed):
+            goes_on()
     with opened(tmp_path / "log") as log:
         assert committed(log) == [b"2"]
 

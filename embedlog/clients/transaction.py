@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from ..backends.port import Backend
 from ..config import MAX_INT32
-from ..errors import EmbedlogError, InvalidArgument, InvalidTxnState, InvalidType, shown
+from ..errors import Closed, EmbedlogError, InvalidArgument, InvalidTxnState, InvalidType, shown
 from ..fast_append import FastPath
 from ..model import CommittedOffset, RecordMetadata, TopicPartition
 from ..runtime.closing import Closing, OfOneProcess
@@ -132,8 +132,8 @@ class Transaction(OfOneProcess):
         """Abort for an error, which is raised; what fails here is a note of it."""
         try:
             self._manager.abort()
-        except InvalidTxnState:
-            pass  # it has ended
+        except (Closed, InvalidTxnState):
+            pass  # it has ended: a close aborts it
         except EmbedlogError as second:
             self._manager.leave()
             error.add_note(

@@ -90,6 +90,7 @@ class _State(enum.Enum):
     OPEN = "open"
     BROKEN = "broken"
     FENCED = "fenced"
+    CLOSED = "closed"
 
 
 class TransactionManager(Closing):
@@ -118,7 +119,7 @@ class TransactionManager(Closing):
     def begin_producer(self, timeout_ms: int) -> None:
         """Fence earlier producers of the id now, not only with the first transaction. Raises as `begin`."""
         with self.lock:
-            self._check_not_fenced()
+            self._check_usable()
             if self._producer is None or self._renew or self._timeout_ms != timeout_ms:
                 coordinator = self._backend.transactions
                 self._producer = coordinator.init_producer_id(
@@ -186,6 +187,8 @@ class TransactionManager(Closing):
                 except EmbedlogError as error:
                     self.leave()
                     logger.warning("%r: it is aborted when its time is over: %s", self, error)
+            if self._state is not _State.FENCED:
+                self._state = _State.CLOSED
 
     def check_open(self) -> None:
         """Raises InvalidTxnState unless a transaction is open, and may be committed; ProducerFenced."""
@@ -311,12 +314,16 @@ class TransactionManager(Closing):
 
     # -- inside ----------------------------------------------------------------------------------------
 
-    def _check_not_fenced(self) -> None:
+    def _check_usable(self) -> None:
         if self._state is _State.FENCED:
             raise self._fenced()
+        if self._state is _State.CLOSED:
+            raise Closed(
+                f"the log or producer of {self.transactional_id!r} is closed, which has aborted what was open"
+            )
 
     def _check_open(self, what: str) -> ProducerIdAndEpoch:
-        self._check_not_fenced()
+        self._check_usable()
         if self._state is _State.READY or self._producer is None:
             raise InvalidTxnState(f"there is no open transaction of {self.transactional_id!r} to {what}")
         return self._producer
