@@ -152,7 +152,10 @@ def append_many(
     """
     check_topic(topic)
     settings = backend.topic_settings(topic)
-    count = partition_count(backend, topic, partition)
+    if partition is None:
+        count = backend.describe_topic(topic).partitions
+    else:
+        count = partition_count(backend, topic, partition)
     codec = compression_number(compression, settings)
     limit = settings.max_message_bytes
     now = now_ms()

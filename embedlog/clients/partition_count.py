@@ -13,17 +13,16 @@ from ..validation import check_partition
 
 
 def partition_count(backend: Appends, topic: str, partition: object) -> int:
-    """The topic's partition count; `partition` is one of them, unless it is None.
+    """The topic's partition count; `partition` is one of them.
 
     Raises InvalidType unless it is an int, PartitionNotFound if the topic has no such partition now, and as
     `Backend.describe_topic`.
     """
     count = backend.describe_topic(topic).partitions
-    if partition is not None:
-        try:
-            check_partition(topic, partition, count)
-        except PartitionNotFound:
-            backend.forget_metadata(topic)
-            count = backend.describe_topic(topic).partitions
-            check_partition(topic, partition, count)
+    try:
+        check_partition(topic, partition, count)
+    except PartitionNotFound:
+        backend.forget_metadata(topic)
+        count = backend.describe_topic(topic).partitions
+        check_partition(topic, partition, count)
     return count

@@ -104,7 +104,7 @@ class TopicDataset(ds.Dataset):  # type: ignore[misc]
         self._tell = tell or _warn
         self._within = within
         self._schema = pa.schema([*SCHEMA, *(pa.field(name, pa.string()) for name in self._fields)])
-        self._ends = {partition: edges.log_end_offset for partition, edges in backend.offsets(topic).items()}
+        self._look()
         self.rows_read = 0
         """Rows that scans have decoded, before their filters."""
 
@@ -154,7 +154,15 @@ class TopicDataset(ds.Dataset):  # type: ignore[misc]
             if unfit := json.close():
                 self._tell(f"{self._topic}: {unfit}")
 
+    def _look(self) -> None:
+        """Scans end where the topic ends now."""
+        self._topic_id = self._backend.describe_topic(self._topic).topic_id
+        edges = self._backend.offsets(self._topic)
+        self._ends = {partition: each.log_end_offset for partition, each in edges.items()}
+
     def _readers(self, expression: Any) -> list[PartitionReader]:
+        if self._backend.describe_topic(self._topic).topic_id != self._topic_id:
+            self._look()  # the topic was made again: its ends are no ends of this one
         filters = [] if self._within is None else [self._within]
         filters += [] if expression is None else [Bounds(self._schema, expression)]
         count, readers = len(self._ends), []

@@ -53,13 +53,14 @@ class Source(NamedTuple):
     told: Callable[[BaseException], str] = str
     times: TimeRange = EVER
 
-    def reader(self, number: int, start: int, end: int) -> PartitionReader:
+    def reader(self, number: int, start: int, end: int, topic_id: str = "") -> PartitionReader:
         tp = TopicPartition(self.topic, number)
         return PartitionReader(
             self.backend,
             tp,
             start,
             end=end,
+            topic_id=topic_id,
             max_bytes=_FETCH_BYTES,
             read_committed=self.read_committed,
             times=self.times,

@@ -5,13 +5,14 @@ is asked whether it is still there, so neither outlives it. Each event carries t
 browser that was cut off comes back with the last one.
 
     tail      at most so many rows a step; of a topic that is faster, positions skip ahead, and the page is
-              told how many records it was not shown
+              told how many records it was not shown; a topic that is made again is followed from its start
     search    all partitions in turn: forwards a chunk of each, or backwards a block of each, within where
               they ended when it began
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections import deque
@@ -25,7 +26,7 @@ from starlette.responses import Response, StreamingResponse
 
 from ..clients.partition_reader import PartitionReader
 from ..codec.fetch_decoder import Records
-from ..errors import EmbedlogError
+from ..errors import EmbedlogError, TopicRecreated
 from ..units import duration
 from ..wording import visible
 from .places import Positions, clipped, link
@@ -56,16 +57,24 @@ class Tail:
 
     def __init__(self, source: Source, positions: Positions) -> None:
         self._source = source
-        self._readers = [
-            source.reader(number, clipped(positions.get(number, edges.log_end_offset), edges), 1 << 62)
-            for number, edges in source.edges.items()
-        ]
+        self._topic_id = source.backend.describe_topic(source.topic).topic_id
+        self._follow(
+            {
+                number: clipped(positions.get(number, edges.log_end_offset), edges)
+                for number, edges in source.edges.items()
+            }
+        )
         self._each = max(4, 2 * _ROWS // max(len(self._readers), 1))  # of a partition, in a step
         self._ends: deque[tuple[float, int]] = deque(maxlen=int(5 / _EVERY_S))
 
     def step(self) -> Step:
         """The latest of what came since. Raises what the backend raises."""
-        edges = self._source.backend.offsets(self._source.topic)
+        source = self._source
+        topic_id = source.backend.describe_topic(source.topic).topic_id
+        edges = source.backend.offsets(source.topic)
+        if topic_id != self._topic_id:
+            self._topic_id = topic_id
+            self._follow({n: edges[n].log_start_offset for n in source.edges if n in edges})
         left_out = 0
         found: list[Row] = []
         for reader in self._readers:
@@ -76,14 +85,22 @@ class Tail:
             if reader.position < first:
                 left_out += first - reader.position
                 reader.mark = first, -1, False
-            while records := reader.read():
-                found += [row_of(each, self._source.serializer) for each in records[-self._each :]]
-                left_out += max(len(records) - self._each, 0)
+            with contextlib.suppress(TopicRecreated):  # the next step follows the new one
+                while records := reader.read():
+                    found += [row_of(each, source.serializer) for each in records[-self._each :]]
+                    left_out += max(len(records) - self._each, 0)
         found.sort(key=lambda row: (row.timestamp_ms, row.partition, row.offset))
         left_out += max(len(found) - _ROWS, 0)
         self._ends.append((time.monotonic(), sum(each.log_end_offset for each in edges.values())))
         positions = {reader.tp.partition: reader.position for reader in self._readers}
         return Step(found[-_ROWS:], positions, {"left_out": left_out, "rate": self._rate()})
+
+    def _follow(self, positions: Positions) -> None:
+        """Read on from here, in the topic of this id."""
+        self._readers = [
+            self._source.reader(number, offset, 1 << 62, self._topic_id)
+            for number, offset in positions.items()
+        ]
 
     def _rate(self) -> float:
         then, before = self._ends[0]

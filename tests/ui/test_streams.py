@@ -10,6 +10,8 @@ import pytest
 from served_page import Served as Page
 
 from embedlog import Log
+from embedlog.ui.reading import Source
+from embedlog.ui.streaming import Tail
 
 
 class Served(Page):
@@ -72,6 +74,24 @@ def test_a_tail_comes_back_where_it_was(log: Log, served: Served) -> None:
     events = served.events("/topics/t/records/live", **{"last-event-id": number})
     assert "meanwhile" in next(events)["html"]
     events.close()
+
+
+@pytest.mark.parametrize("partitions", [1, 2])
+@pytest.mark.parametrize("count", [3, 15])
+def test_a_tail_follows_a_topic_that_is_made_again(log: Log, count: int, partitions: int) -> None:
+    """From its start, with fewer and with more records than the old one, also if partitions are gone."""
+    log.create_topic("t", 2)
+    log.append_many("t", [b"old"] * 10, partition=0)
+    tail = Tail(Source(log.backend, "t", 2, log.offsets("t"), True, None), {})
+    assert not tail.step().rows
+    log.delete_topic("t")
+    log.create_topic("t", partitions)
+    log.append_many("t", [b"new"] * count, partition=0)
+    step = tail.step()
+    assert [row.offset for row in step.rows] == list(range(count))
+    assert step.facts["left_out"] == 0
+    log.append("t", b"newer", partition=0)
+    assert [row.offset for row in tail.step().rows] == [count]
 
 
 def test_an_open_transaction_holds_a_committed_tail_back(log: Log, served: Served) -> None:
