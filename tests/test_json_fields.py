@@ -74,8 +74,10 @@ def answers(connection: Any, module: Any, values: list[bytes | None], kind: str)
 
 
 def _compared(found: tuple[list[Any], str]) -> str:
-    """nan is not nan, and the rows that are left are checked before the others: another may be the first."""
-    return f"{found[0]} {re.sub(r' .the first: .*?.(?=; [0-9]+ values? |$)', '', found[1], flags=re.DOTALL)}"
+    """nan is not nan, and the rows that are left are checked before the others: another field or value may be
+    the first."""
+    counts = re.sub(r" .the first: .*?.(?=; [0-9]+ values? |$)", "", found[1], flags=re.DOTALL)
+    return f"{found[0]} {sorted(counts.split('; '))}"
 
 
 def strings(rows: int, column: BytesColumn) -> pa.Array:

@@ -17,16 +17,17 @@ from wire import Wire, batch_of
 import embedlog
 from embedlog.cluster import Broker
 from embedlog.codec import set_producer
+from embedlog.errors import PartitionFailed
 from embedlog.model import CommittedOffset, TopicPartition
 from embedlog.store.store import Store
 from embedlog.wire.apis import APIS
 from embedlog.wire.apis.api_versions import ApiVersionsRequest
 from embedlog.wire.apis.produce import ProduceRequest, ProduceResponse
-from embedlog.wire.error_codes import ErrorCode
 from embedlog.wire.owner_apis import (
     ANY_OFFSET,
     LOG,
     OWNER_APIS,
+    STORAGE_ERRORS,
     LogRequest,
     OwnerPartitionProduceData,
     OwnerPartitionProduceResponse,
@@ -165,7 +166,7 @@ def test_a_failed_flush_has_its_name(tmp_path: Path) -> None:
             fs.fail("sync", path=".kafka")
             assert result_of(owner, produce(batch_of(b"a"), flush=True)).error == "FlushFailed"
             again = result_of(owner, produce(batch_of(b"a")))
-            assert (again.error, again.error_code) == ("PartitionFailed", ErrorCode.KAFKA_STORAGE_ERROR)
+            assert (again.error, again.error_code) == ("PartitionFailed", STORAGE_ERRORS[PartitionFailed])
             health = owner.calls.health()
             assert (health.status, list(health.refusing)) == ("degraded", [P0])
             recovered = owner.calls.reopen(T, 0)
