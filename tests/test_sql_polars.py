@@ -161,3 +161,22 @@ def test_bad_arguments(path: Path) -> None:
         embedlog.scan_polars(path, "orders.eu", schema={"a": 1})  # type: ignore[dict-item]
     with pytest.raises(embedlog.InvalidArgument, match="schema must be like"):
         embedlog.scan_polars(path, "orders.eu", schema="a NO SUCH TYPE")
+
+
+@pytest.mark.parametrize("count", [3, 15])
+def test_a_frame_is_collected_from_a_topic_made_again(tmp_path: Path, count: int) -> None:
+    """Also a relation of `Log.sql` that was made before: both read the topic that there is then, whole."""
+    path = tmp_path / "log"
+    with embedlog.open(path) as log:
+        log.create_topic("t", partitions=2)
+        log.append_many("t", [(None, b'{"n": 1}')] * 10, partition=0)
+    frame = embedlog.scan_polars(path, "t").select("n")
+    for partitions in (2, 1, 3):
+        with embedlog.open(path) as log:
+            relation = log.sql("SELECT n FROM t")
+            log.delete_topic("t")
+            log.create_topic("t", partitions)
+            for partition in range(partitions):
+                log.append_many("t", [(None, b'{"n": 2}')] * count, partition=partition)
+            assert relation.fetchall() == [(2,)] * count * partitions
+        assert frame.collect()["n"].to_list() == [2] * count * partitions

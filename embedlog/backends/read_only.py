@@ -11,7 +11,7 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from ..errors import ReadOnly, StorageError
+from ..errors import ReadOnly, StorageError, TopicNotFound
 from ..files.directory_watch import Watch
 from ..model import Appended, TopicPartition
 from .arrivals import PolledArrivals
@@ -87,7 +87,10 @@ class FilesBackend(EngineBackend):
         partitions = [(self._engine.partition(*name), offset) for name, offset in positions.items()]
 
         def ready() -> bool:
-            return any(p.has_data(offset, read_committed=read_committed) for p, offset in partitions)
+            try:
+                return any(p.has_data(offset, read_committed=read_committed) for p, offset in partitions)
+            except TopicNotFound:  # deleted, perhaps made again: the next fetch says which
+                return True
 
         if ready():
             return True

@@ -151,6 +151,27 @@ def test_follow_across_processes_until_ctrl_c(log: Path, tmp_path: Path) -> None
         assert process.stderr.read() == b""
 
 
+def test_follow_goes_on_in_a_topic_that_is_made_again(log: Path, tmp_path: Path) -> None:
+    """From its start: with more partitions and fewer records, and with fewer partitions and more records. It
+    would end if it looked while there is none, so it is stopped meanwhile."""
+    with spawn(["tail", "-f", "-n", "1", "data", "clicks"], tmp_path) as process:
+        assert process.stdout is not None and process.stderr is not None
+        assert process.stdout.readline() == b"value 29\n"
+        with embedlog.open(log) as writer:
+            for partitions, count in ((4, 2), (1, 40)):
+                process.send_signal(signal.SIGSTOP)
+                writer.delete_topic("clicks")
+                writer.create_topic("clicks", partitions)
+                process.send_signal(signal.SIGCONT)
+                for number in range(count):
+                    writer.append("clicks", b"new %d" % number, partition=0)
+                for number in range(count):
+                    assert process.stdout.readline() == b"new %d\n" % number
+        process.send_signal(signal.SIGINT)
+        assert process.wait() == 130
+        assert process.stderr.read() == b""
+
+
 def test_follow_ends_after_max_records(log: Path, tmp_path: Path) -> None:
     arguments = ["tail", "-f", "data", "clicks", "--from", "latest", "--max-records", "2", "--json"]
     with spawn(arguments, tmp_path) as process, embedlog.open(log) as writer:
