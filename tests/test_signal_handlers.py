@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import itertools
+import os
 import random
 import re
 import signal
@@ -24,7 +25,7 @@ from embedlog import Log
 from embedlog.errors import Closed, ConcurrentUse, EmbedlogError
 from embedlog.fast_append import AppendLock
 from embedlog.model import TopicPartition
-from embedlog.runtime.locks import Lock, ReentrantLock, _waiting_for
+from embedlog.runtime.locks import Lock, ReentrantLock, _is_in_library, _waiting_for, holds_up_others
 from embedlog.store.verify import verify_log
 
 TP = TopicPartition("t", 0)
@@ -476,6 +477,36 @@ def test_a_finalizer_that_appends_does_not_wait_for_its_thread(path: Path) -> No
     assert any(isinstance(each, ConcurrentUse) for each in told)
     assert not all(isinstance(each, ConcurrentUse) for each in told)
     assert verify_log(path).ok
+
+
+def test_a_child_has_no_waiting_threads_of_its_parent() -> None:
+    lock = Lock()
+    with lock:
+        thread = threading.Thread(target=lambda: lock.__enter__() and lock.release())
+        thread.start()
+        while not holds_up_others():
+            pass
+        child = os.fork()
+        if child == 0:
+            os._exit(holds_up_others())
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    thread.join()
+
+
+@pytest.mark.parametrize(
+    ("file_name", "is_library"),
+    [
+        (threading.__file__, True),
+        ("<frozen importlib._bootstrap>", True),
+        ("<frozen __main__>", False),  # a frozen program
+        ("<f-cell>", False),
+        ("<string>", False),
+        ("/tmp/ipykernel_1/2.py", False),
+        ("queue.py", False),  # a program's own
+    ],
+)
+def test_code_of_pythons_library_is_no_handler(file_name: str, is_library: bool) -> None:
+    assert _is_in_library(file_name) is is_library
 
 
 def test_a_lock_tells_its_thread_from_others() -> None:

@@ -390,14 +390,19 @@ class Positions:
         """The offsets from these to the ends of their partitions, of those that there are still. In a topic
         that was made again since, from its start: no record of it has been read. Raises TopicNotFound."""
         lag = {}
-        for topic in {tp.topic for tp in offsets}:
+        partitions: dict[str, list[int]] = {}
+        for topic, partition in offsets:
+            partitions.setdefault(topic, []).append(partition)
+        for topic, numbers in partitions.items():
             self._backend.forget_metadata(topic)
-            topic_id = self._backend.describe_topic(topic).topic_id
-            edges = self._backend.offsets(topic)
-            for tp, offset in offsets.items():
-                if tp.topic == topic and tp.partition in edges and (position := self._all.get(tp)):
-                    is_remade = position.topic_id not in ("", topic_id)
-                    lag[tp] = edges[tp.partition].lag_at(0 if is_remade else offset)
+            described = self._backend.describe_topic(topic)
+            numbers = [number for number in numbers if number < described.partitions]
+            # A reader process opens the files of each partition that it asks about.
+            edges = self._backend.offsets(topic, numbers[0] if len(numbers) == 1 else None)
+            for tp in [TopicPartition(topic, number) for number in numbers]:
+                if tp.partition in edges and (position := self._all.get(tp)):
+                    is_remade = position.topic_id not in ("", described.topic_id)
+                    lag[tp] = edges[tp.partition].lag_at(0 if is_remade else offsets[tp])
         return lag
 
     def _take(self, position: Position, limit: int) -> list[Record]:

@@ -64,7 +64,7 @@ _ONLINE: Final = PartitionState.ONLINE
 F = TypeVar("F", bound=Callable[..., object])
 
 
-class AppendLock(Lock):  # type: ignore[misc]
+class AppendLock(Lock):
     """The append lock of a partition (runtime/locks.py)."""
 
     __slots__ = ()

@@ -19,7 +19,6 @@ that waits for another one says for what (`wait_for`).
 
 from __future__ import annotations
 
-import _thread
 import os
 import sys
 import threading
@@ -29,6 +28,9 @@ from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from ..errors import ConcurrentUse
+
+# The one of C, which knows its thread; that of greenlets where gevent has replaced it.
+_RLock: Final[Any] = type(threading.RLock())
 
 _EMBEDLOG: Final = os.path.dirname(os.path.dirname(__file__)) + os.sep
 _LIBRARY: Final = os.path.dirname(os.__file__) + os.sep
@@ -58,10 +60,11 @@ class Thread:
 
 
 _waiting_for: Final[dict[int, Held]] = {}  # by thread
+os.register_at_fork(after_in_child=_waiting_for.clear)  # the other threads are the parent's
 _calling_out: Final[set[CodeType]] = set()
 
 
-class Lock(_thread.RLock):  # type: ignore[misc]  # typeshed says final; it knows which thread holds it
+class Lock(_RLock):  # type: ignore[misc]  # no type has both
     """A lock for `with`. The thread that holds it gets ConcurrentUse if it comes again."""
 
     __slots__ = ()
@@ -69,8 +72,10 @@ class Lock(_thread.RLock):  # type: ignore[misc]  # typeshed says final; it know
     if TYPE_CHECKING:
 
         def _is_owned(self) -> bool: ...
+        def acquire(self, blocking: bool = True, timeout: float = -1) -> bool: ...
+        def release(self) -> None: ...
 
-    def __enter__(self) -> bool:  # type: ignore[override]
+    def __enter__(self) -> bool:
         if self._is_owned():
             raise would_deadlock()
         try:
@@ -101,7 +106,7 @@ class Lock(_thread.RLock):  # type: ignore[misc]  # typeshed says final; it know
         return wait_for(self, lambda: self.acquire(timeout=threading.TIMEOUT_MAX))
 
 
-class ConditionLock(Lock):  # type: ignore[misc]
+class ConditionLock(Lock):
     """The lock of a `threading.Condition`, and so of a future.
 
     What leaves a Condition is Python, so that Ctrl-C may leave its lock acquired: the thread that holds it
@@ -110,11 +115,11 @@ class ConditionLock(Lock):  # type: ignore[misc]
 
     __slots__ = ()
 
-    def __enter__(self) -> bool:  # type: ignore[override]
+    def __enter__(self) -> bool:
         return self.acquire(False) or self.wait()
 
 
-class ReentrantLock(Lock):  # type: ignore[misc]
+class ReentrantLock(Lock):
     """A lock for `with` which a function may hold while it calls others that enter it, too.
 
     A signal handler or finalizer that has interrupted such a function gets ConcurrentUse.
@@ -123,9 +128,10 @@ class ReentrantLock(Lock):  # type: ignore[misc]
     __slots__ = ("_holder",)
 
     def __init__(self) -> None:
+        super().__init__()
         self._holder = 0  # the id of the frame that entered it first
 
-    def __enter__(self) -> bool:  # type: ignore[override]
+    def __enter__(self) -> bool:
         if not self._is_owned():
             try:
                 _ = self.acquire(False) or self.wait()
@@ -145,7 +151,7 @@ class ReentrantLock(Lock):  # type: ignore[misc]
                 self.release()
             raise
 
-    if not hasattr(_thread.RLock, "_recursion_count"):  # before Python 3.11.5
+    if not hasattr(_RLock, "_recursion_count"):  # before Python 3.11.5
 
         def _recursion_count(self) -> int:
             return int(repr(self).partition("count=")[2].split()[0])
@@ -173,10 +179,17 @@ def interrupts(holder: int = 0) -> bool:
             programs = False
             if id(frame) == holder:
                 return False
-        elif name == weakref.__file__ or name.startswith(_INSTALLED) or not name.startswith((_LIBRARY, "<f")):
+        elif name == weakref.__file__ or name.startswith(_INSTALLED) or not _is_in_library(name):
             programs = True
         frame = frame.f_back
     return False
+
+
+def _is_in_library(file_name: str) -> bool:
+    """Is it code of Python's library?"""
+    if file_name.startswith("<frozen "):
+        return file_name[8:-1].partition(".")[0] in sys.stdlib_module_names
+    return file_name.startswith(_LIBRARY)
 
 
 def would_deadlock(outcome: str = "") -> ConcurrentUse:
