@@ -78,6 +78,12 @@ class Heartbeats:
         with self._lock:
             return self._members.pop((group, member_id), None)
 
+    def _drop(self, member: LocalMember) -> None:
+        """Stop its heartbeats, unless it has joined again while the last one was under way."""
+        with self._lock:
+            if self._members.get((member.group, member.member_id)) is member:
+                del self._members[member.group, member.member_id]
+
     def get(self, group: str, member_id: str) -> LocalMember | None:
         """The member with this id, if any."""
         return self._members.get((group, member_id))
@@ -138,7 +144,7 @@ class Heartbeats:
             member.due = _NEVER
             member.error = error
             if isinstance(error, UnknownMember | IllegalGeneration):
-                self.remove(member.group, member.member_id)
+                self._drop(member)
             member.wake()
         except Exception:
             logger.exception("group %r: a heartbeat failed", member.group)
