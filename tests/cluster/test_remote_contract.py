@@ -21,7 +21,7 @@ import pytest
 from blocking import Loop, blocking
 
 import embedlog
-from embedlog import CommittedOffset, Consumer, EmbedlogError, GroupNotEmpty, Log, Record, TopicPartition
+from embedlog import CommittedOffset, Consumer, EmbedlogError, Log, Record, TopicPartition
 from embedlog.backends.remote.connection import SPOKEN
 from embedlog.cluster import Broker
 
@@ -962,5 +962,7 @@ def clean(broker: Broker) -> Iterator[None]:
         groups = broker.log.backend.coordinator
         assert groups is not None
         for group in groups.list_groups():
-            with contextlib.suppress(GroupNotEmpty):  # static members keep their seats
-                groups.delete_group(group)
+            # Static members keep their seats, and so may one that joined as its client closed (KIP-394).
+            for member in groups.describe_group(group).members:
+                groups.leave_group(group, member.member_id, group_instance_id=member.group_instance_id)
+            groups.delete_group(group)
