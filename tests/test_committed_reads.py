@@ -73,15 +73,15 @@ def test_what_was_committed(doors: tuple[Log, Log], door: str, caplog: pytest.Lo
     assert caplog.records == []
     with owner.transaction("loader-1") as tx:
         tx.append("t", b"open")
-        owner.append("t", b"behind it")
+        owner.append("t", b"after it")
         assert read(log) == [b"plain", b"committed"]
         (record,) = caplog.records
         assert record.levelno == logging.WARNING
         assert re.fullmatch(HELD_BACK + '; isolation_level="read_uncommitted" reads on', record.getMessage())
         caplog.clear()
-        everything = [b"plain", b"aborted", b"committed", b"open", b"behind it"]
+        everything = [b"plain", b"aborted", b"committed", b"open", b"after it"]
         assert read(log, isolation_level="read_uncommitted") == everything
-    assert read(log) == [b"plain", b"committed", b"open", b"behind it"]
+    assert read(log) == [b"plain", b"committed", b"open", b"after it"]
     assert caplog.records == []
 
 
@@ -114,13 +114,13 @@ def test_one_record(doors: tuple[Log, Log], compression: str, caplog: pytest.Log
     assert at(1, **asked) == b"aborted"
     with owner.transaction("loader-1") as tx:
         tx.append("t", b"open")
-        plain = owner.append("t", b"behind it").offset
+        plain = owner.append("t", b"after it").offset
         assert caplog.records == []
         assert at(5) is None
         assert re.match(HELD_BACK, caplog.records[0].getMessage())
         caplog.clear()
         assert at(5, **asked) == b"open"
-        assert at(plain) == b"behind it", "it is of no transaction"
+        assert at(plain) == b"after it", "it is of no transaction"
         assert caplog.records == []
     assert at(5) == b"open"
     with pytest.raises(embedlog.InvalidArgument):
@@ -134,13 +134,13 @@ def test_one_that_follows_waits_for_the_end_of_the_transaction(doors: tuple[Log,
     got: list[bytes | None] = []
     with owner.transaction("loader-1") as tx:
         tx.append("t", b"open")
-        owner.append("t", b"behind it")
+        owner.append("t", b"after it")
         thread = threading.Thread(target=lambda: got.extend(next(records).value for _ in range(2)))
         thread.start()
         assert [record.value for record in log.read("t")][2:] == []
         assert got == []
     thread.join()
-    assert got == [b"open", b"behind it"]
+    assert got == [b"open", b"after it"]
 
 
 class Warned(logging.Handler):
@@ -184,9 +184,9 @@ def test_one_that_follows_says_what_it_waits_for(
         if reached == "after":
             thread.start()
         assert warned.came.wait(60)
-        owner.append("t", b"behind it")
+        owner.append("t", b"after it")
     thread.join()
-    assert got == [b"plain", b"committed", b"open", b"behind it"]
+    assert got == [b"plain", b"committed", b"open", b"after it"]
     (text,) = warned.texts
     assert re.fullmatch(HELD_BACK + "; read waits for its end", text)
 

@@ -101,8 +101,8 @@ class Rows:
         broken = F.col("parsed").isNull() | F.col(f"parsed.{_CORRUPT}").isNotNull()
         for each in self._columns.fields:
             if not isinstance(each.dataType, StringType):
-                found = F.col("parsed").getField(each.name)
-                broken = broken | (found.isNotNull() & _value(found, each.dataType).isNull())
+                text = F.col("parsed").getField(each.name)
+                broken = broken | (text.isNotNull() & _value(text, each.dataType).isNull())
         return F.col("value").isNotNull() & (broken | ~F.is_valid_utf8(F.col("value").cast("string")))
 
     def good(self, read: DataFrame) -> DataFrame:
@@ -159,24 +159,24 @@ def _parsed_by_spark(kind: DataType) -> DataType:
     return StringType() if isinstance(kind, NumericType | BooleanType | _DATED) else kind
 
 
-def _value(found: Column, kind: DataType) -> Column:
+def _value(text: Column, kind: DataType) -> Column:
     """The value of what `_parsed_by_spark` is there, null if it does not fit the column's type."""
     if isinstance(kind, BooleanType):
-        return F.when(found.isin("true", "false"), found == "true")
+        return F.when(text.isin("true", "false"), text == "true")
     if isinstance(kind, _DATED):
-        return _moment(found, kind)
+        return _moment(text, kind)
     if _is_long(kind):
-        value = found.try_cast(kind)
-        return F.when(value == found, value)
+        value = text.try_cast(kind)
+        return F.when(value == text, value)
     if isinstance(kind, FractionalType) and not isinstance(kind, DecimalType):
-        value = found.try_cast(kind)
-        is_number = found.rlike(f"^{_WHOLE}([.][0-9]+)?([eE][+-]?[0-9]+)?$") & (F.abs(value) != float("inf"))
-        return F.when(is_number | found.isin("NaN", "Infinity", "-Infinity"), value)
+        value = text.try_cast(kind)
+        is_number = text.rlike(f"^{_WHOLE}([.][0-9]+)?([eE][+-]?[0-9]+)?$") & (F.abs(value) != float("inf"))
+        return F.when(is_number | text.isin("NaN", "Infinity", "-Infinity"), value)
     if not isinstance(kind, NumericType):
-        return F.when(~_is_infinite(found, kind), found)
+        return F.when(~_is_infinite(text, kind), text)
     scale = kind.scale if isinstance(kind, DecimalType) else 0
-    without_zeros = F.regexp_replace(found, "[.]0*$|([.][0-9]*[1-9])0+$", "$1")
-    return F.when(found.rlike(f"^{_WHOLE}([.][0-9]{{0,{scale}}}0*)?$"), without_zeros.try_cast(kind))
+    without_zeros = F.regexp_replace(text, "[.]0*$|([.][0-9]*[1-9])0+$", "$1")
+    return F.when(text.rlike(f"^{_WHOLE}([.][0-9]{{0,{scale}}}0*)?$"), without_zeros.try_cast(kind))
 
 
 def _moment(text: Column, kind: DataType) -> Column:
@@ -192,18 +192,18 @@ def _moment(text: Column, kind: DataType) -> Column:
     return in_utc.try_cast(kind)
 
 
-def _is_infinite(found: Column, kind: DataType) -> Column:
+def _is_infinite(column: Column, kind: DataType) -> Column:
     """Whether there is an infinite number in a nested value, as Spark reads 1e400."""
     if isinstance(kind, ArrayType):
-        inner = F.exists(found, lambda each: _is_infinite(each, kind.elementType))
+        inner = F.exists(column, lambda item: _is_infinite(item, kind.elementType))
     elif isinstance(kind, MapType):
-        inner = F.exists(F.map_values(found), lambda each: _is_infinite(each, kind.valueType))
+        inner = F.exists(F.map_values(column), lambda item: _is_infinite(item, kind.valueType))
     elif isinstance(kind, StructType):
         inner = F.lit(False)
         for each in kind.fields:
-            inner = inner | _is_infinite(found.getField(each.name), each.dataType)
+            inner = inner | _is_infinite(column.getField(each.name), each.dataType)
     elif isinstance(kind, FractionalType) and not isinstance(kind, DecimalType):
-        inner = F.abs(found) == float("inf")
+        inner = F.abs(column) == float("inf")
     else:
         return F.lit(False)
     return F.coalesce(inner, F.lit(False))

@@ -99,17 +99,17 @@ class Lookups:
 
         Raises as `Metadata.leader`.
         """
-        since_1970 = [min(max(each, 0), MAX_INT64) for each in times_ms]
+        since_1970 = [min(max(time_ms, 0), MAX_INT64) for time_ms in times_ms]
         if min(times_ms, default=0) >= 0:
             return self._looked_up(partitions, since_1970)
-        found = self._looked_up(partitions, [*since_1970, _EARLIEST, _LATEST])
-        for places in found.values():
+        records = self._looked_up(partitions, [*since_1970, _EARLIEST, _LATEST])
+        for places in records.values():
             end, start = places.pop(), places.pop()
             for i, time_ms in enumerate(times_ms):
                 place = places[i] or end
                 if time_ms < 0 and start and place and start.offset < place.offset:
                     places[i] = start
-        return found
+        return records
 
     def first_and_last(
         self, partitions: Collection[TopicPartition]
