@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import faulthandler
+import gc
 import logging
 import os
 import signal
+import warnings
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -59,9 +61,30 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """A test, with its fixtures, has the programs of every machine and those that it names."""
+    """A test, with its fixtures, has the programs of every machine and those that it names.
+
+    It leaves no file and no socket open.
+    """
     with item.config.stash[PROGRAMS].named_by(item):
-        return (yield)
+        result = yield
+    if (left := _left_open()) and not item.get_closest_marker("leaves_open"):
+        text = f"left open, and found by the garbage collector: {'; '.join(left)}"
+        keywords = dict.fromkeys(item.keywords, 1)
+        report = pytest.TestReport(item.nodeid, item.location, keywords, "failed", text, "teardown")
+        item.ihook.pytest_runtest_logreport(report=report)
+    return result
+
+
+def _left_open() -> list[str]:
+    """Collect garbage. Returns what it says of files and sockets that were not closed.
+
+    Otherwise a later test of this process would fail with that.
+    """
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", ResourceWarning)
+        gc.collect()
+    gc.freeze()  # what is in use now is not looked at again: the next collection costs next to nothing
+    return [str(warning.message) for warning in caught if warning.category is ResourceWarning]
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -101,6 +124,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.xdist_group(JAVA_FIXTURES[name]))
         if "browser" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.program("chromium"))
+        if item.get_closest_marker("leaves_open"):
+            item.add_marker(pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"))
 
 
 @pytest.fixture(autouse=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,16 +13,7 @@ from secured import CLIENTS, PASSWORD, WITH_PASSWORDS, Issuer, Login, SecureClie
 
 from embedlog.cluster import Broker
 
-# What a client leaves behind whose constructor has failed, it does not let anybody close.
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-
 by_name = pytest.mark.parametrize("client", [case(client) for client in CLIENTS])
-
-
-@pytest.fixture(autouse=True)
-def collected() -> Iterator[None]:
-    yield
-    gc.collect()
 
 
 @pytest.fixture(scope="module")
