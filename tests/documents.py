@@ -181,7 +181,7 @@ class Shell:
         self._send(f"{command}\nprintf '\\1%d\\n' $?")
         printed = b""
         end = time.monotonic() + WAIT_S
-        while not (found := re.search(rb"\x01(\d+)\n$", printed)):
+        while not (found := re.search(rb"\x01(\d+)\n", printed)):  # a job may print more after it
             ready, _, _ = select.select([self._bash.stdout], [], [], max(0, end - time.monotonic()))
             assert ready, f"$ {command}\n{printed.decode()}does not end"
             printed += os.read(self._bash.stdout.fileno(), 65_536)
