@@ -13,15 +13,15 @@ from pathlib import Path
 import pytest
 
 import embedlog
-from embedlog.cli import flights
-from embedlog.cli.demo_loader import PARTITIONS, TOPIC
 from embedlog.clients.partitioner import partition_for_key
+from embedlog.demo import flights
+from embedlog.demo.loader import PARTITIONS, TOPIC
 
 KILLS = 20
 
 
 def start_loader(directory: Path) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "embedlog.cli.demo_loader", str(directory)]
+    command = [sys.executable, "-m", "embedlog.demo.loader", str(directory)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 

@@ -13,7 +13,7 @@ from itertools import islice
 
 import embedlog
 from embedlog import Record
-from embedlog.cli import flights
+from embedlog.demo import flights
 
 DAYS = timedelta(days=int(os.environ.get("FLIGHTS_DAYS", "365")))  # the first of the year
 END = datetime(2013, 1, 1, 5, tzinfo=UTC) + DAYS  # New York is five hours behind

@@ -4,7 +4,7 @@ The input has an order, and the default partitioner is a function of the key: so
 tells how many of its flights are in. Starting again, the loader passes over just those. That is all there
 is to "exactly once": no second store of progress that could disagree with the log.
 
-Run as `python -m embedlog.cli.demo_loader DIRECTORY`; says what it does in JSON lines on standard output.
+Run as `python -m embedlog.demo.loader DIRECTORY`; reports what it does in JSON lines on standard output.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ def load(directory: str) -> None:
         if TOPIC not in log.topics():
             log.create_topic(TOPIC, partitions=PARTITIONS, compression_type="zstd")
         else:
-            _say(recovery=[each.as_dict() for each in log.recovery.partitions])
+            _report(recovery=[partition.as_dict() for partition in log.recovery.partitions])
         done = [offsets.log_end_offset for _, offsets in sorted(log.offsets(TOPIC).items())]
         loaded = sum(done)
-        _say(loaded=loaded, bytes=0, seconds=0.0)
+        _report(loaded=loaded, bytes=0, seconds=0.0)
         timestamps: dict[str, int] = {}
         chunk: list[embedlog.Record] = []
         appending = 0.0
@@ -49,10 +49,10 @@ def load(directory: str) -> None:
                 loaded += len(chunk)
                 size += sum(len(record.value or b"") for record in chunk)
                 chunk.clear()
-                _say(loaded=loaded, bytes=size, seconds=appending)
+                _report(loaded=loaded, bytes=size, seconds=appending)
         appending += _append(log, chunk)
         size += sum(len(record.value or b"") for record in chunk)
-        _say(loaded=loaded + len(chunk), bytes=size, seconds=appending)
+        _report(loaded=loaded + len(chunk), bytes=size, seconds=appending)
 
 
 def _append(log: embedlog.Log, chunk: list[embedlog.Record]) -> float:
@@ -61,7 +61,7 @@ def _append(log: embedlog.Log, chunk: list[embedlog.Record]) -> float:
     return time.perf_counter() - started
 
 
-def _say(**facts: object) -> None:
+def _report(**facts: object) -> None:
     print(json.dumps(facts), flush=True)
 
 

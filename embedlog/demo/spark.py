@@ -11,7 +11,7 @@ from rich.table import Table
 
 from ..errors import EmbedlogError
 from ..spark import session
-from .demo_loader import TOPIC
+from .loader import TOPIC
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -31,7 +31,7 @@ class _Carrier(NamedTuple):
 def show(directory: str, console: Console) -> int | None:
     """Print flights and mean delays by carrier and month; returns how many flights Spark has counted.
 
-    None where Spark is not installed, which is said.
+    None where Spark is not installed; a line says so.
     """
     started = time.perf_counter()
     try:
