@@ -1,13 +1,13 @@
 """The command line: `embedlog <command> DIR ...`, which is also `python -m embedlog`.
 
     main             finds the command's module, parses, runs, turns errors into one line and an exit code
-    arguments.py     arguments that commands share: directory or brokers, the note on the writer's lock
+    arguments.py     the rows of the table of commands and arguments, and those that commands share
     opening.py       opens the directory, or the brokers' log
     ui.py            everything that is printed: lines, tables, JSON, progress
     text.py          a record as text and as JSON, and back
     long_running.py  signals, ports and log lines of commands that run until they are stopped
     problems.py      an error as a line that says what to do, and its exit code
-    <command>.py     a family of commands: add_parser(subparsers), run(args, ui) -> exit code
+    <command>.py     a family of commands: commands(), its part of the table, and what runs them
 
 Exit codes: 0 done; 1 damage found, or the system failed; 2 wrong usage, or refused (a locked directory, for
 example); 130 interrupted by Ctrl-C. If the reader closes the pipe, the command ends quietly with 0.
@@ -24,7 +24,6 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
-from types import ModuleType
 from typing import Final
 
 from ..errors import EmbedlogError
@@ -85,8 +84,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             _parser([]).print_help(sys.stderr)
             return REFUSED
         ui.for_machines = getattr(args, "json", False)
-        module = importlib.import_module(f".{COMMANDS[args.command]}", __name__)
-        code = _run(module, args, ui)
+        code = _run(args, ui)
         ui.flush()
         return code
     except SystemExit as error:
@@ -100,9 +98,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return INTERRUPTED
 
 
-def _run(module: ModuleType, args: argparse.Namespace, ui: UI) -> int:
+def _run(args: argparse.Namespace, ui: UI) -> int:
     try:
-        return int(module.run(args, ui))
+        return int(args.run(args, ui))
     except EmbedlogError as error:
         ui.flush()
         ui.error(explain(error, args))
@@ -110,8 +108,8 @@ def _run(module: ModuleType, args: argparse.Namespace, ui: UI) -> int:
     except BrokenPipeError:
         raise
     except OSError as error:
-        said = f"{error.filename}: {error.strerror}" if error.filename and error.strerror else error
-        ui.error(f"the system refused: {said}")
+        cause = f"{error.filename}: {error.strerror}" if error.filename and error.strerror else error
+        ui.error(f"the system refused: {cause}")
         return FAILED
 
 
@@ -127,13 +125,14 @@ def _parser(arguments: Sequence[str]) -> Parser:
     parser.add_argument("--version", action="version", version=f"embedlog {__version__}")
     kind = WireParser if names_brokers(arguments) else Parser
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=kind)
-    wanted = next((argument for argument in arguments if not argument.startswith("-")), "")
-    if wanted in COMMANDS:
-        names = [COMMANDS[wanted]]
+    command = next((argument for argument in arguments if not argument.startswith("-")), "")
+    if command in COMMANDS:
+        names = [COMMANDS[command]]
     else:  # `--version` needs no command
         names = [] if "--version" in arguments else list(dict.fromkeys(COMMANDS.values()))
     for name in names:
-        importlib.import_module(f".{name}", __name__).add_parser(subparsers)
+        for row in importlib.import_module(f".{name}", __name__).commands():
+            row.add_to(subparsers)
     return parser
 
 

@@ -6,14 +6,10 @@ The options are those of Kafka's kafka-acls.sh.
 from __future__ import annotations
 
 import argparse
-import os
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Final, Protocol
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final, Protocol
 
-from ..backends.remote import RemoteBackend
 from ..errors import InvalidArgument
-from ..files.names import CLUSTER_FILE
-from ..open import open as open_log
 from ..security.acl_store import DocumentAcls
 from ..security.acls import (
     CLUSTER_NAME,
@@ -29,8 +25,8 @@ from ..security.acls import (
     parse_principal,
 )
 from ..units import counted
-from .arguments import add_command, add_json, add_log, is_over_wire, wire_settings
-from .opening import existing
+from .arguments import LOG, Argument, Command, arg
+from .security_documents import Administers, administers
 from .ui import UI, Column
 
 _LOCK: Final = (
@@ -51,7 +47,22 @@ _OPERATIONS: Final = {
     ),
     ResourceType.TRANSACTIONAL_ID: "Describe Write All",
 }
+_NEEDS: Final[Mapping[str, Mapping[ResourceType, Sequence[Operation]]]] = {
+    "producer": {
+        ResourceType.TOPIC: (Operation.WRITE, Operation.DESCRIBE, Operation.CREATE),
+        ResourceType.TRANSACTIONAL_ID: (Operation.WRITE, Operation.DESCRIBE),
+    },
+    "idempotent": {ResourceType.CLUSTER: (Operation.IDEMPOTENT_WRITE,)},
+    "consumer": {
+        ResourceType.TOPIC: (Operation.READ, Operation.DESCRIBE),
+        ResourceType.GROUP: (Operation.READ,),
+    },
+}
 _ANY: Final = BindingFilter()
+_FIELDS: Final = ("resource_type", "name", "pattern_type", "principal", "host", "operation", "permission")
+_COLUMNS: Final = tuple(
+    Column(name.removesuffix("_type"), shortens=name in ("name", "principal")) for name in _FIELDS
+)
 
 
 class _Acls(Protocol):
@@ -64,85 +75,63 @@ class _Acls(Protocol):
     def remove(self, filters: Sequence[BindingFilter]) -> list[list[Binding]]: ...
 
 
-def add_parser(subparsers: Any) -> None:
-    parser = add_command(subparsers, "acls", "list, add, remove rules: who may do what", lock=_LOCK)
-    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+_with_acls: Administers[_Acls] = administers(
+    lambda brokers: brokers.acls,
+    DocumentAcls,
+    "{} is of a cluster, whose ACLs are in ZooKeeper: give --bootstrap-server",
+)
 
-    each = add_command(actions, "list", "list the ACLs", lock=_LOCK)
-    add_log(each)
-    _add_resources(each, "ANY; MATCH: all that is about the resource")
-    each.add_argument("--principal", action="append", default=[], help="only of this principal; repeatable")
-    add_json(each, "print a JSON object per ACL")
 
-    for action, text, description in (
-        ("add", "allow or deny something", _ADD),
-        (
-            "remove",
-            "remove ACLs",
-            "Remove ACLs. Without a principal: all of the resource. The options are those that added them.",
+def commands() -> Iterator[Command]:
+    remove = "Remove ACLs. Without a principal: all of the resource. The options are those that added them."
+    yield Command("acls", "list, add, remove rules: who may do what", _LOCK).with_actions(
+        Command("list", "list the ACLs", _LOCK, _list).takes(
+            LOG,
+            *_resource_options("ANY; MATCH: all that is about the resource"),
+            arg("--principal PRINCIPAL...", "only of this principal; repeatable"),
+            arg("--json", "print a JSON object per ACL"),
         ),
-    ):
-        each = add_command(actions, action, text, lock=_LOCK, description=description)
-        add_log(each)
-        _add_resources(each, "LITERAL")
-        for kind in ("allow", "deny"):
-            each.add_argument(
-                f"--{kind}-principal",
-                action="append",
-                default=[],
-                metavar="User:NAME",
-                help="User:* is everybody; repeatable",
-            )
-            each.add_argument(
-                f"--{kind}-host", action="append", default=[], metavar="ADDRESS", help="repeatable (*)"
-            )
-        each.add_argument(
-            "--operation", action="append", default=[], metavar="NAME", help="Read, Write, ...; repeatable"
-        )
-        each.add_argument("--producer", action="store_true", help="all that a producer needs")
-        each.add_argument("--consumer", action="store_true", help="all that a consumer needs")
-        each.add_argument(
-            "--idempotent", action="store_true", help="with --producer: IdempotentWrite on the cluster, too"
-        )
-        add_json(each, f"print a JSON object per ACL that was {'added' if action == 'add' else 'removed'}")
-
-
-def _add_resources(parser: argparse.ArgumentParser, default: str) -> None:
-    parser.add_argument("--topic", action="append", default=[], metavar="NAME", help="* is all; repeatable")
-    parser.add_argument("--group", action="append", default=[], metavar="NAME", help="repeatable")
-    parser.add_argument("--transactional-id", action="append", default=[], metavar="ID", help="repeatable")
-    parser.add_argument("--cluster", action="store_true", help="the cluster as a whole")
-    parser.add_argument(
-        "--resource-pattern-type", metavar="TYPE", help=f"LITERAL, PREFIXED, ANY or MATCH ({default})"
+        Command("add", "allow or deny something", _LOCK, _add, _ADD).takes(*_change_options("added")),
+        Command("remove", "remove ACLs", _LOCK, _remove, remove).takes(*_change_options("removed")),
     )
 
 
-def run(args: argparse.Namespace, ui: UI) -> int:
-    action = {"list": _list, "add": _add, "remove": _remove}[args.action]
-    settings = wire_settings(args, args.directory)
-    if is_over_wire(args.directory):
-        with open_log(args.directory, **settings) as log:
-            assert isinstance(log.backend, RemoteBackend)
-            return action(args, ui, log.backend.acls)
-    directory = existing(args.directory)
-    if os.path.exists(os.path.join(directory, CLUSTER_FILE)):
-        raise InvalidArgument(
-            f"{args.directory} is of a cluster, whose ACLs are in ZooKeeper: give --bootstrap-server"
-        )
-    return action(args, ui, DocumentAcls(directory))
+def _change_options(done: str) -> Iterator[Argument]:
+    yield LOG
+    yield from _resource_options("LITERAL")
+    for kind in ("allow", "deny"):
+        yield arg(f"--{kind}-principal User:NAME...", "User:* is everybody; repeatable")
+        yield arg(f"--{kind}-host ADDRESS...", "repeatable (*)")
+    yield arg("--operation NAME...", "Read, Write, ...; repeatable")
+    yield arg("--producer", "all that a producer needs")
+    yield arg("--consumer", "all that a consumer needs")
+    yield arg("--idempotent", "with --producer: IdempotentWrite on the cluster, too")
+    yield arg("--json", f"print a JSON object per ACL that was {done}")
 
 
+def _resource_options(default: str) -> Iterator[Argument]:
+    yield arg("--topic NAME...", "* is all; repeatable")
+    yield arg("--group NAME...", "repeatable")
+    yield arg("--transactional-id ID...", "repeatable")
+    yield arg("--cluster", "the cluster as a whole")
+    yield arg("--resource-pattern-type TYPE", f"LITERAL, PREFIXED, ANY or MATCH ({default})")
+
+
+@_with_acls
 def _list(args: argparse.Namespace, ui: UI, acls: _Acls) -> int:
     pattern = _pattern(args, PatternType.ANY)
-    filters = [_ANY._replace(type=type, name=name, pattern=pattern) for type, name in _resources(args)]
-    principals: list[str | None] = [str(parse_principal(each)) for each in args.principal]
-    chosen = [
-        each._replace(principal=principal) for each in filters or [_ANY] for principal in principals or [None]
+    of_resources = [_ANY._replace(type=type, name=name, pattern=pattern) for type, name in _resources(args)]
+    principals: list[str | None] = [str(parse_principal(name)) for name in args.principal]
+    filters = [
+        resource._replace(principal=principal)
+        for resource in of_resources or [_ANY]
+        for principal in principals or [None]
     ]
-    _show(args, ui, sorted({binding for each in chosen for binding in acls.bindings(each)}), "no ACLs")
+    _show(ui, sorted({binding for chosen in filters for binding in acls.bindings(chosen)}), "no ACLs")
     return 0
 
 
+@_with_acls
 def _add(args: argparse.Namespace, ui: UI, acls: _Acls) -> int:
     pattern = _pattern(args, PatternType.LITERAL)
     if pattern not in (PatternType.LITERAL, PatternType.PREFIXED):
@@ -152,37 +141,36 @@ def _add(args: argparse.Namespace, ui: UI, acls: _Acls) -> int:
         raise InvalidArgument("say who: --allow-principal User:NAME or --deny-principal User:NAME")
     bindings = [
         Binding(Resource(type, name, _pattern_of(type, pattern)), Rule(*who, operation, permission))
-        for type, name, operation in _wanted(args)
+        for type, name, operation in _operations(args)
         for who, permission in rules
     ]
     acls.add(bindings)
-    _show(args, ui, bindings, "")
-    if not args.json:
+    if _show(ui, bindings):
         ui.line(f"\n{counted(len(bindings), 'ACL')} added")
     return 0
 
 
+@_with_acls
 def _remove(args: argparse.Namespace, ui: UI, acls: _Acls) -> int:
     pattern = _pattern(args, PatternType.LITERAL)
     rules: list[tuple[tuple[str | None, str | None], Permission]] = list(_rules(args))
     is_some = rules or args.operation or args.producer or args.consumer
     filters = [
         BindingFilter(type, name, _pattern_of(type, pattern), *who, operation, permission)
-        for type, name, operation in (_wanted(args) if is_some else _all(args))
+        for type, name, operation in (_operations(args) if is_some else _all(args))
         for who, permission in rules or [((None, None), Permission.ANY)]
     ]
-    removed = sorted({binding for each in acls.remove(filters) for binding in each})
-    _show(args, ui, removed, "no such ACL")
-    if removed and not args.json:
+    removed = sorted({binding for bindings in acls.remove(filters) for binding in bindings})
+    if _show(ui, removed, "no such ACL"):
         ui.line(f"\n{counted(len(removed), 'ACL')} removed")
     return 0
 
 
 def _pattern(args: argparse.Namespace, default: PatternType) -> PatternType:
-    given: str | None = args.resource_pattern_type
-    if given is None:
+    name: str | None = args.resource_pattern_type
+    if name is None:
         return default
-    return PatternType.ANY if given.casefold() == "any" else PatternType.parse(given)
+    return PatternType.ANY if name.casefold() == "any" else PatternType.parse(name)
 
 
 def _pattern_of(type: ResourceType, pattern: PatternType) -> PatternType:
@@ -205,9 +193,8 @@ def _all(args: argparse.Namespace) -> Iterator[tuple[ResourceType, str, Operatio
     yield from ((type, name, Operation.ANY) for type, name in resources)
 
 
-def _wanted(args: argparse.Namespace) -> list[tuple[ResourceType, str, Operation]]:
+def _operations(args: argparse.Namespace) -> list[tuple[ResourceType, str, Operation]]:
     """What is allowed or denied. Raises InvalidArgument."""
-    wanted: list[tuple[ResourceType, str, Operation]] = []
     if args.idempotent and not args.producer:
         raise InvalidArgument("--idempotent goes with --producer")
     if (args.producer or args.consumer) and args.operation:
@@ -216,35 +203,22 @@ def _wanted(args: argparse.Namespace) -> list[tuple[ResourceType, str, Operation
         raise InvalidArgument("--producer needs --topic")
     if args.consumer and not (args.topic and args.group):
         raise InvalidArgument("--consumer needs --topic and --group")
-    topic, group, transaction = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.TRANSACTIONAL_ID
-    if args.producer:
-        wanted += [
-            (topic, name, each)
-            for name in args.topic
-            for each in (Operation.WRITE, Operation.DESCRIBE, Operation.CREATE)
-        ]
-        wanted += [
-            (transaction, name, each)
-            for name in args.transactional_id
-            for each in (Operation.WRITE, Operation.DESCRIBE)
-        ]
-        if args.idempotent:
-            wanted.append((ResourceType.CLUSTER, CLUSTER_NAME, Operation.IDEMPOTENT_WRITE))
-    if args.consumer:
-        wanted += [
-            (topic, name, each) for name in args.topic for each in (Operation.READ, Operation.DESCRIBE)
-        ]
-        wanted += [(group, name, Operation.READ) for name in args.group]
+    operations: list[tuple[ResourceType, str, Operation]] = []
+    for role, needs in _NEEDS.items():
+        if getattr(args, role):
+            for type, needed in needs.items():
+                names = [CLUSTER_NAME] if type is ResourceType.CLUSTER else getattr(args, type.name.lower())
+                operations += [(type, name, operation) for name in names for operation in needed]
     if not (args.producer or args.consumer):
-        operations = [Operation.parse(each) for each in args.operation] or [Operation.ALL]
+        chosen = [Operation.parse(name) for name in args.operation] or [Operation.ALL]
         for type, name, _ in _all(args):
-            for operation in operations:
+            for operation in chosen:
                 if operation.spelling not in _OPERATIONS[type].split():
                     raise InvalidArgument(
                         f"a {type.spelling} has no operation {operation.spelling}: it has {_OPERATIONS[type]}"
                     )
-                wanted.append((type, name, operation))
-    return list(dict.fromkeys(wanted))
+                operations.append((type, name, operation))
+    return list(dict.fromkeys(operations))
 
 
 def _rules(args: argparse.Namespace) -> Iterator[tuple[tuple[str, str], Permission]]:
@@ -258,42 +232,20 @@ def _rules(args: argparse.Namespace) -> Iterator[tuple[tuple[str, str], Permissi
                 yield (str(parse_principal(principal)), host), permission
 
 
-def _show(args: argparse.Namespace, ui: UI, bindings: Sequence[Binding], nothing: str) -> None:
-    if args.json:
-        for (type, name, pattern), rule in bindings:
-            ui.json(
-                {
-                    "resource_type": type.spelling,
-                    "name": name,
-                    "pattern_type": pattern.name,
-                    "principal": rule.principal,
-                    "host": rule.host,
-                    "operation": rule.operation.spelling,
-                    "permission": rule.permission.spelling,
-                }
-            )
-    elif bindings:
-        columns = (
-            Column("resource"),
-            Column("name", shortens=True),
-            Column("pattern"),
-            Column("principal", shortens=True),
-            Column("host"),
-            Column("operation"),
-            Column("permission"),
+def _show(ui: UI, bindings: Sequence[Binding], nothing: str = "") -> bool:
+    """Returns whether there is a table."""
+    cells = [
+        (
+            type.spelling,
+            name,
+            pattern.name,
+            rule.principal,
+            rule.host,
+            rule.operation.spelling,
+            rule.permission.spelling,
         )
-        rows = [
-            (
-                type.spelling,
-                name,
-                pattern.name.lower(),
-                rule.principal,
-                rule.host,
-                rule.operation.spelling,
-                rule.permission.spelling,
-            )
-            for (type, name, pattern), rule in bindings
-        ]
-        ui.table(columns, rows)
-    elif nothing:
-        ui.line(nothing)
+        for (type, name, pattern), rule in bindings
+    ]
+    facts = (dict(zip(_FIELDS, row, strict=True)) for row in cells)
+    rows = ((type, name, pattern.lower(), *rule) for type, name, pattern, *rule in cells)
+    return ui.listing(facts, _COLUMNS, rows, nothing)

@@ -22,7 +22,18 @@ from ..errors import InvalidArgument, PartialAppend, RecordTooLarge
 from ..log import Log
 from ..model import Record
 from ..units import counted, duration, size
-from .arguments import JSON_NOTE, LOCKS, add_command, add_log, add_topic, count, is_over_wire, positive
+from .arguments import (
+    JSON_NOTE,
+    LOCKS,
+    LOG,
+    TOPIC,
+    Command,
+    arg,
+    count,
+    either,
+    is_over_wire,
+    positive,
+)
 from .opening import writer
 from .text import record_from_json
 from .ui import UI, Progress
@@ -45,40 +56,30 @@ and the error gives the line's number and how many records were appended."""
 _Given = bytes | tuple[bytes, bytes] | Record
 
 
-def add_parser(subparsers: Any) -> None:
-    parser = add_command(
-        subparsers, "append", "append lines as records", lock=LOCKS, description=_DESCRIPTION
+def commands() -> Iterator[Command]:
+    yield Command("append", "append lines as records", LOCKS, run, _DESCRIPTION).takes(
+        LOG,
+        TOPIC,
+        arg("FILE", "default: standard input", nargs="?", default="-"),
+        either(
+            arg("--key-separator TEXT", "the text between key and value"),
+            arg("--json", "each line is a record as a JSON object", dest="from_json"),
+        ),
+        arg("--partition N", "default: by key; without keys, one partition per batch", type=count),
+        arg(
+            "--compression CODEC",
+            "none, gzip, snappy, lz4 or zstd; default: the topic's compression_type",
+            choices=[name for name in COMPRESSION_TYPES if name != "producer"],
+        ),
+        arg("--batch N", "at most N records at once (10,000)", type=positive, default=10_000),
+        arg("--flush", "make each append durable (fsync) before the next"),
+        arg(
+            "--ack",
+            "print ACK <partition> <offset> for each record once it is appended (with --flush, durable)",
+        ),
+        arg("--create", "create the directory and the topic if missing"),
+        arg("-q, --quiet", "no summary"),
     )
-    add_log(parser)
-    add_topic(parser)
-    parser.add_argument("file", metavar="FILE", nargs="?", default="-", help="default: standard input")
-    form = parser.add_mutually_exclusive_group()
-    form.add_argument("--key-separator", metavar="TEXT", help="the text between key and value")
-    form.add_argument(
-        "--json", action="store_true", dest="from_json", help="each line is a record as a JSON object"
-    )
-    parser.add_argument(
-        "--partition", type=count, metavar="N", help="default: by key; without keys, one partition per batch"
-    )
-    parser.add_argument(
-        "--compression",
-        choices=[name for name in COMPRESSION_TYPES if name != "producer"],
-        metavar="CODEC",
-        help="none, gzip, snappy, lz4 or zstd; default: the topic's compression_type",
-    )
-    parser.add_argument(
-        "--batch", type=positive, default=10_000, metavar="N", help="at most N records at once (10,000)"
-    )
-    parser.add_argument(
-        "--flush", action="store_true", help="make each append durable (fsync) before the next"
-    )
-    parser.add_argument(
-        "--ack",
-        action="store_true",
-        help="print ACK <partition> <offset> for each record once it is appended (with --flush, durable)",
-    )
-    parser.add_argument("--create", action="store_true", help="create the directory and the topic if missing")
-    parser.add_argument("-q", "--quiet", action="store_true", help="no summary")
 
 
 def run(args: argparse.Namespace, ui: UI) -> int:

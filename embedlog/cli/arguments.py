@@ -1,4 +1,12 @@
-"""Arguments that commands share: declaring a command, the log it works on, settings, places.
+"""The table of commands and their arguments: its rows, those that commands share, and types of arguments.
+
+Each module of a command has `commands()`, its part of the table:
+
+    Command("compact", "keep the last record of each key", LOCKS, run).takes(
+        directory(_NOT_OVER_WIRE),
+        arg("TOPIC", "default: all that are compacted", dest="topics", nargs="*"),
+        arg("--json", "a JSON object a topic"),
+    )
 
 A command works on a directory, its first argument, or on the log of brokers: `--bootstrap-server host:port`
 instead of the directory, or `kafka://host:port` in its place. Either ends up in `args.directory`; opening.py
@@ -13,11 +21,11 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final, Never
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Never, TypeAlias
 
 from ..errors import InvalidArgument
-from .ui import width_of, wrapped
+from .ui import UI, width_of, wrapped
 
 if TYPE_CHECKING:
     from ..clients.places import Place
@@ -74,8 +82,8 @@ class Parser(argparse.ArgumentParser):
             choices = re.findall(r"[\w-]+", message.partition("(choose from")[2])
             hint = did_you_mean(misspelt[1][1:-1], choices)
             message = f"there is no command {misspelt[1]}{hint}"
-        said = wrapped(f"{self.prog}: {message}", width_of(sys.stderr))
-        self.exit(REFUSED, f"{said}\n{self.prog} --help explains\n")
+        explained = wrapped(f"{self.prog}: {message}", width_of(sys.stderr))
+        self.exit(REFUSED, f"{explained}\n{self.prog} --help explains\n")
 
 
 class WireParser(Parser):
@@ -104,19 +112,51 @@ def is_over_wire(target: str) -> bool:
     return "://" in target
 
 
-def add_command(
-    subparsers: Any, name: str, summary: str, *, lock: str, description: str = "", **options: Any
-) -> argparse.ArgumentParser:
-    """A command's parser: its line in the list of commands, its description, and the note on the lock."""
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        name,
-        help=summary,
-        description=description or summary[0].upper() + summary[1:] + ".",
-        epilog=lock,
-        formatter_class=_Paragraphs,
-        **options,
-    )
-    return parser
+# -- rows of the table ---------------------------------------------------------------------------------
+
+Argument: TypeAlias = Callable[[Any], object]
+"""Adds an argument to a parser, or some that belong together."""
+
+
+class Command(NamedTuple):
+    """A command, or an action of one such as `topics list`.
+
+    lock: which lock it takes, for the end of its help. description: the summary if it is empty.
+    """
+
+    name: str
+    summary: str
+    lock: str | None
+    run: Callable[[argparse.Namespace, UI], int] | None = None
+    description: str = ""
+    arguments: tuple[Argument, ...] = ()
+    actions: tuple[Command, ...] = ()
+
+    def takes(self, *arguments: Argument) -> Command:
+        """This command with its arguments."""
+        return self._replace(arguments=arguments)
+
+    def with_actions(self, *actions: Command) -> Command:
+        """This command with its actions."""
+        return self._replace(actions=actions)
+
+    def add_to(self, subparsers: Any) -> None:
+        """Make the command's parser, which sets `args.run`, and those of its actions."""
+        parser = subparsers.add_parser(
+            self.name,
+            help=self.summary,
+            description=self.description or self.summary[0].upper() + self.summary[1:] + ".",
+            epilog=self.lock,
+            formatter_class=_Paragraphs,
+        )
+        for add in self.arguments:
+            add(parser)
+        if self.run is not None:
+            parser.set_defaults(run=self.run)
+        if self.actions:
+            parsers = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+            for action in self.actions:
+                action.add_to(parsers)
 
 
 class _Paragraphs(argparse.HelpFormatter):
@@ -128,73 +168,127 @@ class _Paragraphs(argparse.HelpFormatter):
         )
 
 
-def add_log(
-    parser: argparse.ArgumentParser,
-    *,
-    optional: bool = False,
-    metavar: str = "DIR",
-    explanation: str = "the log's directory",
-) -> None:
+def arg(usage: str, help: str | None = None, **options: Any) -> Argument:
+    """An argument by its usage, as ArgumentParser.add_argument takes the rest.
+
+    usage: "--flag", "-q, --quiet", "--option VALUE", "--repeatable VALUE...", "POSITIONAL".
+    """
+    words = usage.replace(", ", " ").split() if usage.startswith("-") else [usage]
+    names = [word for word in words if word.startswith("-")]
+    if not names:
+        options = {"dest": usage.lower(), "metavar": usage} | options
+    elif len(names) < len(words):
+        metavar = words[-1].removesuffix("...")
+        is_list = {"action": "append", "default": []} if metavar != words[-1] else {}
+        options = {"metavar": metavar} | is_list | options
+    elif "choices" not in options:
+        options = {"action": "store_true"} | options
+    return lambda parser: parser.add_argument(*names, help=help, **options)
+
+
+def trailing(name: str, **options: Any) -> Argument:
+    """An optional argument that may stand after options, too; see Parser."""
+
+    def add(parser: Parser) -> None:
+        parser.add_argument(name, nargs="?", **options)
+        parser.last = name
+
+    return add
+
+
+def either(*arguments: Argument) -> Argument:
+    """Arguments of which a command line has one at most."""
+
+    def add(parser: argparse.ArgumentParser) -> None:
+        group = parser.add_mutually_exclusive_group()
+        for add_one in arguments:
+            add_one(group)
+
+    return add
+
+
+def defaults(**values: Any) -> Argument:
+    """Values that no argument sets. problems.py knows `refused` and `inside`."""
+    return lambda parser: parser.set_defaults(**values)
+
+
+TOPIC: Final = arg("TOPIC")
+YES: Final = arg("--yes", "do not ask for confirmation (asked only on a terminal)")
+
+
+# -- the log -------------------------------------------------------------------------------------------
+
+
+def log_argument(
+    *, optional: bool = False, metavar: str = "DIR", explanation: str = "the log's directory"
+) -> Argument:
     """The log that a command works on, as `args.directory`: a directory or the address of brokers.
 
     optional: None if neither is given.
     """
-    over_wire = isinstance(parser, WireParser)
-    parser.add_argument(
-        _BROKERS,
-        dest="directory",
-        type=_address,
-        required=over_wire,
-        metavar="HOST:PORT[,...]",
-        help="use the log of these brokers, instead of a DIR",
-    )
-    add_command_config(parser)
-    if not over_wire:
-        parser.add_argument("directory", metavar=metavar, nargs="?" if optional else None, help=explanation)
+
+    def add(parser: argparse.ArgumentParser) -> None:
+        over_wire = isinstance(parser, WireParser)
+        parser.add_argument(
+            _BROKERS,
+            dest="directory",
+            type=_address,
+            required=over_wire,
+            metavar="HOST:PORT[,...]",
+            help="use the log of these brokers, instead of a DIR",
+        )
+        command_config()(parser)
+        if not over_wire:
+            nargs = "?" if optional else None
+            parser.add_argument("directory", metavar=metavar, nargs=nargs, help=explanation)
+
+    return add
 
 
-def add_command_config(
-    parser: argparse.ArgumentParser, flag: str = COMMAND_CONFIG, explanation: str = ""
-) -> None:
+LOG: Final = log_argument()
+
+
+def command_config(name: str = COMMAND_CONFIG, help: str = "") -> Argument:
     """The file with a client's settings, of which a password would not be for a command line."""
-    parser.add_argument(
-        flag,
-        metavar="FILE",
-        help=explanation
-        or "settings of the client, with TLS and SASL: Java's client.properties, or TOML "
-        f"(${COMMAND_CONFIG_VARIABLE})",
-    )
+    of_client = "settings of the client, with TLS and SASL: Java's client.properties, or TOML "
+    return arg(f"{name} FILE", help or f"{of_client}(${COMMAND_CONFIG_VARIABLE})")
 
 
 def wire_settings(args: argparse.Namespace, target: str, flag: str = COMMAND_CONFIG) -> dict[str, Any]:
     """What embedlog.open is given for a target. Raises InvalidArgument for a directory with a file."""
-    given = getattr(args, flag.strip("-").replace("-", "_"), None)
-    given = given or getattr(args, COMMAND_CONFIG.strip("-").replace("-", "_"), None)
+    file = getattr(args, flag.strip("-").replace("-", "_"), None)
+    file = file or getattr(args, COMMAND_CONFIG.strip("-").replace("-", "_"), None)
     if is_over_wire(target):
-        file = given or os.environ.get(COMMAND_CONFIG_VARIABLE)
+        file = file or os.environ.get(COMMAND_CONFIG_VARIABLE)
         return {"client_config": file} if file else {}
-    if given and flag == COMMAND_CONFIG:
+    if file and flag == COMMAND_CONFIG:
         raise InvalidArgument(f"{COMMAND_CONFIG} is for brokers, and {target} is a directory")
     return {}
 
 
 def config_again(args: argparse.Namespace) -> str:
     """What the next command over the wire needs, too; in the environment it stays."""
-    given = getattr(args, "command_config", None)
-    return f" {COMMAND_CONFIG} {shlex.quote(given)}" if given else ""
+    file = getattr(args, "command_config", None)
+    return f" {COMMAND_CONFIG} {shlex.quote(file)}" if file else ""
 
 
-def add_directory(parser: argparse.ArgumentParser, not_over_wire: str, **options: Any) -> None:
+def directory(not_over_wire: str, **options: Any) -> Argument:
     """The directory of a command that cannot work over the wire; `not_over_wire` says why, and what to do."""
-    shown = {"metavar": "DIR", "help": "the log's directory"}
-    add_here_only(parser, not_over_wire, "directory", **{**shown, **options})
+    return here_only(
+        "directory", not_over_wire, **{"metavar": "DIR", "help": "the log's directory"} | options
+    )
 
 
-def add_here_only(parser: argparse.ArgumentParser, not_over_wire: str, name: str, **options: Any) -> None:
+def here_only(name: str, not_over_wire: str, **options: Any) -> Argument:
     """A local path argument that refuses broker addresses."""
-    parser.add_argument(_BROKERS, action=_HereOnly, const=not_over_wire, dest=name, help=argparse.SUPPRESS)
-    parser.add_argument(name, action=_HereOnly, const=not_over_wire, **options)
-    parser.set_defaults(here_only=True)
+
+    def add(parser: argparse.ArgumentParser) -> None:
+        shared: dict[str, Any] = {"action": _HereOnly, "const": not_over_wire}
+        parser.add_argument(_BROKERS, dest=name, help=argparse.SUPPRESS, **shared)
+        parser.add_argument(name, **shared, **options)
+        parser.set_defaults(here_only=True)
+
+    return add
 
 
 class _HereOnly(argparse.Action):
@@ -217,17 +311,12 @@ def _address(text: str) -> str:
     return text if text.startswith(_SCHEME) else _SCHEME + text
 
 
-def add_own_settings(parser: argparse.ArgumentParser, help: str) -> None:
+def own_settings(help: str) -> Argument:
     """--set NAME=VALUE, any number of times, as `args.own`."""
-    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", dest="own", help=help)
+    return arg("--set NAME=VALUE...", help, dest="own")
 
 
-def add_topic(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("topic", metavar="TOPIC")
-
-
-def add_json(parser: argparse.ArgumentParser, text: str) -> None:
-    parser.add_argument("--json", action="store_true", help=text)
+# -- types and values ----------------------------------------------------------------------------------
 
 
 def place_argument(text: str) -> Place:
@@ -255,10 +344,10 @@ def positive(text: str) -> int:
     return number
 
 
-def settings(given: Iterable[str], flag: str = "--config") -> dict[str, Any]:
+def settings(pairs: Iterable[str], flag: str = "--config") -> dict[str, Any]:
     """Parse `name=value` pairs; the engine validates names and values. Raises InvalidArgument."""
     parsed = {}
-    for pair in given:
+    for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals or not name.strip():
             raise InvalidArgument(f"{flag} {pair!r}: write name=value, e.g. {flag} retention_ms=86400000")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 import os
-from typing import Any
+from collections.abc import Iterator
 
 from ..store.repair import RepairReport, repair_partition
 from ..store.verify import DAMAGE, TORN_TAIL, UNREADABLE, Finding, VerifyReport, verify_log
 from ..units import counted, duration, size
-from .arguments import READS, WRITES, add_command, add_directory, add_json, add_topic, count
+from .arguments import READS, TOPIC, WRITES, Command, arg, count, defaults, directory
 from .opening import read_only_store
 from .ui import UI
 
@@ -25,35 +25,22 @@ Check a log, or one of its topics or partitions: each batch (CRC, offsets, epoch
 checkpoints; with --deep also each record. Changes nothing. Exits with 1 if anything is damaged."""
 
 
-def add_parser(subparsers: Any) -> None:
-    parser = add_command(
-        subparsers, "verify", "check every batch and index", lock=READS, description=_DESCRIPTION
+def commands() -> Iterator[Command]:
+    yield Command("verify", "check every batch and index", READS, _verify, _DESCRIPTION).takes(
+        directory(_NOT_OVER_WIRE),
+        arg("TOPIC", "default: all", nargs="?"),
+        arg("PARTITION", "default: all", nargs="?", type=count),
+        arg("--deep", "also decode the records of each batch, as readers do"),
+        arg("--json", "print a JSON object per finding, and a summary"),
     )
-    add_directory(parser, _NOT_OVER_WIRE)
-    parser.add_argument("topic", metavar="TOPIC", nargs="?", help="default: all")
-    parser.add_argument("partition", metavar="PARTITION", nargs="?", type=count, help="default: all")
-    parser.add_argument(
-        "--deep", action="store_true", help="also decode the records of each batch, as readers do"
+    yield Command("repair", "remove damage from a partition", WRITES, _repair, _REPAIR).takes(
+        directory(_NOT_OVER_WIRE),
+        TOPIC,
+        arg("PARTITION", type=count),
+        arg("--dry-run", "only show what would be done; takes the lock all the same"),
+        arg("--json", "a JSON object"),
+        defaults(refused="A partition is repaired while no process writes it: close the log there first."),
     )
-    add_json(parser, "print a JSON object per finding, and a summary")
-
-    parser = add_command(
-        subparsers, "repair", "remove damage from a partition", lock=WRITES, description=_REPAIR
-    )
-    add_directory(parser, _NOT_OVER_WIRE)
-    add_topic(parser)
-    parser.add_argument("partition", metavar="PARTITION", type=count)
-    parser.add_argument(
-        "--dry-run", action="store_true", help="only show what would be done; takes the lock all the same"
-    )
-    add_json(parser, "a JSON object")
-    parser.set_defaults(
-        refused="A partition is repaired while no process writes it: close the log there first."
-    )
-
-
-def run(args: argparse.Namespace, ui: UI) -> int:
-    return _verify(args, ui) if args.command == "verify" else _repair(args, ui)
 
 
 def _repair(args: argparse.Namespace, ui: UI) -> int:
@@ -69,8 +56,8 @@ def _repair(args: argparse.Namespace, ui: UI) -> int:
         ui.json(
             {
                 **report._asdict(),
-                "set_aside": [each._asdict() for each in report.set_aside],
-                "relabelled": [each._asdict() for each in report.relabelled],
+                "set_aside": [cut._asdict() for cut in report.set_aside],
+                "relabelled": [label._asdict() for label in report.relabelled],
                 "relisted": [{"path": path, "reason": reason} for path, reason in report.relisted],
                 "changed": report.changed,
             }

@@ -5,32 +5,33 @@ from __future__ import annotations
 import argparse
 import contextlib
 from collections import Counter
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Iterator, Sequence
+from typing import Final
 
 from ..backends.remote import RemoteBackend
 from ..clients.group_admin import ConsumerGroup
 from ..errors import BrokerUnavailable, GroupNotFound, InvalidArgument
 from ..open import open as open_log
 from ..units import counted
-from .arguments import add_command, add_json, add_log, is_over_wire, wire_settings
+from .arguments import Command, arg, is_over_wire, log_argument, wire_settings
 from .ui import UI, Column, number_columns
 
 _LOCK = "Takes no lock: brokers are asked."
 _PATIENCE_MS: Final = 5_000  # timeout for brokers that are down
 
 
-def add_parser(subparsers: Any) -> None:
-    parser = add_command(subparsers, "cluster", "describe a cluster: brokers, leaders, groups", lock=_LOCK)
-    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    each = add_command(
-        actions, "describe", "show brokers, controller, leaders, groups and their lag", lock=_LOCK
+def commands() -> Iterator[Command]:
+    yield Command("cluster", "describe a cluster: brokers, leaders, groups", _LOCK).with_actions(
+        Command(
+            "describe", "show brokers, controller, leaders, groups and their lag", _LOCK, _describe
+        ).takes(
+            log_argument(optional=True, metavar="kafka://HOST:PORT", explanation="the same, as an address"),
+            arg("--json", "a JSON object"),
+        )
     )
-    add_log(each, optional=True, metavar="kafka://HOST:PORT", explanation="the same, as an address")
-    add_json(each, "a JSON object")
 
 
-def run(args: argparse.Namespace, ui: UI) -> int:
+def _describe(args: argparse.Namespace, ui: UI) -> int:
     if args.directory is None:
         raise InvalidArgument("name a broker of the cluster: --bootstrap-server HOST:PORT")
     if not is_over_wire(args.directory):
@@ -100,7 +101,7 @@ def run(args: argparse.Namespace, ui: UI) -> int:
                 Column("group", shortens=True),
                 *number_columns("coordinator", "members", "lag"),
             ),
-            [(g.name, ids.get(g.coordinator), g.members, g.lag) for g in groups],
+            [(group.name, ids.get(group.coordinator), group.members, group.lag) for group in groups],
         )
     return 0
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from collections.abc import Iterator
 
 from ..errors import InvalidArgument
 from ..units import size
-from .arguments import LOCKS, add_command, add_directory, add_json
+from .arguments import LOCKS, Command, arg, defaults, directory
 from .opening import writer
 from .ui import UI
 
@@ -22,14 +22,13 @@ _NOT_OVER_WIRE = (
 )
 
 
-def add_parser(subparsers: Any) -> None:
-    parser = add_command(
-        subparsers, "compact", "keep the last record of each key", lock=LOCKS, description=_DESCRIPTION
+def commands() -> Iterator[Command]:
+    yield Command("compact", "keep the last record of each key", LOCKS, run, _DESCRIPTION).takes(
+        directory(_NOT_OVER_WIRE),
+        arg("TOPIC", "default: all that are compacted", dest="topics", nargs="*"),
+        arg("--json", "a JSON object a topic"),
+        defaults(inside="log.compact(topic)"),
     )
-    add_directory(parser, _NOT_OVER_WIRE)
-    parser.add_argument("topics", metavar="TOPIC", nargs="*", help="default: all that are compacted")
-    add_json(parser, "a JSON object a topic")
-    parser.set_defaults(inside="log.compact(topic)")
 
 
 def run(args: argparse.Namespace, ui: UI) -> int:
@@ -52,14 +51,8 @@ def run(args: argparse.Namespace, ui: UI) -> int:
                 freed[topic] = log.compact(topic)
                 bars.update("compacting", done, len(names))
     for topic, count in freed.items():
-        if args.json:
-            ui.json({"topic": topic, "freed_bytes": count})
-        else:
-            ui.line(
-                f"{topic}: {size(count)} freed"
-                if count
-                else f"{topic}: nothing to compact in its sealed segments"
-            )
+        freed_text = f"{size(count)} freed" if count else "nothing to compact in its sealed segments"
+        ui.result({"topic": topic, "freed_bytes": count}, f"{topic}: {freed_text}")
     if not names and not args.json:
         ui.line("no topic has cleanup_policy=compact")
     return 0

@@ -9,12 +9,12 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from ..errors import EmbedlogError
 from ..log import Log
-from .arguments import add_command, is_over_wire
+from .arguments import Command, arg, is_over_wire
 from .opening import reader
 from .ui import UI
 
@@ -28,15 +28,11 @@ zsh: eval "$(embedlog completion zsh)" in ~/.zshrc, after compinit
 fish: embedlog completion fish > ~/.config/fish/completions/embedlog.fish"""
 
 
-def add_parser(subparsers: Any) -> None:
-    parser = add_command(
-        subparsers,
-        "completion",
-        "print the completion for a shell",
-        lock="Takes no lock: it works on no directory.",
-        description=_DESCRIPTION,
+def commands() -> Iterator[Command]:
+    lock = "Takes no lock: it works on no directory."
+    yield Command("completion", "print the completion for a shell", lock, run, _DESCRIPTION).takes(
+        arg("SHELL", choices=("bash", "zsh", "fish"), metavar=None)
     )
-    parser.add_argument("shell", choices=("bash", "zsh", "fish"))
 
 
 def run(args: argparse.Namespace, ui: UI) -> int:
@@ -63,8 +59,8 @@ def _find_names(parser: argparse.ArgumentParser) -> None:
         elif action.metavar == "GROUP":
             action.completer = _names(Log.groups)  # type: ignore[attr-defined]
         elif isinstance(action, argparse._SubParsersAction):
-            for each in action.choices.values():
-                _find_names(each)
+            for subparser in action.choices.values():
+                _find_names(subparser)
 
 
 def _names(of: Callable[[Log], list[str]]) -> Callable[..., list[str]]:

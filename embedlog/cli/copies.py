@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 import os
 import time
-from typing import Any
+from collections.abc import Iterator
+from typing import Final
 
 from ..errors import DirectoryLocked
 from ..store.backup import backup
 from ..units import counted, duration, size
-from .arguments import LOCKS, WRITES, add_command, add_directory, add_json
+from .arguments import LOCKS, WRITES, Command, arg, defaults, directory
 from .opening import read_only_store, store, through_owner
 from .ui import UI
 
@@ -33,20 +34,19 @@ _NOT_OVER_WIRE = (
 )
 
 
-def add_parser(subparsers: Any) -> None:
-    for name, summary, lock, text in (
-        ("backup", "copy a log", LOCKS, _BACKUP),
-        ("export", "copy a log, with Kafka's file names", WRITES, _EXPORT),
-    ):
-        parser = add_command(subparsers, name, summary, lock=lock, description=text)
-        add_directory(parser, _NOT_OVER_WIRE)
-        parser.add_argument("destination", metavar="DEST", help="a new or empty directory")
-        if name == "export":
-            parser.add_argument(
-                "--layout", choices=("kafka", "classic"), default="kafka", help="default: kafka"
-            )
-        add_json(parser, "print a JSON object: what was copied")
-        parser.set_defaults(layout=None if name == "backup" else "kafka", inside="log.backup(destination)")
+_DESTINATION: Final = arg("DEST", "a new or empty directory", dest="destination")
+_LAYOUT: Final = arg("--layout", "default: kafka", choices=("kafka", "classic"), default="kafka")
+_JSON: Final = arg("--json", "print a JSON object: what was copied")
+_INSIDE: Final = "log.backup(destination)"
+
+
+def commands() -> Iterator[Command]:
+    yield Command("backup", "copy a log", LOCKS, run, _BACKUP).takes(
+        directory(_NOT_OVER_WIRE), _DESTINATION, _JSON, defaults(layout=None, inside=_INSIDE)
+    )
+    yield Command("export", "copy a log, with Kafka's file names", WRITES, run, _EXPORT).takes(
+        directory(_NOT_OVER_WIRE), _DESTINATION, _LAYOUT, _JSON, defaults(inside=_INSIDE)
+    )
 
 
 def run(args: argparse.Namespace, ui: UI) -> int:
@@ -57,23 +57,19 @@ def run(args: argparse.Namespace, ui: UI) -> int:
         layout = made.catalog.layout.name
     files, copied, linked = _measure(args.destination)
     took = time.perf_counter() - started
-    if args.json:
-        ui.json(
-            {
-                "destination": os.path.abspath(args.destination),
-                "layout": layout,
-                "partitions": partitions,
-                "files": files,
-                "bytes": copied + linked,
-                "linked_bytes": linked,
-                "seconds": round(took, 6),
-            }
-        )
-        return 0
     shared = f" ({size(linked)} of it hard links)" if linked else ""
-    ui.line(
+    ui.result(
+        {
+            "destination": os.path.abspath(args.destination),
+            "layout": layout,
+            "partitions": partitions,
+            "files": files,
+            "bytes": copied + linked,
+            "linked_bytes": linked,
+            "seconds": round(took, 6),
+        },
         f"{args.destination}: {counted(partitions, 'partition')}, {counted(files, 'file')}, "
-        f"{size(copied + linked)}{shared} in {duration(took)}"
+        f"{size(copied + linked)}{shared} in {duration(took)}",
     )
     return 0
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any, Final
+from collections.abc import Iterator
+from typing import Final
 
 from ..demo.run import run as run_demo
-from .arguments import add_directory
+from .arguments import Command, arg, directory
 from .ui import UI
 
 _NOT_OVER_WIRE: Final = (
@@ -14,27 +15,23 @@ _NOT_OVER_WIRE: Final = (
 )
 
 
-def add_parser(commands: Any) -> None:
-    """Register the command."""
-    parser = commands.add_parser(
-        "demo",
-        help="load 336,776 flights, kill the loader half-way, count them with a group and with Spark",
-        description="Runs the main job on real input (needs the extra: pip install 'embedlog[demo]'). "
-        "Makes its own directory and is the writer of it.",
-    )
-    add_directory(
-        parser,
-        _NOT_OVER_WIRE,
-        nargs="?",
-        metavar="directory",
-        default="./embedlog-demo",
-        help="default: ./embedlog-demo",
-    )
-    parser.add_argument(
-        "--seed", type=int, default=None, help="where the loader is killed, for repeating a run"
-    )
-    parser.add_argument(
-        "--no-spark", action="store_true", help="leave out the last part, for which Java starts"
+_DESCRIPTION: Final = """\
+Runs the main job on real input (needs the extra: pip install 'embedlog[demo]'). Makes its own directory and
+is the writer of it."""
+
+
+def commands() -> Iterator[Command]:
+    summary = "load 336,776 flights, kill the loader half-way, count them with a group and with Spark"
+    yield Command("demo", summary, None, run, _DESCRIPTION).takes(
+        directory(
+            _NOT_OVER_WIRE,
+            nargs="?",
+            metavar="directory",
+            default="./embedlog-demo",
+            help="default: ./embedlog-demo",
+        ),
+        arg("--seed SEED", "where the loader is killed, for repeating a run", type=int),
+        arg("--no-spark", "leave out the last part, for which Java starts"),
     )
 
 

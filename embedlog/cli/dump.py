@@ -28,7 +28,7 @@ from ..errors import CorruptRecord, EmbedlogError, InvalidArgument
 from ..files.names import INDEX, SNAPSHOT, TIME_INDEX, TXN_INDEX
 from ..model import Record
 from ..units import counted, iso
-from .arguments import JSON_NOTE, add_command, add_here_only, add_json
+from .arguments import JSON_NOTE, Command, arg, here_only
 from .dump_index import dump_aborted, dump_offsets, dump_snapshot, dump_times
 from .text import bytes_as_json, in_a_line, record_as_json
 from .ui import UI, Progress
@@ -43,22 +43,18 @@ _SHOWN: Final = 60
 _ROW: Final = "{:>12}  {:>23}  {:>8}  {:>11}  {:<7}  {:<24}  {:>5}  {}"
 
 
-def add_parser(subparsers: Any) -> None:
-    parser = add_command(
-        subparsers,
-        "dump",
-        "show the batches of a segment, or the entries of an index",
-        lock="Takes no lock and changes nothing: works on a file that an application has open.",
+def commands() -> Iterator[Command]:
+    lock = "Takes no lock and changes nothing: works on a file that an application has open."
+    yield Command("dump", "show the batches of a segment, or the entries of an index", lock, run).takes(
+        here_only(
+            "file",
+            _NOT_OVER_WIRE,
+            metavar="FILE",
+            help="a segment (.kafka, .log), .index, .timeindex, .txnindex or .snapshot",
+        ),
+        arg("--records", "decode each batch and show its records"),
+        arg("--json", f"print a JSON object per batch (with --records, per record) or entry; {JSON_NOTE}"),
     )
-    add_here_only(
-        parser,
-        _NOT_OVER_WIRE,
-        "file",
-        metavar="FILE",
-        help="a segment (.kafka, .log), .index, .timeindex, .txnindex or .snapshot",
-    )
-    parser.add_argument("--records", action="store_true", help="decode each batch and show its records")
-    add_json(parser, f"print a JSON object per batch (with --records, per record) or entry; {JSON_NOTE}")
 
 
 def run(args: argparse.Namespace, ui: UI) -> int:

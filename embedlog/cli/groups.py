@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
 
 from ..clients.group_admin import (
     ConsumerGroup,
@@ -17,15 +17,7 @@ from ..clients.group_admin import (
 from ..clients.places import PLACES
 from ..model import NO_TIMESTAMP, TopicPartition
 from ..units import counted, duration
-from .arguments import (
-    READS,
-    SHARED_WRITES,
-    add_command,
-    add_json,
-    add_log,
-    count,
-    place_argument,
-)
+from .arguments import LOG, READS, SHARED_WRITES, Command, arg, count, defaults, place_argument
 from .opening import reader, writer
 from .ui import UI, Column, number_columns
 
@@ -35,57 +27,36 @@ them. PLACE: {PLACES};
 a time means the first record at or after it, or the end if there is none."""
 
 
-def add_parser(subparsers: Any) -> None:
-    parser = add_command(
-        subparsers,
-        "groups",
-        "list, describe, reset, delete consumer groups",
-        lock=f"list, describe and reset --dry-run take no lock. {SHARED_WRITES}",
+_GROUP: Final = arg("GROUP")
+
+
+def commands() -> Iterator[Command]:
+    lock = f"list, describe and reset --dry-run take no lock. {SHARED_WRITES}"
+    resets = f"{SHARED_WRITES} --dry-run takes no lock."
+    yield Command("groups", "list, describe, reset, delete consumer groups", lock).with_actions(
+        Command("list", "list the groups", READS, _list).takes(
+            LOG, arg("--json", "print a JSON object per group")
+        ),
+        Command("describe", "show a group's offsets, lag and members", READS, _describe).takes(
+            LOG, _GROUP, arg("--json", "print a JSON object per partition")
+        ),
+        Command("reset", "set a group's committed offsets", resets, _reset, _RESET).takes(
+            LOG,
+            _GROUP,
+            arg("--to PLACE", "where the group continues", type=place_argument, required=True),
+            arg("--topic TOPIC", "repeatable; default: all topics with offsets", action="append"),
+            arg("--partition N", "default: all partitions", type=count),
+            arg("--dry-run", "only show what would be committed"),
+            arg("--json", "print a JSON object per partition"),
+            defaults(inside="log.group(...).reset(...)"),
+        ),
+        Command("delete", "delete a group and its offsets", SHARED_WRITES, _delete).takes(
+            LOG,
+            _GROUP,
+            arg("--json", "print a JSON object: the group, and how many offsets it had"),
+            defaults(inside="log.group(...).delete()"),
+        ),
     )
-    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-
-    each = add_command(actions, "list", "list the groups", lock=READS)
-    add_log(each)
-    add_json(each, "print a JSON object per group")
-
-    each = add_command(actions, "describe", "show a group's offsets, lag and members", lock=READS)
-    add_log(each)
-    _add_group(each)
-    add_json(each, "print a JSON object per partition")
-
-    each = add_command(
-        actions,
-        "reset",
-        "set a group's committed offsets",
-        lock=f"{SHARED_WRITES} --dry-run takes no lock.",
-        description=_RESET,
-    )
-    add_log(each)
-    _add_group(each)
-    each.add_argument(
-        "--to", type=place_argument, required=True, metavar="PLACE", help="where the group continues"
-    )
-    each.add_argument(
-        "--topic", action="append", metavar="TOPIC", help="repeatable; default: all topics with offsets"
-    )
-    each.add_argument("--partition", type=count, metavar="N", help="default: all partitions")
-    each.add_argument("--dry-run", action="store_true", help="only show what would be committed")
-    add_json(each, "print a JSON object per partition")
-    each.set_defaults(inside="log.group(...).reset(...)")
-
-    each = add_command(actions, "delete", "delete a group and its offsets", lock=SHARED_WRITES)
-    add_log(each)
-    _add_group(each)
-    add_json(each, "print a JSON object: the group, and how many offsets it had")
-    each.set_defaults(inside="log.group(...).delete()")
-
-
-def _add_group(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("group", metavar="GROUP")
-
-
-def run(args: argparse.Namespace, ui: UI) -> int:
-    return {"list": _list, "describe": _describe, "reset": _reset, "delete": _delete}[args.action](args, ui)
 
 
 # -- reading -----------------------------------------------------------------------------------------
@@ -94,36 +65,31 @@ def run(args: argparse.Namespace, ui: UI) -> int:
 def _list(args: argparse.Namespace, ui: UI) -> int:
     with reader(args) as log:
         groups = log.describe_groups()
-    if args.json:
-        for group in groups:
-            ui.json(
-                {
-                    "group": group.group,
-                    "members": len(group.members),
-                    "generation": group.generation,
-                    "topics": group.topics,
-                    "lag": group.lag,
-                }
-            )
-    elif groups:
-        columns = (
-            Column("group", shortens=True),
-            *number_columns("members", "lag"),
-            Column("topics", folds=True),
-        )
-        ui.table(columns, [(g.group, len(g.members), g.lag, " ".join(g.topics)) for g in groups])
-    else:
-        ui.line("no groups yet")
+    ui.listing(
+        (
+            {
+                "group": group.group,
+                "members": len(group.members),
+                "generation": group.generation,
+                "topics": group.topics,
+                "lag": group.lag,
+            }
+            for group in groups
+        ),
+        (Column("group", shortens=True), *number_columns("members", "lag"), Column("topics", folds=True)),
+        ((group.group, len(group.members), group.lag, " ".join(group.topics)) for group in groups),
+        "no groups yet",
+    )
     return 0
 
 
 def _describe(args: argparse.Namespace, ui: UI) -> int:
     with reader(args) as log:
         group = log.group(args.group)
-        found = group.describe()
+        description = group.describe()
         if args.json:
-            for name, each in found.partitions.items():
-                ui.json(_as_json(name, each))
+            for tp, partition in description.partitions.items():
+                ui.json(_as_json(tp, partition))
             return 0
         columns = (
             Column("topic", shortens=True),
@@ -132,35 +98,35 @@ def _describe(args: argparse.Namespace, ui: UI) -> int:
         )
         rows = [
             (
-                name.topic,
-                str(name.partition),
-                each.committed.offset if each.committed else None,
-                each.offsets.log_end_offset if each.offsets else None,
-                each.lag,
-                _shortened(_consumer(each.member)),
+                tp.topic,
+                str(tp.partition),
+                partition.committed.offset if partition.committed else None,
+                partition.offsets.log_end_offset if partition.offsets else None,
+                partition.lag,
+                _shortened(_consumer(partition.member)),
             )
-            for name, each in found.partitions.items()
+            for tp, partition in description.partitions.items()
         ]
         ui.table(columns, rows)
-        ui.line("\n" + " · ".join(_facts(group, found)))
-        for text in _oddities(found):
+        ui.line("\n" + " · ".join(_facts(group, description)))
+        for text in _oddities(description):
             ui.line(text)
     return 0
 
 
-def _as_json(name: TopicPartition, found: PartitionLag) -> dict[str, Any]:
-    committed, offsets = found.committed, found.offsets
+def _as_json(tp: TopicPartition, partition: PartitionLag) -> dict[str, Any]:
+    committed, offsets = partition.committed, partition.offsets
     at = NO_TIMESTAMP if committed is None else committed.commit_timestamp_ms
     return {
-        "topic": name.topic,
-        "partition": name.partition,
+        "topic": tp.topic,
+        "partition": tp.partition,
         "committed": committed.offset if committed else None,
         "metadata": committed.metadata if committed else None,
         "commit_timestamp_ms": None if at == NO_TIMESTAMP else at,
         "log_start_offset": offsets.log_start_offset if offsets else None,
         "log_end_offset": offsets.log_end_offset if offsets else None,
-        "lag": found.lag,
-        "consumer": _consumer(found.member) or None,
+        "lag": partition.lag,
+        "consumer": _consumer(partition.member) or None,
     }
 
 
@@ -177,35 +143,35 @@ def _shortened(consumer: str) -> str:
     return f"{host}:{tail[:8]}…" if colon and len(tail) >= 8 else consumer
 
 
-def _facts(group: ConsumerGroup, found: ConsumerGroupDescription) -> list[str]:
-    facts = [f"{found.lag:,} behind"]
-    oldest = group.oldest_unread_ms(found)
+def _facts(group: ConsumerGroup, description: ConsumerGroupDescription) -> list[str]:
+    facts = [f"{description.lag:,} behind"]
+    oldest = group.oldest_unread_ms(description)
     if oldest is not None:
         facts.append(f"oldest unread {duration(time.time() - oldest / 1000)} ago")
-    members = sum(1 for member in found.members if member.partitions)
+    members = sum(1 for member in description.members if member.partitions)
     facts.append(counted(members, "member") if members else "no members")
-    if found.generation:
-        facts.append(f"generation {found.generation}")
-    if found.protocol and members:
-        facts.append(found.protocol)
+    if description.generation:
+        facts.append(f"generation {description.generation}")
+    if description.protocol and members:
+        facts.append(description.protocol)
     return facts
 
 
-def _oddities(found: ConsumerGroupDescription) -> list[str]:
+def _oddities(description: ConsumerGroupDescription) -> list[str]:
     """What the lag does not show."""
     texts = []
-    for name, (committed, offsets, _) in found.partitions.items():
+    for tp, (committed, offsets, _) in description.partitions.items():
         if offsets is None:
-            texts.append(f"{name}: there is no such partition any more")
+            texts.append(f"{tp}: there is no such partition any more")
         elif committed is not None and committed.offset < offsets.log_start_offset:
             missed = offsets.log_start_offset - committed.offset
             texts.append(
-                f"{name}: {counted(missed, 'offset')} deleted unread (the log starts at "
+                f"{tp}: {counted(missed, 'offset')} deleted unread (the log starts at "
                 f"{offsets.log_start_offset:,})"
             )
         elif committed is not None and committed.offset > offsets.log_end_offset:
             texts.append(
-                f"{name}: committed past the log's end: it is a new topic, or a crash or repair cut it"
+                f"{tp}: committed past the log's end: it is a new topic, or a crash or repair cut it"
             )
     return texts
 
@@ -227,8 +193,8 @@ def _reset(args: argparse.Namespace, ui: UI) -> int:
             )
     else:
         _reset_table(ui, resets)
-        what = "would be reset; nothing was changed" if args.dry_run else "reset"
-        ui.line(f"\n{args.group}: {counted(len(resets), 'partition')} {what}")
+        done = "would be reset; nothing was changed" if args.dry_run else "reset"
+        ui.line(f"\n{args.group}: {counted(len(resets), 'partition')} {done}")
     return 0
 
 
@@ -249,8 +215,8 @@ def _delete(args: argparse.Namespace, ui: UI) -> int:
         group = log.group(args.group)
         offsets = len(group.offsets())
         group.delete()
-    if args.json:
-        ui.json({"group": args.group, "offsets": offsets, "deleted": True})
-    else:
-        ui.line(f"deleted group {args.group} and its offsets")
+    ui.result(
+        {"group": args.group, "offsets": offsets, "deleted": True},
+        f"deleted group {args.group} and its offsets",
+    )
     return 0

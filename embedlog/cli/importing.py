@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import os
-from typing import Any, Final
+from collections.abc import Iterator
+from typing import Final
 
 from ..config import COMPRESSION_TYPES
 from ..errors import InvalidArgument
@@ -12,7 +13,7 @@ from ..mirroring.imported_groups import GroupsImport
 from ..mirroring.importing import ImportReport, PartitionImport, import_files
 from ..mirroring.legacy_files import FORMATS
 from ..units import counted, duration, size
-from .arguments import WRITES, add_command, add_directory, add_json
+from .arguments import WRITES, Command, arg, defaults, directory
 from .opening import writer
 from .ui import UI, Column, number_columns
 
@@ -35,39 +36,27 @@ _NOT_OVER_WIRE: Final = (
 )
 
 
-def add_parser(subparsers: Any) -> None:
-    parser = add_command(
-        subparsers, "import", "copy Kafka's log files into a log", lock=WRITES, description=_DESCRIPTION
+def commands() -> Iterator[Command]:
+    yield Command("import", "copy Kafka's log files into a log", WRITES, run, _DESCRIPTION).takes(
+        directory(_NOT_OVER_WIRE),
+        arg("SOURCE", "a file, or a directory"),
+        arg("--topic TOPIC", "the topic's name here; or, if SOURCE has several topics, the one to import"),
+        arg("--format FORMAT", f"{', '.join(FORMATS)}; default: detected from the bytes", choices=FORMATS),
+        arg(
+            "--compression CODEC",
+            "for messages from before 0.11; default: the topic's compression_type, or as in SOURCE",
+            choices=[name for name in COMPRESSION_TYPES if name != "producer"],
+        ),
+        arg(
+            "--on-damage WHAT",
+            "stop (default), or skip: report damage and continue after it",
+            choices=("stop", "skip"),
+            default="stop",
+        ),
+        arg("--no-groups", "do not import committed offsets"),
+        arg("--json", "print a JSON object per partition, and one for the groups"),
+        defaults(refused="Files are imported while no process writes it: close the log there first."),
     )
-    add_directory(parser, _NOT_OVER_WIRE)
-    parser.add_argument("source", metavar="SOURCE", help="a file, or a directory")
-    parser.add_argument(
-        "--topic",
-        metavar="TOPIC",
-        help="the topic's name here; or, if SOURCE has several topics, the one to import",
-    )
-    parser.add_argument(
-        "--format",
-        choices=FORMATS,
-        metavar="FORMAT",
-        help=f"{', '.join(FORMATS)}; default: detected from the bytes",
-    )
-    parser.add_argument(
-        "--compression",
-        choices=[name for name in COMPRESSION_TYPES if name != "producer"],
-        metavar="CODEC",
-        help="for messages from before 0.11; default: the topic's compression_type, or as in SOURCE",
-    )
-    parser.add_argument(
-        "--on-damage",
-        choices=("stop", "skip"),
-        default="stop",
-        metavar="WHAT",
-        help="stop (default), or skip: report damage and continue after it",
-    )
-    parser.add_argument("--no-groups", action="store_true", help="do not import committed offsets")
-    add_json(parser, "print a JSON object per partition, and one for the groups")
-    parser.set_defaults(refused="Files are imported while no process writes it: close the log there first.")
 
 
 def run(args: argparse.Namespace, ui: UI) -> int:
@@ -86,9 +75,10 @@ def run(args: argparse.Namespace, ui: UI) -> int:
         )
     if args.json:
         for partition in report.partitions:
-            ui.json({**partition._asdict(), "problems": [each._asdict() for each in partition.problems]})
+            problems = [problem._asdict() for problem in partition.problems]
+            ui.json({**partition._asdict(), "problems": problems})
         if report.groups is not None:
-            problems = [each._asdict() for each in report.groups.problems]
+            problems = [problem._asdict() for problem in report.groups.problems]
             ui.json({**report.groups._asdict(), "problems": problems})
     else:
         _tell(report, ui)
@@ -115,12 +105,12 @@ def _tell(report: ImportReport, ui: UI) -> None:
 
 
 def _tell_groups(groups: GroupsImport, ui: UI) -> None:
-    said = f"{counted(groups.groups, 'group')}, {counted(groups.offsets, 'offset')} committed"
+    text = f"{counted(groups.groups, 'group')}, {counted(groups.offsets, 'offset')} committed"
     if groups.offsets_present:
-        said += f", {groups.offsets_present:,} already as new or newer here"
+        text += f", {groups.offsets_present:,} already as new or newer here"
     if groups.offsets_left_out:
-        said += f", {groups.offsets_left_out:,} skipped (partitions not imported)"
-    ui.line(f"\n{said}")
+        text += f", {groups.offsets_left_out:,} skipped (partitions not imported)"
+    ui.line(f"\n{text}")
     for name in groups.in_use:
         ui.line(f"left out  group {name}: it has members here")
     if groups.not_understood:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import time
+from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
@@ -14,7 +15,7 @@ from ..spark.load import LoadReport, load
 from ..spark.load_plan import Status, status
 from ..spark.manifest import BAD_DIRECTORY, Manifest
 from ..units import counted, duration, size
-from .arguments import add_command, add_json, add_log, is_over_wire, place_argument
+from .arguments import LOG, Command, arg, is_over_wire, place_argument
 from .opening import reader
 from .ui import UI, number_columns
 
@@ -31,42 +32,31 @@ The table is TABLE/event_date=2013-01-01/*.parquet, which any Parquet reader rea
 `embedlog.spark.warehouse` sees only finished loads. The first load fixes topic, schema and date column."""
 
 
-def add_parser(subparsers: Any) -> None:
-    parser = add_command(
-        subparsers,
-        "load",
-        "load a topic into a table of Parquet files, incrementally",
-        lock=_LOCK,
-        description=_DESCRIPTION,
+def commands() -> Iterator[Command]:
+    summary = "load a topic into a table of Parquet files, incrementally"
+    yield Command("load", summary, _LOCK, run, _DESCRIPTION).takes(
+        LOG,
+        arg("--to TABLE", "the table's directory; created if missing", required=True),
+        arg("--topic TOPIC", "default: the topic that the table was loaded from"),
+        arg(
+            "--schema DDL",
+            "parse JSON values into columns: 'carrier STRING, dep_delay INT'; records that do not fit are "
+            f"kept in TABLE/{BAD_DIRECTORY} and counted",
+        ),
+        arg(
+            "--date-column COLUMN",
+            "the DATE or TIMESTAMP of the schema to use; default: the record's timestamp",
+        ),
+        arg(
+            "--from-time TIME",
+            "reload, and replace, everything from the first record at or after this time: ISO, or -2d",
+            type=_time,
+        ),
+        arg("--allow-data-loss", "skip records that the log has lost"),
+        arg("--master URL", "Spark's master; default: local[*]", default="local[*]"),
+        arg("--status", "load nothing; show what is loaded and the lag"),
+        arg("--json", "print a JSON object with exact values"),
     )
-    add_log(parser)
-    parser.add_argument(
-        "--to", metavar="TABLE", required=True, help="the table's directory; created if missing"
-    )
-    parser.add_argument("--topic", metavar="TOPIC", help="default: the topic that the table was loaded from")
-    parser.add_argument(
-        "--schema",
-        metavar="DDL",
-        help="parse JSON values into columns: 'carrier STRING, dep_delay INT'; records that do not fit are "
-        f"kept in TABLE/{BAD_DIRECTORY} and counted",
-    )
-    parser.add_argument(
-        "--date-column",
-        metavar="COLUMN",
-        help="the DATE or TIMESTAMP of the schema to use; default: the record's timestamp",
-    )
-    parser.add_argument(
-        "--from-time",
-        type=_time,
-        metavar="TIME",
-        help="reload, and replace, everything from the first record at or after this time: ISO, or -2d",
-    )
-    parser.add_argument("--allow-data-loss", action="store_true", help="skip records that the log has lost")
-    parser.add_argument(
-        "--master", metavar="URL", default="local[*]", help="Spark's master; default: local[*]"
-    )
-    parser.add_argument("--status", action="store_true", help="load nothing; show what is loaded and the lag")
-    add_json(parser, "print a JSON object with exact values")
 
 
 def run(args: argparse.Namespace, ui: UI) -> int:
@@ -94,10 +84,10 @@ def run(args: argparse.Namespace, ui: UI) -> int:
 
 
 def _time(text: str) -> datetime:
-    given = place_argument(text)
-    if not isinstance(given, datetime):
+    time = place_argument(text)
+    if not isinstance(time, datetime):
         raise argparse.ArgumentTypeError(f"{text!r} is no time, such as 2024-05-01T10:41 or -2d")
-    return given
+    return time
 
 
 # -- after a load --------------------------------------------------------------------------------------

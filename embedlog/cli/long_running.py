@@ -9,12 +9,12 @@ import select
 import signal
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FrameType, TracebackType
 from typing import Any, Final, Self
 
 from ..units import iso
-from .arguments import count
+from .arguments import Argument, arg, count
 
 LAST_PORT: Final = 65_535
 
@@ -111,6 +111,14 @@ def port(text: str) -> int:
 
 FORMATS: Final = ("text", "json")
 LEVELS: Final = ("debug", "info", "warning", "error")
+
+
+def log_options(level: str, **options: Any) -> Iterator[Argument]:
+    """How a command logs, from `level` on unless a flag names another; `options` override these defaults."""
+    format_help = "the format of log lines on standard error (text)"
+    yield arg("--log-format", format_help, choices=FORMATS, **{"default": "text"} | options)
+    level_help = f"the lowest level that is logged ({level})"
+    yield arg("--log-level", level_help, choices=LEVELS, **{"default": level} | options)
 
 
 def log_messages(form: str, level: str) -> None:

@@ -8,12 +8,12 @@ import signal
 import time
 from collections.abc import Iterator
 from types import FrameType
-from typing import Any, Final
+from typing import Final
 
 from ..mirroring import Mirror, MirrorStatus
 from ..units import counted, duration, size
-from .arguments import add_command, add_command_config, add_json, positive, wire_settings
-from .long_running import FORMATS, LEVELS, log_messages, stops
+from .arguments import Command, arg, command_config, positive, wire_settings
+from .long_running import log_messages, log_options, stops
 from .ui import UI, Column, Progress, number_columns
 
 _DESCRIPTION = """\
@@ -27,60 +27,34 @@ _LOCK = "Holds the writer's lock of a target directory while it runs; sources ar
 _MOST_BARS: Final = 10
 
 
-def add_parser(subparsers: Any) -> None:
-    parser = add_command(
-        subparsers, "mirror", "copy topics of other logs, as they grow", lock=_LOCK, description=_DESCRIPTION
+def commands() -> Iterator[Command]:
+    yield Command("mirror", "copy topics of other logs, as they grow", _LOCK, run, _DESCRIPTION).takes(
+        arg(
+            "--from [NAME=]LOG",
+            "DIR or kafka://HOST:PORT[,HOST:PORT]; with a name, its topics become NAME.topic; repeatable, "
+            "or several separated by commas (kafka://a,kafka://b)",
+            action="append",
+            required=True,
+            dest="sources",
+        ),
+        arg("--to LOG", "DIR or kafka://HOST:PORT", required=True, dest="directory"),
+        command_config(),
+        command_config("--from-config", "the same for the sources alone"),
+        command_config("--to-config", "the same for the target alone"),
+        arg("--topics REGEX", "the topics to copy: matches whole names (all)", default=".*"),
+        arg("--exclude REGEX", "the topics not to copy: matches whole names"),
+        arg(
+            "--start PLACE",
+            "where to start topics never copied before: earliest, or latest for topics that exist now",
+            choices=("earliest", "latest"),
+            default="earliest",
+        ),
+        arg("--until-caught-up, --once", "end once everything that existed at the start is copied"),
+        arg("--group NAME", "with brokers as target: the prefix of the groups that store positions (mirror)"),
+        arg("--interval SECONDS", "time between two status lines (10)", type=positive, default=10),
+        *log_options("warning"),
+        arg("--json", "print a JSON object per --interval with progress, and one at the end"),
     )
-    parser.add_argument(
-        "--from",
-        action="append",
-        required=True,
-        dest="sources",
-        metavar="[NAME=]LOG",
-        help="DIR or kafka://HOST:PORT[,HOST:PORT]; with a name, its topics become NAME.topic; repeatable, "
-        "or several separated by commas (kafka://a,kafka://b)",
-    )
-    parser.add_argument(
-        "--to", required=True, dest="directory", metavar="LOG", help="DIR or kafka://HOST:PORT"
-    )
-    add_command_config(parser)
-    add_command_config(parser, "--from-config", "the same for the sources alone")
-    add_command_config(parser, "--to-config", "the same for the target alone")
-    parser.add_argument(
-        "--topics", default=".*", metavar="REGEX", help="the topics to copy: matches whole names (all)"
-    )
-    parser.add_argument("--exclude", metavar="REGEX", help="the topics not to copy: matches whole names")
-    parser.add_argument(
-        "--start",
-        choices=("earliest", "latest"),
-        default="earliest",
-        metavar="PLACE",
-        help="where to start topics never copied before: earliest, or latest for topics that exist now",
-    )
-    parser.add_argument(
-        "--until-caught-up",
-        "--once",
-        action="store_true",
-        help="end once everything that existed at the start is copied",
-    )
-    parser.add_argument(
-        "--group",
-        metavar="NAME",
-        help="with brokers as target: the prefix of the groups that store positions (mirror)",
-    )
-    parser.add_argument(
-        "--interval", type=positive, default=10, metavar="SECONDS", help="time between two status lines (10)"
-    )
-    parser.add_argument(
-        "--log-format",
-        choices=FORMATS,
-        default="text",
-        help="the format of log lines on standard error (text)",
-    )
-    parser.add_argument(
-        "--log-level", choices=LEVELS, default="warning", help="the lowest level that is logged (warning)"
-    )
-    add_json(parser, "print a JSON object per --interval with progress, and one at the end")
 
 
 def run(args: argparse.Namespace, ui: UI) -> int:

@@ -9,16 +9,17 @@ import secrets
 import signal
 import threading
 import webbrowser
+from collections.abc import Iterator
 from typing import Any, Final
 
 from ..cluster.server import bind, listen
 from ..errors import EmbedlogError
 from ..sql.sandbox import Limits
-from .arguments import add_command, add_json, add_log, is_over_wire, positive
+from .arguments import LOG, Command, arg, defaults, is_over_wire, positive
 from .long_running import Stop, Stopped, log_messages, port
 from .opening import reader, writer
-from .page_security import Security, add_security, address, hosts, security
-from .serializers import add_serializers, serializers
+from .page_security import SECURITY_OPTIONS, Security, address, hosts, security
+from .serializers import SERIALIZER, serializers
 from .ui import UI
 
 _DESCRIPTION: Final = """\
@@ -39,43 +40,34 @@ _PATIENCE_MS: Final = 5_000  # for brokers that are down: the page says so
 _MEGABYTE: Final = 1_000_000
 
 
-def add_parser(subparsers: Any) -> None:
-    parser = add_command(subparsers, "ui", "show a log in the browser", lock=_LOCK, description=_DESCRIPTION)
-    add_log(parser)
-    parser.add_argument(
-        "--port",
-        type=port,
-        default=_PORT,
-        metavar="N",
-        help=f"the port to listen on; 0: a free one ({_PORT})",
+def commands() -> Iterator[Command]:
+    limits = Limits()
+    yield Command("ui", "show a log in the browser", _LOCK, run, _DESCRIPTION).takes(
+        LOG,
+        arg("--port N", f"the port to listen on; 0: a free one ({_PORT})", type=port, default=_PORT),
+        arg("--writable", "let the page change what it shows"),
+        *SECURITY_OPTIONS,
+        SERIALIZER,
+        arg(
+            "--table TABLE...",
+            "a table that `embedlog load` loads from this log, to show how far it is; repeatable",
+        ),
+        arg(
+            "--query-timeout SECONDS",
+            f"end a query in SQL that takes longer ({limits.timeout_s})",
+            type=positive,
+            default=limits.timeout_s,
+        ),
+        arg(
+            "--query-memory MB",
+            f"what a query in SQL may use, in megabytes ({limits.memory_bytes // _MEGABYTE:,})",
+            type=positive,
+            default=limits.memory_bytes // _MEGABYTE,
+        ),
+        arg("--open", "open the page in the browser"),
+        arg("--json", "print a JSON object with the address"),
+        defaults(refused="Without --writable the page needs no lock."),
     )
-    parser.add_argument("--writable", action="store_true", help="let the page change what it shows")
-    add_security(parser)
-    add_serializers(parser)
-    parser.add_argument(
-        "--table",
-        action="append",
-        default=[],
-        metavar="TABLE",
-        help="a table that `embedlog load` loads from this log, to show how far it is; repeatable",
-    )
-    parser.add_argument(
-        "--query-timeout",
-        type=positive,
-        default=Limits().timeout_s,
-        metavar="SECONDS",
-        help=f"end a query in SQL that takes longer ({Limits().timeout_s})",
-    )
-    parser.add_argument(
-        "--query-memory",
-        type=positive,
-        default=Limits().memory_bytes // _MEGABYTE,
-        metavar="MB",
-        help=f"what a query in SQL may use, in megabytes ({Limits().memory_bytes // _MEGABYTE:,})",
-    )
-    parser.add_argument("--open", action="store_true", help="open the page in the browser")
-    add_json(parser, "print a JSON object with the address")
-    parser.set_defaults(refused="Without --writable the page needs no lock.")
 
 
 def run(args: argparse.Namespace, ui: UI) -> int:

@@ -26,7 +26,7 @@ from ..security.acl_store import DocumentAcls
 from ..security.certificates import PAGE
 from ..security.protocol import SecurityProtocol
 from ..security.users import DocumentUsers
-from .arguments import add_own_settings, is_over_wire, settings
+from .arguments import arg, is_over_wire, own_settings, settings
 from .opening import existing
 
 _SETTINGS: Final = frozenset(
@@ -75,29 +75,19 @@ class Security(Closing):
         return context
 
 
-def add_security(parser: argparse.ArgumentParser) -> None:
-    """The arguments."""
-    parser.add_argument(
-        "--host", default=_OWN_NAMES[0], help="the address to listen on (127.0.0.1); another needs --secure"
-    )
-    parser.add_argument(
-        "--advertised-host",
-        action="append",
-        default=[],
-        metavar="HOST",
-        help="a name or address by which browsers know this machine; repeatable",
-    )
-    parser.add_argument(
+SECURITY_OPTIONS: Final = (
+    arg("--host HOST", "the address to listen on (127.0.0.1); another needs --secure", default=_OWN_NAMES[0]),
+    arg("--advertised-host HOST...", "a name or address by which browsers know this machine; repeatable"),
+    arg(
         "--secure",
-        action="store_true",
-        help="HTTPS, and users of the log with their passwords and ACLs: make a certificate and an "
+        "HTTPS, and users of the log with their passwords and ACLs: make a certificate and an "
         "administrator in DIR-security, unless they are there (needs the extra 'security')",
-    )
-    add_own_settings(
-        parser,
+    ),
+    own_settings(
         "instead of --secure, as a broker's: ssl_keystore_location, authorizer_class_name, super_users; "
-        "repeatable",
-    )
+        "repeatable"
+    ),
+)
 
 
 def security(args: argparse.Namespace) -> Security | None:

@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Mapping
-from typing import Any, Final, Protocol
+from collections.abc import Iterator, Mapping
+from typing import Final, Protocol
 
-from ..backends.remote import RemoteBackend
 from ..errors import InvalidArgument
-from ..files.names import CLUSTER_FILE, QUOTAS_FILE
-from ..open import open as open_log
+from ..files.names import QUOTAS_FILE
 from ..security.quota_rules import (
     CLIENT_ID,
     IP,
@@ -27,8 +25,8 @@ from ..security.quota_rules import (
 )
 from ..security.quota_store import StoredQuotas
 from ..units import counted
-from .arguments import add_command, add_json, add_log, is_over_wire, wire_settings
-from .opening import existing
+from .arguments import LOG, Command, arg, either
+from .security_documents import Administers, administers
 from .ui import UI, Column
 
 _LOCK: Final = (
@@ -50,79 +48,66 @@ class _Quotas(Protocol):
     def alter(self, of: Entity, changes: Mapping[str, float | None]) -> None: ...
 
 
-def add_parser(subparsers: Any) -> None:
-    parser = add_command(subparsers, "quotas", "list, set, remove quotas of clients", lock=_LOCK)
-    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-
-    each = add_command(actions, "list", "list the quotas", lock=_LOCK)
-    add_log(each)
-    _add_entity(each)
-    add_json(each, "print a JSON object per user, client id or address")
-
-    each = add_command(actions, "set", "set quotas of a user, a client id or an address", lock=_LOCK)
-    each.description = _SET
-    add_log(each)
-    _add_entity(each)
-    each.add_argument(
-        "--quota", action="append", required=True, metavar="KEY=NUMBER", help="a quota; repeatable"
+_ENTITY: Final = tuple(
+    either(
+        arg(f"--{name} {metavar}", f"of this {kind}"),
+        arg(f"--{name}-defaults", f"of each {kind} that has none of its own"),
     )
-    add_json(each, "print a JSON object: the quotas that were set")
-
-    each = add_command(actions, "remove", "remove quotas of a user, a client id or an address", lock=_LOCK)
-    add_log(each)
-    _add_entity(each)
-    each.add_argument("--quota", action="append", default=[], metavar="KEY", help="a quota; repeatable (all)")
-    add_json(each, "print a JSON object: the quotas that were removed")
-
-
-def _add_entity(parser: argparse.ArgumentParser) -> None:
-    for kind, option, metavar in _OPTIONS:
-        either = parser.add_mutually_exclusive_group()
-        either.add_argument(f"--{option}", metavar=metavar, help=f"of this {kind}")
-        either.add_argument(
-            f"--{option}-defaults",
-            action="store_true",
-            help=f"of each {kind} that has none of its own",
-        )
+    for kind, name, metavar in _OPTIONS
+)
+_with_quotas: Administers[_Quotas] = administers(
+    lambda brokers: brokers.quotas,
+    lambda directory: StoredQuotas(os.path.join(directory, QUOTAS_FILE)),
+    "{} is of a cluster, whose quotas are in ZooKeeper: give --bootstrap-server",
+)
 
 
-def run(args: argparse.Namespace, ui: UI) -> int:
-    action = {"list": _list, "set": _set, "remove": _remove}[args.action]
-    settings = wire_settings(args, args.directory)
-    if is_over_wire(args.directory):
-        with open_log(args.directory, **settings) as log:
-            assert isinstance(log.backend, RemoteBackend)
-            return action(args, ui, log.backend.quotas)
-    directory = existing(args.directory)
-    if os.path.exists(os.path.join(directory, CLUSTER_FILE)):
-        raise InvalidArgument(
-            f"{args.directory} is of a cluster, whose quotas are in ZooKeeper: give --bootstrap-server"
-        )
-    return action(args, ui, StoredQuotas(os.path.join(directory, QUOTAS_FILE)))
+def commands() -> Iterator[Command]:
+    of = "quotas of a user, a client id or an address"
+    yield Command("quotas", "list, set, remove quotas of clients", _LOCK).with_actions(
+        Command("list", "list the quotas", _LOCK, _list).takes(
+            LOG, *_ENTITY, arg("--json", "print a JSON object per user, client id or address")
+        ),
+        Command("set", f"set {of}", _LOCK, _set, _SET).takes(
+            LOG,
+            *_ENTITY,
+            arg("--quota KEY=NUMBER...", "a quota; repeatable", required=True, default=None),
+            arg("--json", "print a JSON object: the quotas that were set"),
+        ),
+        Command("remove", f"remove {of}", _LOCK, _remove).takes(
+            LOG,
+            *_ENTITY,
+            arg("--quota KEY...", "a quota; repeatable (all)"),
+            arg("--json", "print a JSON object: the quotas that were removed"),
+        ),
+    )
 
 
+@_with_quotas
 def _list(args: argparse.Namespace, ui: UI, quotas: _Quotas) -> int:
-    wanted = set(_named(args))
-    found = {of: values for of, values in quotas.read().items() if wanted.issubset(of) and values}
-    _show(args, ui, found, "no quotas")
+    options = set(_named(args))
+    entities = {of: values for of, values in quotas.read().items() if options.issubset(of) and values}
+    _show(ui, entities, "no quotas")
     return 0
 
 
+@_with_quotas
 def _set(args: argparse.Namespace, ui: UI, quotas: _Quotas) -> int:
     of = entity(_named(args))
     values = {}
-    for given in args.quota:
-        key, _, text = given.partition("=")
+    for pair in args.quota:
+        key, _, text = pair.partition("=")
         try:
             number = float(text)
         except ValueError:
-            raise InvalidArgument(f"--quota {given!r} is not KEY=NUMBER") from None
+            raise InvalidArgument(f"--quota {pair!r} is not KEY=NUMBER") from None
         values[key] = checked_value(of, key, number)
     quotas.alter(of, values)
-    _show(args, ui, {of: values}, "")
+    _show(ui, {of: values})
     return 0
 
 
+@_with_quotas
 def _remove(args: argparse.Namespace, ui: UI, quotas: _Quotas) -> int:
     of = entity(_named(args))
     for key in args.quota:
@@ -131,8 +116,7 @@ def _remove(args: argparse.Namespace, ui: UI, quotas: _Quotas) -> int:
     removed = {key: value for key, value in before.items() if not args.quota or key in args.quota}
     if removed:
         quotas.alter(of, dict.fromkeys(removed))
-    _show(args, ui, {of: removed} if removed else {}, "no such quota")
-    if removed and not args.json:
+    if _show(ui, {of: removed} if removed else {}, "no such quota"):
         ui.line(f"\n{counted(len(removed), 'quota')} removed")
     return 0
 
@@ -140,28 +124,30 @@ def _remove(args: argparse.Namespace, ui: UI, quotas: _Quotas) -> int:
 def _named(args: argparse.Namespace) -> list[tuple[str, str | None]]:
     """The types and names that the options give; the name None is the default."""
     named: list[tuple[str, str | None]] = []
-    for kind, option, _ in _OPTIONS:
-        name = getattr(args, option)
-        if name is not None or getattr(args, f"{option}_defaults"):
-            named.append((kind, name))
+    for kind, name, _ in _OPTIONS:
+        entity_name = getattr(args, name)
+        if entity_name is not None or getattr(args, f"{name}_defaults"):
+            named.append((kind, entity_name))
     return named
 
 
-def _show(args: argparse.Namespace, ui: UI, found: QuotasByEntity, nothing: str) -> None:
-    in_order = sorted(found.items(), key=lambda each: [(kind, name or "") for kind, name in each[0]])
-    if args.json:
-        for of, values in in_order:
-            ui.json({"entity": dict(of), "quotas": dict(values)})
-    elif in_order:
-        rows = [
+def _show(ui: UI, quotas: QuotasByEntity, nothing: str = "") -> bool:
+    """Returns whether there is a table."""
+    in_order = sorted(quotas.items(), key=lambda of: [(kind, name or "") for kind, name in of[0]])
+    return ui.listing(
+        ({"entity": dict(of), "quotas": dict(values)} for of, values in in_order),
+        (
+            *(Column(kind, shortens=True) for kind, _, _ in _OPTIONS),
+            Column("quota"),
+            Column("value", right=True),
+        ),
+        (
             (*(_shown(dict(of), kind) for kind, _, _ in _OPTIONS), key, f"{value:,.12g}")
             for of, values in in_order
             for key, value in sorted(values.items())
-        ]
-        names = [Column(kind, shortens=True) for kind, _, _ in _OPTIONS]
-        ui.table((*names, Column("quota"), Column("value", right=True)), rows)
-    elif nothing:
-        ui.line(nothing)
+        ),
+        nothing,
+    )
 
 
 def _shown(names: Mapping[str, str | None], kind: str) -> str:

@@ -23,12 +23,16 @@ from ..model import Record, TopicPartition
 from ..validation import check_partition
 from .arguments import (
     JSON_NOTE,
+    LOG,
     READS,
     SHARED_WRITES,
-    add_command,
-    add_log,
-    add_topic,
+    TOPIC,
+    Argument,
+    Command,
+    arg,
     count,
+    defaults,
+    either,
     is_over_wire,
     place_argument,
 )
@@ -61,83 +65,61 @@ clients, the first record at or after it: others may follow that are earlier, an
 such records out."""
 
 
-def add_parser(subparsers: Any) -> None:
+def commands() -> Iterator[Command]:
+    lock = f"{READS} {_WITH_GROUP}"
     what = "Print the records of a topic: all, or from one place up to another."
-    cat = _add(subparsers, "cat", "print records from one place to another", what)
-    cat.add_argument(
-        "--from",
-        "--from-offset",
-        dest="start",
-        type=place_argument,
-        default="earliest",
-        metavar="PLACE",
-        help="default: earliest",
+    description = _DESCRIPTION.format(what=what)
+    yield Command("cat", "print records from one place to another", lock, run, description).takes(
+        *_shared_arguments(),
+        _from_option("default: earliest", default="earliest"),
+        arg("--to PLACE", "stop before it; default: the current end", type=place_argument),
+        arg("--max-records N", "stop after N records", type=count),
+        defaults(follow=False, last=None),
     )
-    cat.add_argument(
-        "--to", type=place_argument, metavar="PLACE", help="stop before it; default: the current end"
-    )
-    cat.add_argument("--max-records", type=count, metavar="N", help="stop after N records")
-    cat.set_defaults(follow=False, last=None)
-
     what = "Print the last records of a topic, by timestamp; with -f also new ones as they are appended."
-    tail = _add(subparsers, "tail", "print the last records, and follow", what)
-    tail.add_argument(
-        "-n", dest="last", type=count, default=10, metavar="N", help="the number of records (10)"
+    description = _DESCRIPTION.format(what=what)
+    yield Command("tail", "print the last records, and follow", lock, run, description).takes(
+        *_shared_arguments(),
+        arg("-n N", "the number of records (10)", dest="last", type=count, default=10),
+        arg("-f, --follow", "continue as records are appended, until Ctrl-C"),
+        _from_option("all records from there on, instead of the last N"),
+        arg("--max-records N", "stop after N records", type=count),
+        defaults(to=None),
     )
-    tail.add_argument(
-        "-f", "--follow", action="store_true", help="continue as records are appended, until Ctrl-C"
-    )
-    tail.add_argument(
-        "--from",
-        "--from-offset",
-        dest="start",
-        type=place_argument,
-        metavar="PLACE",
-        help="all records from there on, instead of the last N",
-    )
-    tail.add_argument("--max-records", type=count, metavar="N", help="stop after N records")
-    tail.set_defaults(to=None)
 
 
-def _add(subparsers: Any, name: str, summary: str, what: str) -> argparse.ArgumentParser:
-    parser = add_command(
-        subparsers, name, summary, lock=f"{READS} {_WITH_GROUP}", description=_DESCRIPTION.format(what=what)
+def _from_option(help: str, **options: Any) -> Argument:
+    return arg("--from, --from-offset PLACE", help, dest="start", type=place_argument, **options)
+
+
+def _shared_arguments() -> Iterator[Argument]:
+    yield LOG
+    yield TOPIC
+    yield arg("--partition N", "default: all partitions", type=count)
+    yield either(
+        arg(
+            "--format TEXT",
+            r"e.g. '{offset} {key} {value}', with \t, \n and Python's format specifications; the fields are "
+            f"{', '.join(FIELDS)}",
+            default=_VALUE,
+        ),
+        arg(
+            "--kcat-format TEXT",
+            r"e.g. '%%k %%s\n', as kcat takes it, which adds no end of line: "
+            rf"{KCAT_TOKENS.replace('%', '%%')} %%%%, \n \t \r \0 \xNN",
+        ),
+        arg("--json", f"print a JSON object per line, as append --json takes it; {JSON_NOTE}"),
     )
-    add_log(parser)
-    add_topic(parser)
-    parser.add_argument("--partition", type=count, metavar="N", help="default: all partitions")
-    form = parser.add_mutually_exclusive_group()
-    form.add_argument(
-        "--format",
-        default=_VALUE,
-        metavar="TEXT",
-        help=r"e.g. '{offset} {key} {value}', with \t, \n and Python's format specifications; the fields are "
-        f"{', '.join(FIELDS)}",
-    )
-    form.add_argument(
-        "--kcat-format",
-        metavar="TEXT",
-        help=r"e.g. '%%k %%s\n', as kcat takes it, which adds no end of line: "
-        rf"{KCAT_TOKENS.replace('%', '%%')} %%%%, \n \t \r \0 \xNN",
-    )
-    form.add_argument(
-        "--json",
-        action="store_true",
-        help=f"print a JSON object per line, as append --json takes it; {JSON_NOTE}",
-    )
-    parser.add_argument(
-        "--isolation-level",
+    yield arg(
+        "--isolation-level LEVEL",
+        "read_committed (default), or read_uncommitted: also records of aborted and open transactions",
         choices=ISOLATION_LEVELS,
         default="read_committed",
-        metavar="LEVEL",
-        help="read_committed (default), or read_uncommitted: also records of aborted and open transactions",
     )
-    parser.add_argument(
-        "--group",
-        metavar="GROUP",
-        help="read as a member of this group, from where it has got to, and commit what was printed",
+    yield arg(
+        "--group GROUP",
+        "read as a member of this group, from where it has got to, and commit what was printed",
     )
-    return parser
 
 
 def run(args: argparse.Namespace, ui: UI) -> int:
@@ -171,10 +153,10 @@ def _print(
 
 def _check(args: argparse.Namespace, log: Log) -> None:
     partitions = log.describe_topic(args.topic).partitions
-    for option, given in (("--from", args.start), ("--to", args.to)):
-        if isinstance(given, int) and args.partition is None and partitions > 1:
+    for name, place in (("--from", args.start), ("--to", args.to)):
+        if isinstance(place, int) and args.partition is None and partitions > 1:
             raise InvalidArgument(
-                f"{option} {given} is an offset, which belongs to one partition: "
+                f"{name} {place} is an offset, which belongs to one partition: "
                 f"add --partition 0..{partitions - 1}"
             )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import os
 import sys
@@ -11,19 +10,16 @@ from typing import Any, Final
 
 from ..clients.serializers import Schemas, Serializer, serializer_for
 from ..errors import InvalidArgument
+from .arguments import arg
 
 _FORMS: Final = "json, utf8, msgpack, avro:SCHEMA.avsc, protobuf:MODULE:CLASS, or MODULE:NAME of your own"
 
 
-def add_serializers(parser: argparse.ArgumentParser) -> None:
-    """The option, as `args.serializer`."""
-    parser.add_argument(
-        "--serializer",
-        action="append",
-        default=[],
-        metavar="TOPIC=HOW",
-        help=f"show the values of a topic with {_FORMS}, an object with a method loads; may be repeated",
-    )
+SERIALIZER: Final = arg(
+    "--serializer TOPIC=HOW...",
+    f"show the values of a topic with {_FORMS}, an object with a method loads; may be repeated",
+)
+"""The option, as `args.serializer`."""
 
 
 def serializers(given: Iterable[str]) -> dict[str, Serializer[Any]]:

@@ -9,7 +9,7 @@ import resource
 import signal
 import sys
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from .. import __version__
@@ -24,8 +24,8 @@ from ..files.names import INTERNAL_TOPICS
 from ..security.protocol import SecurityProtocol
 from ..synonyms import BROKER_ARGUMENTS, plain
 from ..units import counted, duration, size
-from .arguments import add_command, add_directory, add_json, add_own_settings, count, settings
-from .long_running import FORMATS, LAST_PORT, LEVELS, Stop, Stopped, log_messages, port
+from .arguments import Command, arg, count, defaults, directory, own_settings, settings
+from .long_running import FORMATS, LAST_PORT, LEVELS, Stop, Stopped, log_messages, log_options, port
 from .opening import report
 from .ui import UI
 
@@ -70,81 +70,54 @@ _ZOOKEEPER: Final = "127.0.0.1:2181"
 _ZOOKEEPER_AUTH: Final = "EMBEDLOG_ZOOKEEPER_AUTH"
 
 
-def add_parser(subparsers: Any) -> None:
-    parser = add_command(
-        subparsers,
-        "serve",
-        "be a broker that Kafka clients can talk to",
-        lock=_LOCK,
-        description=_DESCRIPTION,
+def commands() -> Iterator[Command]:
+    summary = "be a broker that Kafka clients can talk to"
+    yield Command("serve", summary, _LOCK, run, _DESCRIPTION).takes(
+        directory(_NOT_OVER_WIRE),
+        arg("--port N", f"the port to listen on; 0: a free one ({_PORT})", type=port),
+        arg("--host HOST", "the address to listen on (127.0.0.1)"),
+        arg(
+            "--allow-remote",
+            "allow a --host that other machines can reach, where clients authenticate",
+            default=None,
+        ),
+        arg(
+            "--secure",
+            "TLS and passwords: make a certificate authority, a certificate and an administrator in "
+            "DIR-security, unless they are there (needs the extra 'security')",
+        ),
+        arg(
+            "--insecure",
+            "allow it although nobody authenticates: whoever reaches the port reads and writes everything",
+            default=None,
+        ),
+        arg("--advertised-host HOST", "the host that clients connect to, if it differs"),
+        arg("--advertised-port N", "the port that clients connect to, if it differs", type=port),
+        arg(
+            "--metrics-port N",
+            "serve GET /metrics (Prometheus) and GET /health here (needs the extra 'cluster')",
+            type=port,
+        ),
+        arg("--metrics-host HOST", "the address for --metrics-port, if it differs"),
+        arg("--broker-id N", "the broker's id, unique in a cluster (0)", type=count),
+        arg(
+            "--zookeeper HOST:PORT[,...][/CHROOT]",
+            "join the cluster of this ZooKeeper (needs the extra 'cluster')",
+        ),
+        arg(
+            "--with-zookeeper",
+            "also run that ZooKeeper, in DIR-zookeeper, as long as the broker runs: to try out a cluster "
+            f"({_ZOOKEEPER} unless --zookeeper is given; needs the extra 'cluster-dev')",
+        ),
+        arg("--config FILE", "settings in TOML; flags override them"),
+        own_settings(
+            "a setting of the broker, of the log, or a default for topics, by Kafka's name, with dots or "
+            "underscores; repeatable"
+        ),
+        *log_options("warning", default=None),
+        arg("--json", "print a JSON object when it listens, another when it has stopped"),
+        defaults(refused="One broker serves a directory: stop that process first."),
     )
-    add_directory(parser, _NOT_OVER_WIRE)
-    parser.add_argument(
-        "--port", type=port, metavar="N", help=f"the port to listen on; 0: a free one ({_PORT})"
-    )
-    parser.add_argument("--host", help="the address to listen on (127.0.0.1)")
-    parser.add_argument(
-        "--allow-remote",
-        action="store_true",
-        default=None,
-        help="allow a --host that other machines can reach, where clients authenticate",
-    )
-    parser.add_argument(
-        "--secure",
-        action="store_true",
-        help="TLS and passwords: make a certificate authority, a certificate and an administrator in "
-        "DIR-security, unless they are there (needs the extra 'security')",
-    )
-    parser.add_argument(
-        "--insecure",
-        action="store_true",
-        default=None,
-        help="allow it although nobody authenticates: whoever reaches the port reads and writes everything",
-    )
-    parser.add_argument(
-        "--advertised-host", metavar="HOST", help="the host that clients connect to, if it differs"
-    )
-    parser.add_argument(
-        "--advertised-port", type=port, metavar="N", help="the port that clients connect to, if it differs"
-    )
-    parser.add_argument(
-        "--metrics-port",
-        type=port,
-        metavar="N",
-        help="serve GET /metrics (Prometheus) and GET /health here (needs the extra 'cluster')",
-    )
-    parser.add_argument(
-        "--metrics-host", metavar="HOST", help="the address for --metrics-port, if it differs"
-    )
-    parser.add_argument(
-        "--broker-id",
-        type=count,
-        metavar="N",
-        help="the broker's id, unique in a cluster (0)",
-    )
-    parser.add_argument(
-        "--zookeeper",
-        metavar="HOST:PORT[,...][/CHROOT]",
-        help="join the cluster of this ZooKeeper (needs the extra 'cluster')",
-    )
-    parser.add_argument(
-        "--with-zookeeper",
-        action="store_true",
-        help="also run that ZooKeeper, in DIR-zookeeper, as long as the broker runs: to try out a cluster "
-        f"({_ZOOKEEPER} unless --zookeeper is given; needs the extra 'cluster-dev')",
-    )
-    parser.add_argument("--config", metavar="FILE", help="settings in TOML; flags override them")
-    add_own_settings(
-        parser,
-        "a setting of the broker, of the log, or a default for topics, by Kafka's name, with dots or "
-        "underscores; repeatable",
-    )
-    parser.add_argument(
-        "--log-format", choices=FORMATS, help="the format of log lines on standard error (text)"
-    )
-    parser.add_argument("--log-level", choices=LEVELS, help="the lowest level that is logged (warning)")
-    add_json(parser, "print a JSON object when it listens, another when it has stopped")
-    parser.set_defaults(refused="One broker serves a directory: stop that process first.")
 
 
 def run(args: argparse.Namespace, ui: UI) -> int:
@@ -168,10 +141,8 @@ def run(args: argparse.Namespace, ui: UI) -> int:
             if stop.wait(broker.reload_certificates) == signal.SIGINT and ui.out.isatty():
                 ui.line()  # the terminal has written ^C
     served = broker.server.accepted
-    if args.json:
-        ui.json({"stopped": True, "connections": served})
-    else:
-        ui.line(f"stopped     {counted(served, 'connection')} served")
+    stopped = f"stopped     {counted(served, 'connection')} served"
+    ui.result({"stopped": True, "connections": served}, stopped)
     return 0
 
 

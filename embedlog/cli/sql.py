@@ -18,7 +18,7 @@ from typing import Any, BinaryIO, Final
 from ..backends.port import Backend
 from ..errors import EmbedlogError, InvalidArgument
 from ..sql import FORMATS, Scanned, connect, copy, is_number, statement
-from .arguments import READS, REFUSED, add_command, add_log, positive
+from .arguments import LOG, READS, REFUSED, Command, arg, positive, trailing
 from .opening import reader
 from .ui import UI, Column, Progress
 
@@ -32,35 +32,28 @@ and the fields of JSON values. A name with other characters than letters, digits
 does offset, which is a word of SQL: SELECT max("offset") FROM "orders.eu"."""
 
 
-def add_parser(subparsers: Any) -> None:
-    parser: Any = add_command(
-        subparsers, "sql", "ask a question in SQL", lock=READS, description=_DESCRIPTION
+def commands() -> Iterator[Command]:
+    yield Command("sql", "ask a question in SQL", READS, run, _DESCRIPTION).takes(
+        LOG,
+        trailing(
+            "query",
+            metavar="QUERY",
+            help="one statement; - reads it from standard input; without it, a prompt on a terminal",
+        ),
+        arg(
+            "--format FORMAT",
+            f"table (default; the first {_SHOWN_ROWS:,} rows), csv, json, jsonl, parquet, arrow",
+            choices=("table", *FORMATS, "arrow"),
+            default="table",
+        ),
+        arg("--output FILE", "write there; not for a table"),
+        arg(
+            "--schema TOPIC=FIELDS...",
+            "the fields of a topic's JSON values, e.g. 'orders=id INT, city VARCHAR'; inferred by default",
+        ),
+        arg("--memory-limit SIZE", "of DuckDB, e.g. 2GB"),
+        arg("--timeout SECONDS", "stop a query that takes longer", type=positive),
     )
-    add_log(parser)
-    parser.add_argument(
-        "query",
-        metavar="QUERY",
-        nargs="?",
-        help="one statement; - reads it from standard input; without it, a prompt on a terminal",
-    )
-    parser.last = "query"
-    parser.add_argument(
-        "--format",
-        choices=("table", *FORMATS, "arrow"),
-        default="table",
-        metavar="FORMAT",
-        help=f"table (default; the first {_SHOWN_ROWS:,} rows), csv, json, jsonl, parquet, arrow",
-    )
-    parser.add_argument("--output", metavar="FILE", help="write there; not for a table")
-    parser.add_argument(
-        "--schema",
-        action="append",
-        default=[],
-        metavar="TOPIC=FIELDS",
-        help="the fields of a topic's JSON values, e.g. 'orders=id INT, city VARCHAR'; inferred by default",
-    )
-    parser.add_argument("--memory-limit", metavar="SIZE", help="of DuckDB, e.g. 2GB")
-    parser.add_argument("--timeout", type=positive, metavar="SECONDS", help="stop a query that takes longer")
 
 
 def run(args: argparse.Namespace, ui: UI) -> int:

@@ -15,7 +15,7 @@ from ..model import NO_TIMESTAMP
 from ..store.disk_usage import measure, measure_others
 from ..store.read_only_store import ReadOnlyStore
 from ..units import counted, day, size
-from .arguments import READS, add_command, add_json, add_log
+from .arguments import READS, Command, arg, log_argument
 from .opening import viewed
 from .sizes import Contents, PartitionSize, contents, in_all, partition_sizes
 from .ui import UI, Column
@@ -38,19 +38,17 @@ ones. Brokers report offsets, the time of the first record (later ones may be ol
 not the oldest, nor what is on their disks."""
 
 
-def add_parser(subparsers: Any) -> None:
-    parser = add_command(
-        subparsers, "stats", "sizes, offsets, times of topics", lock=READS, description=_DESCRIPTION
+def commands() -> Iterator[Command]:
+    yield Command("stats", "sizes, offsets, times of topics", READS, run, _DESCRIPTION).takes(
+        log_argument(optional=True),
+        arg("TOPIC", "default: all", dest="topics", nargs="*"),
+        arg("--partitions", "print a line per partition, not per topic"),
+        arg(
+            "--build",
+            "show whether the compiled loops run, the checksum in use, and versions of Python and libraries",
+        ),
+        arg("--json", "print a JSON object per partition, with exact values"),
     )
-    add_log(parser, optional=True)
-    parser.add_argument("topics", metavar="TOPIC", nargs="*", help="default: all")
-    parser.add_argument("--partitions", action="store_true", help="print a line per partition, not per topic")
-    parser.add_argument(
-        "--build",
-        action="store_true",
-        help="show whether the compiled loops run, the checksum in use, and versions of Python and libraries",
-    )
-    add_json(parser, "print a JSON object per partition, with exact values")
 
 
 def run(args: argparse.Namespace, ui: UI) -> int:

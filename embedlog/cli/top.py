@@ -22,7 +22,7 @@ from ..clients.queue_admin import describe_queues
 from ..errors import TopicNotFound, UnsupportedByBackend
 from ..log import Log
 from ..units import counted, iso, size
-from .arguments import READS, add_command, add_json, add_log
+from .arguments import LOG, READS, Command, arg
 from .long_running import Stop, Stopped
 from .opening import reader
 from .ui import UI, Column, number_columns
@@ -51,29 +51,18 @@ class _Look(NamedTuple):
     groups: dict[str, int]
 
 
-def add_parser(subparsers: Any) -> None:
-    parser = add_command(
-        subparsers,
-        "top",
-        "rates of topics, lags of groups, queues, live",
-        lock=READS,
-        description=_DESCRIPTION,
+def commands() -> Iterator[Command]:
+    summary = "rates of topics, lags of groups, queues, live"
+    yield Command("top", summary, READS, run, _DESCRIPTION).takes(
+        LOG,
+        arg("--interval SECONDS", "between two samples (2)", type=_seconds, default=2.0),
+        arg(
+            "--sort", "the order at the beginning (records)", choices=list(_SORTS.values()), default="records"
+        ),
+        arg("--internal", "internal topics, too"),
+        arg("--once", "print one sample, of one interval, as tables and end"),
+        arg("--json", "print a JSON object per sample"),
     )
-    add_log(parser)
-    parser.add_argument(
-        "--interval", type=_seconds, default=2.0, metavar="SECONDS", help="between two samples (2)"
-    )
-    parser.add_argument(
-        "--sort",
-        choices=list(_SORTS.values()),
-        default="records",
-        help="the order at the beginning (records)",
-    )
-    parser.add_argument("--internal", action="store_true", help="internal topics, too")
-    parser.add_argument(
-        "--once", action="store_true", help="print one sample, of one interval, as tables and end"
-    )
-    add_json(parser, "print a JSON object per sample")
 
 
 def _seconds(text: str) -> float:

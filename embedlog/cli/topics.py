@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import argparse
-import sys
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, Final
 
 from ..config import TopicSettings
 from ..errors import InvalidArgument
 from ..model import TopicDescription
 from ..units import counted, size
 from .arguments import (
+    LOG,
     READS,
     SHARED_WRITES,
-    add_command,
-    add_json,
-    add_log,
-    add_topic,
+    TOPIC,
+    YES,
+    Command,
+    arg,
     config_again,
+    defaults,
     is_over_wire,
     positive,
     settings,
@@ -26,149 +28,109 @@ from .opening import Viewed, shown_topics, viewed, writer
 from .sizes import PartitionSize, in_all, partition_sizes
 from .ui import UI, Column, number_columns
 
-
-def add_parser(subparsers: Any) -> None:
-    parser = add_command(
-        subparsers,
-        "topics",
-        "list, create, describe, alter, delete topics",
-        lock=f"list and describe take no lock. {SHARED_WRITES}",
-    )
-    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-
-    each = add_command(actions, "list", "list the topics", lock=READS)
-    add_log(each)
-    each.add_argument(
-        "--internal", action="store_true", help="also list internal topics (__consumer_offsets)"
-    )
-    add_json(each, "print a JSON object per topic, with exact values")
-
-    each = add_command(
-        actions,
-        "create",
-        "create a topic",
-        lock=SHARED_WRITES,
-        description="Create a topic, and the log directory if missing.",
-    )
-    add_log(each)
-    add_topic(each)
-    each.add_argument(
-        "--partitions", type=positive, default=1, metavar="N", help="the number of partitions (1)"
-    )
-    each.add_argument("--if-not-exists", action="store_true", help="leave an existing topic as it is")
-    _add_config(each)
-    add_json(each, "print a JSON object: the topic, and whether it was created")
-    each.add_argument(
-        "--layout", choices=("classic", "kafka"), help="the file names in a new directory (classic)"
-    )
-    each.set_defaults(inside="log.create_topic(...)")
-
-    each = add_command(actions, "describe", "show topics with their partitions and settings", lock=READS)
-    add_log(each)
-    each.add_argument("topics", metavar="TOPIC", nargs="*", help="default: all but internal ones")
-    each.add_argument(
-        "--all-settings", action="store_true", help="also show settings that have their default"
-    )
-    add_json(each, "print a JSON object per topic, with exact values")
-
-    each = add_command(
-        actions,
-        "alter",
-        "change a topic's settings, or add partitions",
-        lock=SHARED_WRITES,
-        description="Change a topic's settings, or add partitions. More partitions move keys to other ones.",
-    )
-    add_log(each)
-    add_topic(each)
-    each.add_argument(
-        "--partitions", type=positive, metavar="N", help="the new number of partitions; it cannot shrink"
-    )
-    _add_config(each)
-    each.add_argument(
-        "--default", action="append", default=[], metavar="NAME", help="return a setting to its default"
-    )
-    add_json(each, "print a JSON object: the topic as it is now")
-    each.set_defaults(inside="log.alter_topic(...), log.create_partitions(...)")
-
-    each = add_command(
-        actions,
-        "delete",
-        "delete a topic with all its records",
-        lock=SHARED_WRITES,
-        description="Delete a topic with all its records. The deletion is durable when the command returns; "
-        "the files are removed file_delete_delay_ms later, or when the directory is next opened for writing.",
-    )
-    add_log(each)
-    add_topic(each)
-    each.add_argument(
-        "--yes", action="store_true", help="do not ask for confirmation (asked only on a terminal)"
-    )
-    add_json(each, "print a JSON object: what was deleted")
-    each.set_defaults(inside="log.delete_topic(...)")
+_CREATE: Final = "Create a topic, and the log directory if missing."
+_ALTER: Final = "Change a topic's settings, or add partitions. More partitions move keys to other ones."
+_DELETE: Final = """\
+Delete a topic with all its records. The deletion is durable when the command returns; the files are removed
+file_delete_delay_ms later, or when the directory is next opened for writing."""
+_CONFIG: Final = arg(
+    "--config NAME=VALUE...",
+    f"repeatable; by Kafka's names, with dots or underscores: {', '.join(TopicSettings.names())}",
+)
 
 
-def _add_config(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--config",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help=f"repeatable; by Kafka's names, with dots or underscores: {', '.join(TopicSettings.names())}",
+def commands() -> Iterator[Command]:
+    lock = f"list and describe take no lock. {SHARED_WRITES}"
+    yield Command("topics", "list, create, describe, alter, delete topics", lock).with_actions(
+        Command("list", "list the topics", READS, _list).takes(
+            LOG,
+            arg("--internal", "also list internal topics (__consumer_offsets)"),
+            arg("--json", "print a JSON object per topic, with exact values"),
+        ),
+        Command("create", "create a topic", SHARED_WRITES, _create, _CREATE).takes(
+            LOG,
+            TOPIC,
+            arg("--partitions N", "the number of partitions (1)", type=positive, default=1),
+            arg("--if-not-exists", "leave an existing topic as it is"),
+            _CONFIG,
+            arg("--json", "print a JSON object: the topic, and whether it was created"),
+            arg("--layout", "the file names in a new directory (classic)", choices=("classic", "kafka")),
+            defaults(inside="log.create_topic(...)"),
+        ),
+        Command("describe", "show topics with their partitions and settings", READS, _describe).takes(
+            LOG,
+            arg("TOPIC", "default: all but internal ones", dest="topics", nargs="*"),
+            arg("--all-settings", "also show settings that have their default"),
+            arg("--json", "print a JSON object per topic, with exact values"),
+        ),
+        Command("alter", "change a topic's settings, or add partitions", SHARED_WRITES, _alter, _ALTER).takes(
+            LOG,
+            TOPIC,
+            arg("--partitions N", "the new number of partitions; it cannot shrink", type=positive),
+            _CONFIG,
+            arg("--default NAME...", "return a setting to its default"),
+            arg("--json", "print a JSON object: the topic as it is now"),
+            defaults(inside="log.alter_topic(...), log.create_partitions(...)"),
+        ),
+        Command("delete", "delete a topic with all its records", SHARED_WRITES, _delete, _DELETE).takes(
+            LOG,
+            TOPIC,
+            YES,
+            arg("--json", "print a JSON object: what was deleted"),
+            defaults(inside="log.delete_topic(...)"),
+        ),
     )
-
-
-def run(args: argparse.Namespace, ui: UI) -> int:
-    return {"list": _list, "create": _create, "describe": _describe, "alter": _alter, "delete": _delete}[
-        args.action
-    ](args, ui)
 
 
 def _list(args: argparse.Namespace, ui: UI) -> int:
+    topics = []
     with viewed(args) as engine:
-        rows = []
         for name in shown_topics(engine, internal=args.internal):
-            sizes = partition_sizes(engine, name)
-            records = sum(each.records for each in sizes)
-            taken = in_all(each.bytes for each in sizes)
-            description = engine.describe_topic(name)
-            if args.json:
-                ui.json({**_facts(description), "offsets": records, "bytes": taken})
-            else:
-                own = _settings_text(description.settings)
-                rows.append((name, len(sizes), records, *_told(taken), own))
-    if rows:
-        columns = (
+            topics.append((engine.describe_topic(name), partition_sizes(engine, name)))
+    is_empty = f"no topics yet; embedlog topics create {args.directory} NAME{config_again(args)}   makes one"
+    ui.listing(
+        ({**_facts(topic), "offsets": _records(sizes), "bytes": _bytes(sizes)} for topic, sizes in topics),
+        (
             Column("topic", shortens=True),
             *number_columns("partitions", "offsets"),
             *([] if is_over_wire(args.directory) else [Column("size", right=True)]),
             Column("settings", folds=True),
-        )
-        ui.table(columns, rows)
-    elif not args.json:
-        ui.line(
-            f"no topics yet; embedlog topics create {args.directory} NAME{config_again(args)}   makes one"
-        )
+        ),
+        (
+            (topic.name, len(sizes), _records(sizes), *_size(sizes), _settings_text(topic.settings))
+            for topic, sizes in topics
+        ),
+        is_empty,
+    )
     return 0
 
 
-def _told(taken: int | None) -> list[str]:
-    """A size; empty if brokers do not report it."""
+def _records(sizes: list[PartitionSize]) -> int:
+    return sum(partition.records for partition in sizes)
+
+
+def _bytes(sizes: list[PartitionSize]) -> int | None:
+    """None if brokers do not report it."""
+    return in_all(partition.bytes for partition in sizes)
+
+
+def _size(sizes: list[PartitionSize]) -> list[str]:
+    """A topic's size; empty if brokers do not report it."""
+    taken = _bytes(sizes)
     return [] if taken is None else [size(taken)]
 
 
 def _create(args: argparse.Namespace, ui: UI) -> int:
-    own = settings(args.config)
+    changes = settings(args.config)
     options = {"layout": args.layout} if args.layout else {}
     with writer(args, ui, create=True, **options) as log:
         created = args.topic not in log.topics(internal=True)
-        description = log.create_topic(args.topic, args.partitions, exist_ok=args.if_not_exists, **own)
-    if args.json:
-        ui.json({**_facts(description), "created": created})
-        return 0
-    given = _settings_text(description.settings)
-    ui.line(
+        description = log.create_topic(args.topic, args.partitions, exist_ok=args.if_not_exists, **changes)
+    own = _settings_text(description.settings)
+    ui.result(
+        {**_facts(description), "created": created},
         f"{'created' if created else 'there is'} {description.name}: "
-        f"{counted(description.partitions, 'partition')}" + (f", {given}" if given else "")
+        f"{counted(description.partitions, 'partition')}" + (f", {own}" if own else ""),
     )
     return 0
 
@@ -203,7 +165,7 @@ def _as_json(engine: Viewed, description: TopicDescription, sizes: list[Partitio
     return {
         **_facts(description),
         "effective_settings": engine.topic_settings(description.name).as_dict(),
-        "partitions": [each.as_json() for each in sizes],
+        "partitions": [partition.as_json() for partition in sizes],
     }
 
 
@@ -215,7 +177,7 @@ def _describe_one(
     sizes: list[PartitionSize],
 ) -> None:
     facts = [f"id {description.topic_id}", counted(description.partitions, "partition")]
-    ui.line(f"{description.name}   {' · '.join(facts + _told(in_all(each.bytes for each in sizes)))}")
+    ui.line(f"{description.name}   {' · '.join(facts + _size(sizes))}")
     effective = engine.topic_settings(description.name).as_dict()
     shown = effective if args.all_settings else description.settings
     if shown:
@@ -229,26 +191,14 @@ def _describe_one(
         ui.line()
     edges = number_columns("partition", "log start", "log end")
     if is_over_wire(args.directory):
-        ui.table(edges, [each[1:4] for each in sizes])
+        ui.table(edges, [partition[1:4] for partition in sizes])
         return
-    columns = (
-        *edges,
-        *number_columns("not flushed", "segments", "size"),
-        Column("state"),
-    )
-    ui.table(
-        columns,
-        [
-            (
-                *each[1:4],
-                each.unflushed,
-                each.segments,
-                *_told(each.bytes),
-                each.state,
-            )
-            for each in sizes
-        ],
-    )
+    columns = (*edges, *number_columns("not flushed", "segments", "size"), Column("state"))
+    rows = [
+        (*partition[1:4], partition.unflushed, partition.segments, *_size([partition]), partition.state)
+        for partition in sizes
+    ]
+    ui.table(columns, rows)
 
 
 def _alter(args: argparse.Namespace, ui: UI) -> int:
@@ -261,11 +211,11 @@ def _alter(args: argparse.Namespace, ui: UI) -> int:
         if changes:
             log.alter_topic(args.topic, **changes)
         description = log.describe_topic(args.topic)
-    if args.json:
-        ui.json(_facts(description))
-        return 0
     own = _settings_text(description.settings) or "all settings have their defaults"
-    ui.line(f"altered {description.name}: {counted(description.partitions, 'partition')}, {own}")
+    ui.result(
+        _facts(description),
+        f"altered {description.name}: {counted(description.partitions, 'partition')}, {own}",
+    )
     return 0
 
 
@@ -274,26 +224,16 @@ def _delete(args: argparse.Namespace, ui: UI) -> int:
         with viewed(args) as engine:
             sizes = partition_sizes(engine, args.topic)
             facts = _facts(engine.describe_topic(args.topic))
-        records, taken = sum(each.records for each in sizes), in_all(each.bytes for each in sizes)
-        counts = [counted(len(sizes), "partition"), counted(records, "offset"), *_told(taken)]
+        counts = [counted(len(sizes), "partition"), counted(_records(sizes), "offset"), *_size(sizes)]
         what = f"{args.topic}: {', '.join(counts)}"
-        if not args.yes and sys.stdin.isatty() and ui.out.isatty():
-            ui.err.write(f"Delete {what}? [y/N] ")
-            ui.err.flush()
-            if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-                ui.note("nothing was deleted")
-                return 1
+        if not args.yes and not ui.confirms_deletion(what):
+            return 1
         log.delete_topic(args.topic)
-    if args.json:
-        ui.json({**facts, "offsets": records, "bytes": taken, "deleted": True})
-        return 0
-    if is_over_wire(args.directory):
-        ui.line(f"deleted {what}")
-    else:
-        ui.line(
-            f"deleted {what}; its files go after file_delete_delay_ms, or when the directory is next opened "
-            "for writing"
-        )
+    later = "; its files go after file_delete_delay_ms, or when the directory is next opened for writing"
+    ui.result(
+        {**facts, "offsets": _records(sizes), "bytes": _bytes(sizes), "deleted": True},
+        f"deleted {what}{'' if is_over_wire(args.directory) else later}",
+    )
     return 0
 
 

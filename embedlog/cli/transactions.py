@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import time
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, Final
 
 from ..backends.tool_requests import abort_transaction
 from ..clients.transaction_admin import TransactionDescription
 from ..errors import TransactionNotFound
 from ..units import duration
-from .arguments import READS, add_command, add_json, add_log, is_over_wire
+from .arguments import LOG, READS, Command, arg, defaults, is_over_wire
 from .opening import existing, reader
 from .ui import UI, Column, number_columns
 
@@ -21,121 +22,103 @@ producer gets an error, and begins another one if it goes on."""
 _ASKS = "It asks the process that has the log open, or opens it."
 
 
-def add_parser(subparsers: Any) -> None:
-    parser = add_command(
-        subparsers,
-        "transactions",
-        "list, describe, abort transactions",
-        lock=f"list and describe take no lock. abort: {_ASKS}",
+_ID: Final = arg("ID", "the transactional id")
+
+
+def commands() -> Iterator[Command]:
+    lock = f"list and describe take no lock. abort: {_ASKS}"
+    yield Command("transactions", "list, describe, abort transactions", lock).with_actions(
+        Command("list", "list the transactional ids", READS, _list).takes(
+            LOG,
+            arg("--open", "only those whose transaction has not ended"),
+            arg("--json", "print a JSON object per transactional id"),
+        ),
+        Command("describe", "show a transactional id and its partitions", READS, _describe).takes(
+            LOG, _ID, arg("--json", "print a JSON object")
+        ),
+        Command("abort", "abort an open transaction", _ASKS, _abort, _ABORT).takes(
+            LOG,
+            _ID,
+            arg("--json", "print a JSON object: the id, and whether a transaction was open"),
+            defaults(inside="log.abort_transaction(...)"),
+        ),
     )
-    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-
-    each = add_command(actions, "list", "list the transactional ids", lock=READS)
-    add_log(each)
-    each.add_argument("--open", action="store_true", help="only those whose transaction has not ended")
-    add_json(each, "print a JSON object per transactional id")
-
-    each = add_command(actions, "describe", "show a transactional id and its partitions", lock=READS)
-    add_log(each)
-    _add_id(each)
-    add_json(each, "print a JSON object")
-
-    each = add_command(actions, "abort", "abort an open transaction", lock=_ASKS, description=_ABORT)
-    add_log(each)
-    _add_id(each)
-    add_json(each, "print a JSON object: the id, and whether a transaction was open")
-    each.set_defaults(inside="log.abort_transaction(...)")
-
-
-def _add_id(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("id", metavar="ID", help="the transactional id")
-
-
-def run(args: argparse.Namespace, ui: UI) -> int:
-    return {"list": _list, "describe": _describe, "abort": _abort}[args.action](args, ui)
 
 
 def _list(args: argparse.Namespace, ui: UI) -> int:
     with reader(args) as log:
-        found = [each for each in log.transactions() if each.is_open or not args.open]
-    if args.json:
-        for each in found:
-            ui.json(_as_json(each))
-    elif found:
-        columns = (
+        ids = [id for id in log.transactions() if id.is_open or not args.open]
+    ui.listing(
+        map(_as_json, ids),
+        (
             Column("transactional id", shortens=True),
             Column("state"),
             *number_columns("producer", "epoch", "partitions"),
             Column("open for"),
-        )
-        rows = [
-            (
-                each.transactional_id,
-                each.state,
-                each.producer_id,
-                each.producer_epoch,
-                len(each.partitions),
-                _age(each),
-            )
-            for each in found
-        ]
-        ui.table(columns, rows)
-    else:
-        ui.line("no open transactions" if args.open else "no transactions yet")
+        ),
+        map(_row, ids),
+        "no open transactions" if args.open else "no transactions yet",
+    )
     return 0
 
 
+def _row(of: TransactionDescription) -> tuple[object, ...]:
+    producer = of.producer_id, of.producer_epoch
+    return (of.transactional_id, of.state, *producer, len(of.partitions), _age(of))
+
+
 def _describe(args: argparse.Namespace, ui: UI) -> int:
-    found = _found(args)
+    description = _description(args)
     if args.json:
-        ui.json(_as_json(found))
+        ui.json(_as_json(description))
         return 0
-    facts = [found.state, f"producer {found.producer_id}, epoch {found.producer_epoch}"]
-    if found.is_open:
-        facts.append(f"open for {_age(found)}")
-    facts.append(f"timeout {duration(found.timeout_ms / 1000)}")
-    ui.line(f"{found.transactional_id}: {' · '.join(facts)}")
-    if found.partitions:
+    facts = [description.state, f"producer {description.producer_id}, epoch {description.producer_epoch}"]
+    if description.is_open:
+        facts.append(f"open for {_age(description)}")
+    facts.append(f"timeout {duration(description.timeout_ms / 1000)}")
+    ui.line(f"{description.transactional_id}: {' · '.join(facts)}")
+    if description.partitions:
         ui.line("")
         columns = (Column("topic", shortens=True), *number_columns("partition"))
-        ui.table(columns, [(name.topic, str(name.partition)) for name in found.partitions])
+        ui.table(columns, [(tp.topic, str(tp.partition)) for tp in description.partitions])
     return 0
 
 
 def _abort(args: argparse.Namespace, ui: UI) -> int:
-    before = _found(args)
+    before = _description(args)
     if before.is_open:
         if is_over_wire(args.directory):
             with reader(args) as log:
                 log.abort_transaction(args.id)
         else:
             abort_transaction(existing(args.directory), args.id)
-    if args.json:
-        ui.json({"transactional_id": args.id, "aborted": before.is_open})
-    elif before.is_open:
-        ui.line(f"aborted the transaction of {args.id}, which was open for {_age(before)}")
-    else:
-        ui.line(f"{args.id} has no open transaction")
+    ui.result(
+        {"transactional_id": args.id, "aborted": before.is_open},
+        f"aborted the transaction of {args.id}, which was open for {_age(before)}"
+        if before.is_open
+        else f"{args.id} has no open transaction",
+    )
     return 0
 
 
-def _found(args: argparse.Namespace) -> TransactionDescription:
+def _description(args: argparse.Namespace) -> TransactionDescription:
+    """Raises TransactionNotFound."""
     with reader(args) as log:
-        found = log.transactions()
-    for each in found:
-        if each.transactional_id == args.id:
-            return each
-    names = ", ".join(each.transactional_id for each in found[:10]) or "none yet"
+        descriptions = log.transactions()
+    for description in descriptions:
+        if description.transactional_id == args.id:
+            return description
+    names = ", ".join(description.transactional_id for description in descriptions[:10]) or "none yet"
     raise TransactionNotFound(f"no transactional id {args.id!r} in {args.directory} (there are: {names})")
 
 
-def _age(found: TransactionDescription) -> str | None:
-    return duration(max(time.time() - found.start_ms / 1000, 0)) if found.is_open else None
+def _age(of: TransactionDescription) -> str | None:
+    return duration(max(time.time() - of.start_ms / 1000, 0)) if of.is_open else None
 
 
-def _as_json(found: TransactionDescription) -> dict[str, Any]:
+def _as_json(of: TransactionDescription) -> dict[str, Any]:
     return {
-        **found._asdict(),
-        "start_ms": found.start_ms if found.start_ms >= 0 else None,
-        "partitions": [{"topic": name.topic, "partition": name.partition} for name in found.partitions],
+        **of._asdict(),
+        "start_ms": of.start_ms if of.start_ms >= 0 else None,
+        "partitions": [{"topic": tp.topic, "partition": tp.partition} for tp in of.partitions],
     }

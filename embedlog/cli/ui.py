@@ -74,6 +74,46 @@ class UI:
         """A JSON object on a line of its own."""
         self.out.write(json.dumps(value, ensure_ascii=False, separators=(",", ":")) + "\n")
 
+    def result(self, facts: object, text: str) -> None:
+        """What a command has done: with --json an object, otherwise a line."""
+        if self.for_machines:
+            self.json(facts)
+        else:
+            self.line(text)
+
+    def listing(
+        self,
+        facts: Iterable[object],
+        columns: Sequence[Column],
+        rows: Iterable[Sequence[object]],
+        nothing: str = "",
+    ) -> bool:
+        """What a command lists: with --json objects, otherwise a table, or the line `nothing` without rows.
+
+        Of `facts` and `rows` only one is iterated over. Returns whether there is a table.
+        """
+        if self.for_machines:
+            for fact in facts:
+                self.json(fact)
+            return False
+        shown = list(rows)
+        if shown:
+            self.table(columns, shown)
+        elif nothing:
+            self.line(nothing)
+        return bool(shown)
+
+    def confirms_deletion(self, what: str) -> bool:
+        """Ask on a terminal whether something is to be deleted. Without one: it is."""
+        if not (sys.stdin.isatty() and self.out.isatty()):
+            return True
+        self.err.write(f"Delete {what}? [y/N] ")
+        self.err.flush()
+        if sys.stdin.readline().strip().lower() in ("y", "yes"):
+            return True
+        self.note("nothing was deleted")
+        return False
+
     def flush(self) -> None:
         self.out.flush()
 

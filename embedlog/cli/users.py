@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import getpass
-import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
-from ..backends.remote import RemoteBackend
 from ..errors import DirectoryError, InvalidArgument, StorageError
-from ..files.names import CLUSTER_FILE
-from ..open import open as open_log
 from ..security.scram import (
     DIGESTS,
     MAX_ITERATIONS,
@@ -23,8 +18,8 @@ from ..security.scram import (
     credential_of,
 )
 from ..security.users import DocumentUsers
-from .arguments import add_command, add_json, add_log, is_over_wire, wire_settings
-from .opening import existing
+from .arguments import LOG, Argument, Command, arg
+from .security_documents import Administers, administers
 from .ui import UI, Column, number_columns
 
 _LOCK: Final = "Takes no lock: works while a broker serves the directory, which then knows of it at once."
@@ -32,6 +27,8 @@ _PASSWORD: Final = """\
 The password is read from the terminal, or from the first line of a file. It is kept salted and hashed, and
 serves SCRAM and PLAIN."""
 _MAX_LINE: Final = 4_096
+_USER: Final = arg("USER")
+_JSON: Final = arg("--json", "print a JSON object")
 
 
 class _Users(Protocol):
@@ -51,66 +48,62 @@ class _OfDirectory:
         self._users = DocumentUsers(directory)
 
     def describe(self, name: str | None = None) -> Mapping[str, Mapping[str, int]]:
-        names = self._users.names()
         return {
-            each: {key: found.iterations for key, found in self._users.credentials(each).items()}
-            for each in names
-            if name in (None, each)
+            user: {
+                mechanism: credential.iterations
+                for mechanism, credential in self._users.credentials(user).items()
+            }
+            for user in self._users.names()
+            if name in (None, user)
         }
 
     def set_password(self, name: str, password: str, mechanisms: Iterable[str], iterations: int) -> None:
         check_password(password)
-        self._users.alter(name, {each: credential_of(each, password, iterations) for each in mechanisms})
+        self._users.alter(
+            name, {mechanism: credential_of(mechanism, password, iterations) for mechanism in mechanisms}
+        )
 
     def delete(self, name: str, mechanisms: Iterable[str]) -> None:
         self._users.alter(name, dict.fromkeys(mechanisms))
 
 
-def add_parser(subparsers: Any) -> None:
-    parser = add_command(subparsers, "users", "list, describe, add, delete users, set passwords", lock=_LOCK)
-    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-
-    each = add_command(actions, "list", "list the users", lock=_LOCK)
-    add_log(each)
-    add_json(each, "print a JSON object per user")
-
-    each = add_command(actions, "describe", "show a user's mechanisms", lock=_LOCK)
-    add_log(each)
-    _add_user(each)
-    add_json(each, "print a JSON object")
-
-    for name, summary in (("add", "add a user"), ("passwd", "set a user's password")):
-        each = add_command(
-            actions, name, summary, lock=_LOCK, description=f"{summary.capitalize()}.\n\n{_PASSWORD}"
-        )
-        add_log(each)
-        _add_user(each)
-        each.add_argument(
-            "--password-file", metavar="FILE", help="read the password from there; - is standard input"
-        )
-        each.add_argument(
-            "--mechanism",
-            action="append",
-            choices=list(DIGESTS),
-            help="repeatable; default: both" if name == "add" else "repeatable; default: those that it has",
-        )
-        each.add_argument(
-            "--iterations",
-            type=_iterations,
-            default=MIN_ITERATIONS,
-            metavar="N",
-            help=f"{MIN_ITERATIONS} (the default) to {MAX_ITERATIONS}: more makes guessing dearer",
-        )
-        add_json(each, "print a JSON object")
-
-    each = add_command(actions, "delete", "delete a user", lock=_LOCK)
-    add_log(each)
-    _add_user(each)
-    add_json(each, "print a JSON object")
+_with_users: Administers[_Users] = administers(
+    lambda brokers: brokers.users,
+    _OfDirectory,
+    "{} belongs to a broker of a cluster, whose users are in ZooKeeper: give --bootstrap-server HOST:PORT in "
+    "its place",
+    DirectoryError,
+)
 
 
-def _add_user(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("user", metavar="USER")
+def commands() -> Iterator[Command]:
+    yield Command("users", "list, describe, add, delete users, set passwords", _LOCK).with_actions(
+        Command("list", "list the users", _LOCK, _list).takes(
+            LOG, arg("--json", "print a JSON object per user")
+        ),
+        Command("describe", "show a user's mechanisms", _LOCK, _describe).takes(LOG, _USER, _JSON),
+        Command("add", "add a user", _LOCK, _add, f"Add a user.\n\n{_PASSWORD}").takes(
+            *_password_options("default: both")
+        ),
+        Command(
+            "passwd", "set a user's password", _LOCK, _passwd, f"Set a user's password.\n\n{_PASSWORD}"
+        ).takes(*_password_options("default: those that it has")),
+        Command("delete", "delete a user", _LOCK, _delete).takes(LOG, _USER, _JSON),
+    )
+
+
+def _password_options(default: str) -> Iterator[Argument]:
+    yield LOG
+    yield _USER
+    yield arg("--password-file FILE", "read the password from there; - is standard input")
+    yield arg("--mechanism", f"repeatable; {default}", action="append", choices=list(DIGESTS))
+    yield arg(
+        "--iterations N",
+        f"{MIN_ITERATIONS} (the default) to {MAX_ITERATIONS}: more makes guessing dearer",
+        type=_iterations,
+        default=MIN_ITERATIONS,
+    )
+    yield _JSON
 
 
 def _iterations(text: str) -> int:
@@ -119,60 +112,67 @@ def _iterations(text: str) -> int:
     return int(text)
 
 
-def run(args: argparse.Namespace, ui: UI) -> int:
-    with _users(args) as users:
-        if args.action == "list":
-            return _list(users, args, ui)
-        found = users.describe(args.user)
-        if args.action == "add":
-            if found:
-                raise InvalidArgument(
-                    f"there is a user {args.user!r} already; embedlog users passwd sets another password"
-                )
-            return _set_password(users, args.mechanism or list(DIGESTS), args, ui)
-        if not found:
-            raise InvalidArgument(f"there is no user {args.user!r}")
-        own = found[args.user]
-        if args.action == "passwd":
-            return _set_password(users, args.mechanism or list(own), args, ui)
-        if args.action == "delete":
-            users.delete(args.user, list(own))
-            _said(args, ui, f"deleted {args.user}; its open connections go on until they authenticate again")
-            return 0
+@_with_users
+def _list(args: argparse.Namespace, ui: UI, users: _Users) -> int:
+    mechanisms = sorted(users.describe().items())
+    ui.listing(
+        ({"user": name, "mechanisms": dict(own)} for name, own in mechanisms),
+        (Column("user", shortens=True), Column("mechanisms", folds=True)),
+        ((name, " ".join(own)) for name, own in mechanisms),
+        "no users yet",
+    )
+    return 0
+
+
+@_with_users
+def _describe(args: argparse.Namespace, ui: UI, users: _Users) -> int:
+    own = _own(args, users)
+    columns = (Column("mechanism"), *number_columns("iterations"))
     if args.json:
         ui.json({"user": args.user, "mechanisms": dict(own)})
     else:
-        columns = (Column("mechanism"), *number_columns("iterations"))
-        ui.table(columns, list(own.items()))
+        ui.table(columns, own.items())
     return 0
 
 
-def _list(users: _Users, args: argparse.Namespace, ui: UI) -> int:
-    found = users.describe()
-    if args.json:
-        for name, own in sorted(found.items()):
-            ui.json({"user": name, "mechanisms": dict(own)})
-    elif found:
-        columns = (Column("user", shortens=True), Column("mechanisms", folds=True))
-        ui.table(columns, [(name, " ".join(own)) for name, own in sorted(found.items())])
-    else:
-        ui.line("no users yet")
+@_with_users
+def _add(args: argparse.Namespace, ui: UI, users: _Users) -> int:
+    if users.describe(args.user):
+        raise InvalidArgument(
+            f"there is a user {args.user!r} already; embedlog users passwd sets another password"
+        )
+    return _set_password(users, args.mechanism or list(DIGESTS), args, ui)
+
+
+@_with_users
+def _passwd(args: argparse.Namespace, ui: UI, users: _Users) -> int:
+    own = _own(args, users)
+    return _set_password(users, args.mechanism or list(own), args, ui)
+
+
+@_with_users
+def _delete(args: argparse.Namespace, ui: UI, users: _Users) -> int:
+    users.delete(args.user, list(_own(args, users)))
+    line = f"deleted {args.user}; its open connections go on until they authenticate again"
+    ui.result({"user": args.user, "action": args.action}, line)
     return 0
+
+
+def _own(args: argparse.Namespace, users: _Users) -> Mapping[str, int]:
+    """A user's mechanisms, with their iterations. Raises InvalidArgument."""
+    described = users.describe(args.user)
+    if not described:
+        raise InvalidArgument(f"there is no user {args.user!r}")
+    return described[args.user]
 
 
 def _set_password(users: _Users, mechanisms: list[str], args: argparse.Namespace, ui: UI) -> int:
     check_user(args.user)
     password = check_password(_password(args))
     users.set_password(args.user, password, dict.fromkeys(mechanisms), args.iterations)
-    _said(args, ui, f"{args.user} can authenticate by {', '.join(mechanisms)}")
+    line = f"{args.user} can authenticate by {', '.join(mechanisms)}"
+    ui.result({"user": args.user, "action": args.action}, line)
     return 0
-
-
-def _said(args: argparse.Namespace, ui: UI, line: str) -> None:
-    if args.json:
-        ui.json({"user": args.user, "action": args.action})
-    else:
-        ui.line(line)
 
 
 def _password(args: argparse.Namespace) -> str:
@@ -201,21 +201,3 @@ def _first_line(line: bytes) -> str:
         return line.rstrip(b"\r\n").decode()
     except UnicodeDecodeError:
         raise InvalidArgument("the password is not UTF-8") from None
-
-
-@contextlib.contextmanager
-def _users(args: argparse.Namespace) -> Iterator[_Users]:
-    """Of a directory or of brokers."""
-    target, settings = args.directory, wire_settings(args, args.directory)
-    if is_over_wire(target):
-        with open_log(target, **settings) as log:
-            assert isinstance(log.backend, RemoteBackend)
-            yield log.backend.users
-        return
-    directory = existing(target)
-    if os.path.exists(os.path.join(directory, CLUSTER_FILE)):
-        raise DirectoryError(
-            f"{target} belongs to a broker of a cluster, whose users are in ZooKeeper: give "
-            "--bootstrap-server HOST:PORT in its place"
-        )
-    yield _OfDirectory(directory)

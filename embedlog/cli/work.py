@@ -8,7 +8,7 @@ import importlib
 import os
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from ..clients.workers import Workers, declared
@@ -16,8 +16,8 @@ from ..errors import InvalidArgument
 from ..log import Log
 from ..open import open as open_log
 from ..runtime.locks import calls_out
-from .arguments import add_command, add_directory, add_json, positive
-from .long_running import FORMATS, LEVELS, Stop, Stopped, log_messages
+from .arguments import Command, arg, defaults, directory, positive
+from .long_running import Stop, Stopped, log_messages, log_options
 from .opening import existing, report
 from .ui import UI
 
@@ -36,36 +36,22 @@ _NOT_OVER_WIRE: Final = "jobs are not handed out over the wire yet: give the dir
 _GIVEN_BACK: Final = 130
 
 
-def add_parser(subparsers: Any) -> None:
-    parser = add_command(subparsers, "work", "run workers of a queue", lock=_LOCK, description=_DESCRIPTION)
-    parser.add_argument(
-        "functions",
-        nargs="+",
-        metavar="MODULE:FUNCTION",
-        help="a function that is declared as a worker, such as shop.mails:send",
+def commands() -> Iterator[Command]:
+    yield Command("work", "run workers of a queue", _LOCK, run, _DESCRIPTION).takes(
+        arg(
+            "MODULE:FUNCTION",
+            "a function that is declared as a worker, such as shop.mails:send",
+            dest="functions",
+            nargs="+",
+        ),
+        directory(_NOT_OVER_WIRE),
+        arg("--concurrency N", "how many jobs each function has at a time (as it declares)", type=positive),
+        arg("--app-dir PATH", "where modules are looked for first (here)", default="."),
+        arg("--create", "make the directory if it is missing"),
+        *log_options("info"),
+        arg("--json", "print a JSON object when it works, another when it has stopped"),
+        defaults(refused="Open it with shared=True there, or stop that process first."),
     )
-    add_directory(parser, _NOT_OVER_WIRE)
-    parser.add_argument(
-        "--concurrency",
-        type=positive,
-        metavar="N",
-        help="how many jobs each function has at a time (as it declares)",
-    )
-    parser.add_argument(
-        "--app-dir", default=".", metavar="PATH", help="where modules are looked for first (here)"
-    )
-    parser.add_argument("--create", action="store_true", help="make the directory if it is missing")
-    parser.add_argument(
-        "--log-format",
-        choices=FORMATS,
-        default="text",
-        help="the format of log lines on standard error (text)",
-    )
-    parser.add_argument(
-        "--log-level", choices=LEVELS, default="info", help="the lowest level that is logged (info)"
-    )
-    add_json(parser, "print a JSON object when it works, another when it has stopped")
-    parser.set_defaults(refused="Open it with shared=True there, or stop that process first.")
 
 
 def run(args: argparse.Namespace, ui: UI) -> int:

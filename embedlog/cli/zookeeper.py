@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 import signal
 import time
-from typing import Any, Final
+from collections.abc import Iterator
+from typing import Final
 
 from ..cluster.zookeeper.running import MAX_SERVERS, ZooKeepers
 from ..units import counted, duration
-from .arguments import add_command, add_here_only, add_json, positive
+from .arguments import Command, arg, here_only, positive
 from .long_running import Stop, Stopped, port
 from .ui import UI
 
@@ -25,30 +26,19 @@ _NOT_OVER_WIRE: Final = "a ZooKeeper server is not a broker: give a directory fo
 _PORT: Final = 2181
 
 
-def add_parser(subparsers: Any) -> None:
-    parser = add_command(
-        subparsers,
-        "zookeeper",
-        "run a ZooKeeper, for brokers to form a cluster",
-        lock=_LOCK,
-        description=_DESCRIPTION,
+def commands() -> Iterator[Command]:
+    summary = "run a ZooKeeper, for brokers to form a cluster"
+    yield Command("zookeeper", summary, _LOCK, run, _DESCRIPTION).takes(
+        here_only("directory", _NOT_OVER_WIRE, metavar="DIR", help="the directory for its data"),
+        arg(
+            "--port N",
+            f"the first server's port; the others use the next ones; 0: free ports ({_PORT})",
+            type=port,
+            default=_PORT,
+        ),
+        arg("--servers N", f"the number of servers, up to {MAX_SERVERS} (1)", type=positive, default=1),
+        arg("--json", "print a JSON object when it is ready, another when it has stopped"),
     )
-    add_here_only(parser, _NOT_OVER_WIRE, "directory", metavar="DIR", help="the directory for its data")
-    parser.add_argument(
-        "--port",
-        type=port,
-        default=_PORT,
-        metavar="N",
-        help=f"the first server's port; the others use the next ones; 0: free ports ({_PORT})",
-    )
-    parser.add_argument(
-        "--servers",
-        type=positive,
-        default=1,
-        metavar="N",
-        help=f"the number of servers, up to {MAX_SERVERS} (1)",
-    )
-    add_json(parser, "print a JSON object when it is ready, another when it has stopped")
 
 
 def run(args: argparse.Namespace, ui: UI) -> int:
@@ -61,26 +51,20 @@ def run(args: argparse.Namespace, ui: UI) -> int:
             return 0
         with zookeepers:
             seconds = time.perf_counter() - began
-            if args.json:
-                ui.json(
-                    {
-                        "connect": zookeepers.connect_string,
-                        "directory": str(zookeepers.directory),
-                        "pids": [server.pid for server in zookeepers.servers],
-                        "seconds": round(seconds, 6),
-                    }
-                )
-            else:
-                ui.line(
-                    f"zookeeper   {counted(args.servers, 'server')}, data in {args.directory} · "
-                    f"ready in {duration(seconds)}"
-                )
-                ui.line(f"listening   {zookeepers.connect_string} (this machine only)")
+            ready = (
+                f"zookeeper   {counted(args.servers, 'server')}, data in {args.directory} · "
+                f"ready in {duration(seconds)}\n"
+                f"listening   {zookeepers.connect_string} (this machine only)"
+            )
+            facts = {
+                "connect": zookeepers.connect_string,
+                "directory": str(zookeepers.directory),
+                "pids": [server.pid for server in zookeepers.servers],
+                "seconds": round(seconds, 6),
+            }
+            ui.result(facts, ready)
             ui.flush()
             if stop.wait() == signal.SIGINT and ui.out.isatty():
                 ui.line()  # the terminal has written ^C
-    if args.json:
-        ui.json({"stopped": True})
-    else:
-        ui.line("stopped")
+    ui.result({"stopped": True}, "stopped")
     return 0

@@ -25,7 +25,7 @@ from certificates import Authority
 from servers import Started
 
 import embedlog
-from embedlog.cli.page_security import add_security, hosts, security
+from embedlog.cli.page_security import SECURITY_OPTIONS, hosts, security
 from embedlog.cluster.server import bind, listen
 from embedlog.errors import InvalidArgument
 from embedlog.security.acl_store import DocumentAcls
@@ -90,15 +90,20 @@ def filled(path: Path) -> None:
     allow(path, ResourceType.TRANSACTIONAL_ID, "loader-both", Operation.DESCRIBE)
 
 
+def parsed(*words: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    for add in SECURITY_OPTIONS:
+        add(parser)
+    return parser.parse_args(words)
+
+
 class Served:
     """A page with TLS, by uvicorn, in a thread; and visitors of it."""
 
     def __init__(self, path: Path, authority: Authority, *given: str, writable: bool = True) -> None:
-        parser = argparse.ArgumentParser()
-        add_security(parser)
         self.certificate = authority.issue()
         self._trusted = ssl.create_default_context(cafile=authority.file)
-        args = parser.parse_args([*given, "--set", f"ssl_keystore_location={self.certificate}"])
+        args = parsed(*given, "--set", f"ssl_keystore_location={self.certificate}")
         args.directory, args.port = str(path), 0
         found = security(args)
         assert found is not None
@@ -695,9 +700,7 @@ def test_a_certificate_that_was_renewed(
 )
 def test_arguments_that_let_in_nobody_or_everybody(path: Path, given: list[str], said: str) -> None:
     embedlog.open(path).close()
-    parser = argparse.ArgumentParser()
-    add_security(parser)
-    args = parser.parse_args(given)
+    args = parsed(*given)
     args.directory, args.port = str(path), 0
     with pytest.raises(InvalidArgument, match=re.escape(said)):
         security(args)
@@ -705,9 +708,7 @@ def test_arguments_that_let_in_nobody_or_everybody(path: Path, given: list[str],
 
 @pytest.mark.parametrize("of", ["kafka://127.0.0.1:1", "cluster"])
 def test_brokers_keep_their_users(path: Path, of: str) -> None:
-    parser = argparse.ArgumentParser()
-    add_security(parser)
-    args = parser.parse_args(["--secure", "--host", "0.0.0.0"])
+    args = parsed("--secure", "--host", "0.0.0.0")
     args.directory, args.port = of, 0
     if of == "cluster":
         embedlog.open(path).close()
