@@ -6,9 +6,10 @@ import argparse
 import contextlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 from ..backends.remote import RemoteBackend
+from ..backends.remote.metadata import ClusterDescription
 from ..clients.group_admin import ConsumerGroup
 from ..errors import BrokerUnavailable, GroupNotFound, InvalidArgument
 from ..open import open as open_log
@@ -49,44 +50,40 @@ def _describe(args: argparse.Namespace, ui: UI) -> int:
                 groups.append(_Group(backend, log.group(name)))
     leads = Counter(leader for leaders in cluster.leaders.values() for leader in leaders)
     coordinates = Counter(group.coordinator for group in groups)
-    addresses = {node: f"{host}:{port}" for node, (host, port) in sorted(cluster.brokers.items())}
+    brokers = []
+    for node, (host, port) in sorted(cluster.brokers.items()):
+        address = f"{host}:{port}"
+        brokers.append(_Broker(node, address, leads[node], coordinates[address]))
     if args.json:
-        ui.json(
+        ui.json(_as_json(cluster, brokers, groups))
+    else:
+        _show(ui, cluster, brokers, groups)
+    return 0
+
+
+def _as_json(cluster: ClusterDescription, brokers: list[_Broker], groups: list[_Group]) -> dict[str, Any]:
+    return {
+        "cluster_id": cluster.cluster_id,
+        "controller": cluster.controller,
+        "brokers": [broker._asdict() for broker in brokers],
+        "topics": {topic: list(leaders) for topic, leaders in cluster.leaders.items()},
+        "groups": [
             {
-                "cluster_id": cluster.cluster_id,
-                "controller": cluster.controller,
-                "brokers": [
-                    {
-                        "broker": node,
-                        "address": where,
-                        "leads": leads[node],
-                        "coordinates": coordinates[where],
-                    }
-                    for node, where in addresses.items()
-                ],
-                "topics": {topic: list(leaders) for topic, leaders in cluster.leaders.items()},
-                "groups": [
-                    {
-                        "group": group.name,
-                        "coordinator": group.coordinator,
-                        "members": group.members,
-                        "lag": group.lag,
-                    }
-                    for group in groups
-                ],
+                "group": group.name,
+                "coordinator": group.coordinator,
+                "members": group.members,
+                "lag": group.lag,
             }
-        )
-        return 0
+            for group in groups
+        ],
+    }
+
+
+def _show(ui: UI, cluster: ClusterDescription, brokers: list[_Broker], groups: list[_Group]) -> None:
     controller = f"controller {cluster.controller}" if cluster.controller >= 0 else "no controller"
-    ui.line(f"cluster {cluster.cluster_id} · {counted(len(addresses), 'broker')}, {controller}")
-    ui.table(
-        (
-            Column("broker", right=True),
-            Column("address", shortens=True),
-            *number_columns("leads", "coordinates"),
-        ),
-        [(node, where, leads[node], coordinates[where]) for node, where in addresses.items()],
-    )
+    ui.line(f"cluster {cluster.cluster_id} · {counted(len(brokers), 'broker')}, {controller}")
+    numbers = number_columns("leads", "coordinates")
+    ui.table((Column("broker", right=True), Column("address", shortens=True), *numbers), brokers)
     if cluster.leaders:
         ui.line()
         ui.table(
@@ -94,16 +91,21 @@ def _describe(args: argparse.Namespace, ui: UI) -> int:
             [(topic, len(leaders), _shares(leaders)) for topic, leaders in cluster.leaders.items()],
         )
     if groups:
-        ids = {where: node for node, where in addresses.items()}
+        ids = {broker.address: broker.broker for broker in brokers}
         ui.line()
         ui.table(
-            (
-                Column("group", shortens=True),
-                *number_columns("coordinator", "members", "lag"),
-            ),
+            (Column("group", shortens=True), *number_columns("coordinator", "members", "lag")),
             [(group.name, ids.get(group.coordinator), group.members, group.lag) for group in groups],
         )
-    return 0
+
+
+class _Broker(NamedTuple):
+    """leads, coordinates: how many partitions and groups."""
+
+    broker: int
+    address: str
+    leads: int
+    coordinates: int
 
 
 class _Group:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib
 import logging
 import secrets
 import signal
 import threading
 import webbrowser
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from ..clients.serializers import Serializer
 from ..cluster.server import bind, listen
 from ..errors import EmbedlogError
+from ..log import Log
 from ..sql.sandbox import Limits
 from .arguments import LOG, Command, arg, defaults, is_over_wire, positive
 from .long_running import Stop, Stopped, log_messages, port
@@ -72,14 +75,13 @@ def commands() -> Iterator[Command]:
 
 def run(args: argparse.Namespace, ui: UI) -> int:
     try:
-        import uvicorn
-
-        from ..ui import application
-        from ..ui.guard import say_who
-    except ImportError as error:
+        importlib.import_module("uvicorn")
+    except ModuleNotFoundError as error:
         if error.name != "uvicorn":
             raise
         raise EmbedlogError("the page needs uvicorn: pip install 'embedlog[ui]'") from error
+    from ..ui.guard import say_who
+
     of_topics = serializers(args.serializer)
     with Stop() as stop, contextlib.ExitStack() as ends:
         try:
@@ -94,54 +96,68 @@ def run(args: argparse.Namespace, ui: UI) -> int:
             )
             opened = writer(args, ui, **patience) if args.writable else reader(args, **patience)
             with opened as log:
-                listening = bind(args.host, args.port)
-                listen(listening, _BACKLOG)  # before the address is printed
-                number = listening.getsockname()[1]
-                token = None if secured else secrets.token_urlsafe(18)
-                limits = Limits(args.query_timeout, args.query_memory * _MEGABYTE)
-                app = application(
-                    log,
-                    writable=args.writable,
-                    hosts=hosts(args, number),
-                    token=token,
-                    users=secured.users if secured else None,
-                    access=secured.access if secured else None,
-                    serializers=of_topics,
-                    tables=args.table,
-                    query_limits=limits,
-                )
-                config = uvicorn.Config(
-                    app,
-                    log_level="warning",
-                    timeout_graceful_shutdown=1,
-                    server_header=False,
-                    proxy_headers=False,  # else a visitor could claim another address
-                    limit_concurrency=_MOST_CONNECTIONS,
-                    ws="none",
-                )
-                config.load()
-                if secured is not None:
-                    config.ssl = secured.context()
-                server = uvicorn.Server(config)
-                serving = threading.Thread(
-                    target=server.run, kwargs={"sockets": [listening]}, name="embedlog-ui"
-                )
-                serving.start()
-                scheme, shown = "https" if secured else "http", f"?token={token}" if token else ""
-                where = f"{scheme}://{address(args, number)}/{shown}"
-                _began(args, ui, where, secured)
-                if args.open:
-                    webbrowser.open(where)
-                stop.is_awaited = True
-                number = stop.wait()
-                app.state.site.stop()
-                server.should_exit = True
-                serving.join()
-                if number == signal.SIGINT and ui.out.isatty():
-                    ui.line()  # the terminal has written ^C
+                _serve(args, ui, log, secured, of_topics, stop)
         except Stopped:
             pass
     return 0
+
+
+def _serve(
+    args: argparse.Namespace,
+    ui: UI,
+    log: Log,
+    secured: Security | None,
+    of_topics: Mapping[str, Serializer[Any]],
+    stop: Stop,
+) -> None:
+    """Serve the page until a signal comes."""
+    import uvicorn
+
+    from ..ui import application
+
+    listening = bind(args.host, args.port)
+    listen(listening, _BACKLOG)  # before the address is printed
+    number = listening.getsockname()[1]
+    token = None if secured else secrets.token_urlsafe(18)
+    limits = Limits(args.query_timeout, args.query_memory * _MEGABYTE)
+    app = application(
+        log,
+        writable=args.writable,
+        hosts=hosts(args, number),
+        token=token,
+        users=secured.users if secured else None,
+        access=secured.access if secured else None,
+        serializers=of_topics,
+        tables=args.table,
+        query_limits=limits,
+    )
+    config = uvicorn.Config(
+        app,
+        log_level="warning",
+        timeout_graceful_shutdown=1,
+        server_header=False,
+        proxy_headers=False,  # else a visitor could claim another address
+        limit_concurrency=_MOST_CONNECTIONS,
+        ws="none",
+    )
+    config.load()
+    if secured is not None:
+        config.ssl = secured.context()
+    server = uvicorn.Server(config)
+    serving = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, name="embedlog-ui")
+    serving.start()
+    scheme, shown = "https" if secured else "http", f"?token={token}" if token else ""
+    where = f"{scheme}://{address(args, number)}/{shown}"
+    _began(args, ui, where, secured)
+    if args.open:
+        webbrowser.open(where)
+    stop.is_awaited = True
+    number = stop.wait()
+    app.state.site.stop()
+    server.should_exit = True
+    serving.join()
+    if number == signal.SIGINT and ui.out.isatty():
+        ui.line()  # the terminal has written ^C
 
 
 def _began(args: argparse.Namespace, ui: UI, where: str, secured: Security | None) -> None:
