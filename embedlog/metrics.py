@@ -8,7 +8,7 @@ Nothing is counted while records are appended or read: each value is looked up w
 costs the same with a collector and without. Rates are Prometheus's: rate(embedlog_log_end_offset[1m]) is a
 partition's records per second.
 
-A broker (cluster/metrics.py) reports its partitions by the same names. Needs prometheus-client (extra
+A broker (cluster/broker/metrics.py) reports its partitions by the same names. Needs prometheus-client (extra
 `metrics`).
 """
 

@@ -25,6 +25,8 @@ from embedlog import Log
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
+pytest_plugins = ["broker_fixtures"]  # for the tests in several directories: one ZooKeeper for all of them
+
 # pytest-xdist tells its workers how wide and high they are, and what they start would believe it.
 os.environ.pop("COLUMNS", None)
 os.environ.pop("LINES", None)

@@ -8,7 +8,7 @@ import httpx2 as httpx
 import uvicorn
 
 from embedlog import Log
-from embedlog.cluster.server import bind
+from embedlog.cluster.network.server import bind
 from embedlog.ui import application
 
 

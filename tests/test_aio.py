@@ -1,7 +1,7 @@
 """`embedlog.aio` under attack: cancelled tasks, full buffers, failing disks, callbacks, the end of the loop.
 
 Each test runs on asyncio's own event loop and, where it is installed, on uvloop. That tasks get what threads
-get is tested in tests/cluster/test_remote_contract.py.
+get is tested in tests/remote/test_remote_contract.py.
 """
 
 from __future__ import annotations

@@ -152,7 +152,7 @@ def test_a_test_whose_program_is_missing_is_skipped() -> None:
         "-q",
         "-p",
         "no:cacheprovider",
-        "tests/cluster/test_kcat_format.py",
+        "tests/broker/test_kcat_format.py",
     ]
     ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stdout

@@ -11,9 +11,9 @@ import pytest
 from embedlog import synonyms
 from embedlog.backends.remote.settings import RemoteSettings
 from embedlog.cluster import BrokerSettings
+from embedlog.cluster.broker.group_settings import GroupSettings
 from embedlog.cluster.classic.connector_settings import ConnectorSettings
-from embedlog.cluster.group_settings import GroupSettings
-from embedlog.cluster.topic_configs import FIXED
+from embedlog.cluster.settings.topic_configs import FIXED
 from embedlog.config import LogSettings, Settings, TopicSettings
 from embedlog.errors import InvalidSetting
 from embedlog.fields import Secret

@@ -257,7 +257,7 @@ def recreated(name: TopicPartition) -> TopicRecreated:
 
 def import_server() -> None:
     """Import what recovers the log, and what serves it to other processes."""
-    from ..cluster import owner  # noqa: F401
+    from ..cluster.broker import owner  # noqa: F401
     from ..codec import sniff  # noqa: F401
 
 
@@ -310,7 +310,7 @@ class WriterBackend(EngineBackend):
             tidy_staging(self.store)
 
     def _serve(self, listening: socket.socket, path: str) -> Served:
-        from ..cluster.owner import OwnerServer
+        from ..cluster.broker.owner import OwnerServer
 
         return OwnerServer(listening, path, self, shared=self._shared)
 

@@ -3,7 +3,7 @@
     <directory>/embedlog.sock    a Unix socket with the directory's permissions
 
 A thread sleeps until a process connects. Only then does it import and start what serves the socket
-(cluster/owner.py), so a log without company costs a sleeping thread.
+(cluster/broker/owner.py), so a log without company costs a sleeping thread.
 
 Programs that clean up may remove the socket. Its owner looks for it now and then, and makes it again.
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from ..clients.serializers import Serializer
-from ..cluster.server import bind, listen
+from ..cluster.network.server import bind, listen
 from ..errors import EmbedlogError
 from ..log import Log
 from ..sql.sandbox import Limits

@@ -12,13 +12,13 @@ import ssl
 from dataclasses import dataclass
 from typing import Final
 
-from ..cluster.access import AccessControl
-from ..cluster.access_log import AccessLog
-from ..cluster.authorizing import authorizer_of
-from ..cluster.listeners import Listener, is_own, named
+from ..cluster.broker.access.access import AccessControl
+from ..cluster.broker.access.access_log import AccessLog
+from ..cluster.broker.access.authorizing import authorizer_of
+from ..cluster.network.listeners import Listener, is_own, named
+from ..cluster.network.tls_context import ListenerTls
 from ..cluster.secured import Secured
-from ..cluster.settings import BrokerSettings
-from ..cluster.tls_context import ListenerTls
+from ..cluster.settings.broker_settings import BrokerSettings
 from ..errors import InvalidArgument
 from ..files.names import CLUSTER_FILE
 from ..runtime.closing import Closing

@@ -14,10 +14,10 @@ from typing import Any, Final
 
 from .. import __version__
 from ..cluster import Broker
-from ..cluster.kafka_settings import is_without_effect
-from ..cluster.listeners import Listener, is_own
+from ..cluster.network.listeners import Listener, is_own
 from ..cluster.secured import Secured
-from ..cluster.settings import BrokerSettings
+from ..cluster.settings.broker_settings import BrokerSettings
+from ..cluster.settings.kafka_settings import is_without_effect
 from ..config import UNLIMITED, LogSettings, TopicSettings
 from ..errors import InvalidArgument, StorageError
 from ..files.names import INTERNAL_TOPICS

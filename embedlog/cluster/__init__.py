@@ -3,38 +3,35 @@
 from embedlog.cluster import Broker
 with Broker("./data", port=9092) as broker: ...
 
-transport.py   a connection's byte stream: plain TCP
-connection.py  one client: request frames in, responses out
-processor.py   an event loop with its share of the connections (poll.py: epoll on Linux)
-server.py      the acceptor and the processors
-dispatch.py    a frame -> the handler of its API -> a frame
-handlers/      the request handlers, over a BrokerContext: log, groups, cluster, settings
+testing/       a broker that stops, starts again and fails on demand
+broker/        Kafka's requests, executed on a log: dispatch, handlers, access
+classic/       the clients of the design documents, over the wire
 coordination/  the brokers of a cluster and the leaders of partitions
 zookeeper/     paths and contents of znodes, a client, servers to run
-classic/       the clients of the design documents, over the wire
-metrics.py     Prometheus metrics and health over HTTP
-broker.py      puts these together
-broker_for_tests.py   stops, starts again and fails on demand (injected_faults.py)
-owner.py       the same without a port: the socket in a log's directory, for other processes
+network/       an event loop, connections, TLS; knows no protocol
+settings/      the settings of brokers and topics, under Kafka's names
+secured.py     certificates and an administrator for `embedlog serve --secure`
+
+A room imports only rooms below it.
 """
 
 import importlib as _importlib
 import typing as _typing
 
 if _typing.TYPE_CHECKING:
-    from .broker import Broker
-    from .broker_for_tests import BrokerForTests
-    from .injected_faults import InjectedFault
-    from .server import AddressInUse
-    from .settings import BrokerSettings
+    from .broker.broker import Broker
+    from .network.server import AddressInUse
+    from .settings.broker_settings import BrokerSettings
+    from .testing.broker_for_tests import BrokerForTests
+    from .testing.injected_faults import InjectedFault
 
 # A name is imported when it is first used (PEP 562): a log's owner serves its socket without a broker's port.
 _MODULE_OF = {
-    "AddressInUse": "server",
-    "Broker": "broker",
-    "BrokerForTests": "broker_for_tests",
-    "BrokerSettings": "settings",
-    "InjectedFault": "injected_faults",
+    "AddressInUse": "network.server",
+    "Broker": "broker.broker",
+    "BrokerForTests": "testing.broker_for_tests",
+    "BrokerSettings": "settings.broker_settings",
+    "InjectedFault": "testing.injected_faults",
 }
 
 

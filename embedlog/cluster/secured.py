@@ -24,7 +24,7 @@ from ..open import open_directory
 from ..security.certificates import BROKER, Certificates
 from ..security.scram import DIGESTS, credential_of
 from ..security.users import DocumentUsers
-from .listeners import named
+from .network.listeners import named
 
 ADMINISTRATOR: Final = "admin"
 CLIENT_FILE: Final = "client.properties"

@@ -16,7 +16,8 @@ under the partition's lock, so nothing that is late opens a transaction after it
 
 In a cluster each broker coordinates the ids whose partition of `__transaction_state` it leads. It sends the
 markers of other brokers' partitions (other_brokers.py) and hears later that they are written; until then the
-end is prepared. Those brokers ask for permission before they append (cluster/transaction_permission.py).
+end is prepared. Those brokers ask for permission before they append
+(cluster/broker/peers/transaction_permission.py).
 
 Power cuts. A transaction survives them whole if it ends with flush=True: its records are durable before the
 prepared end, and that before the first marker. Then markers may be lost where the completion is not, so the

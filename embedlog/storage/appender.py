@@ -5,7 +5,8 @@ expected offset, duplicates, a new leader epoch, a new segment), and leaves the 
 needs no decision takes `fast_append` instead. Appends that must be durable share fsyncs (group_commit.py).
 
 Input is checked where it enters the engine: records in clients/append.py, a network client's batches in
-cluster/batch_validation.py. What only the log knows is checked here: offsets, sequences, room in a segment.
+cluster/broker/batch_validation.py. What only the log knows is checked here: offsets, sequences, room in a
+segment.
 
 Invariant: offsets are assigned without gaps, except after `skip_to`.
 """

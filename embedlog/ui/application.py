@@ -41,7 +41,7 @@ from .streaming import Streams
 
 if TYPE_CHECKING:
     from ..clients.serializers import Serializer
-    from ..cluster.access import Access, AccessControl
+    from ..cluster.broker.access.access import Access, AccessControl
     from ..log import Log
     from ..security.users import UserStore
 

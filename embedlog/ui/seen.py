@@ -3,8 +3,8 @@
 All pages look through here, so none of them asks. A method of the port that has no row in these tables is
 nobody's who is not let through by name: a new one is closed until somebody decides.
 
-What a page needs is what the request of a client would need (cluster/api_permissions.py), but that a topic's
-settings are shown to each user who may describe it.
+What a page needs is what the request of a client would need (cluster/broker/guards/api_permissions.py), but
+that a topic's settings are shown to each user who may describe it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from ..backends.port import Backend
 from ..clients.queue_admin import REDRIVE_GROUP
-from ..cluster.access import Access
+from ..cluster.broker.access.access import Access
 from ..errors import AuthorizationFailed, EmbedlogError, GroupNotFound, TopicNotFound, TransactionNotFound
 from ..groups.events import GroupDescription, MemberDescription
 from ..log import Log

@@ -11,7 +11,7 @@ from zookeepers import eventually
 
 from embedlog.backends.remote.settings import Address
 from embedlog.cluster import Broker
-from embedlog.cluster.broker_channel import BrokerChannel, BrokerConnection
+from embedlog.cluster.broker.peers.broker_channel import BrokerChannel, BrokerConnection
 from embedlog.errors import BrokerUnavailable
 from embedlog.wire.apis.metadata import MetadataRequest, MetadataResponse
 

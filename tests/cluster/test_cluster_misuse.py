@@ -11,14 +11,15 @@ from wire import Wire
 from zookeepers import Znodes
 
 import embedlog
-from embedlog.cluster import Broker, dispatch
+from embedlog.cluster import Broker
+from embedlog.cluster.broker import dispatch
 from embedlog.cluster.coordination.single import SingleBroker
-from embedlog.cluster.log_throttle import LogThrottle
 from embedlog.cluster.zookeeper import client as zookeeper_client
 from embedlog.cluster.zookeeper import contents, paths, running
 from embedlog.cluster.zookeeper.client import ZooKeeper
 from embedlog.cluster.zookeeper.running import ZooKeepers
 from embedlog.errors import BrokerIdInUse, BrokerUnavailable, InvalidArgument, ZooKeeperUnavailable
+from embedlog.runtime.log_throttle import LogThrottle
 from embedlog.wire.apis.metadata import MetadataRequest
 
 

@@ -22,7 +22,7 @@ from embedlog.cluster.classic import (
     SimpleConsumer,
 )
 from embedlog.cluster.classic.producer_data import DefaultEventHandler
-from embedlog.cluster.settings import BrokerSettings
+from embedlog.cluster.settings.broker_settings import BrokerSettings
 from embedlog.config import HOUR_MS, LogSettings, Settings, TopicSettings
 from embedlog.synonyms import BROKER, LOG, TOPIC
 

@@ -10,7 +10,7 @@ import pytest
 from embedlog import InvalidArgument
 from embedlog.cluster.classic.topic_filter import compiled
 
-CAPTURED = json.loads((Path(__file__).parent / "captured" / "java-filters.json").read_text())
+CAPTURED = json.loads((Path(__file__).parent / "java-filters.json").read_text())
 NAMES: list[str] = CAPTURED["names"]
 FILTERS: list[tuple[str, list[str] | None]] = CAPTURED["filters"]
 

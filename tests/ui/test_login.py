@@ -26,7 +26,7 @@ from servers import Started
 
 import embedlog
 from embedlog.cli.page_security import SECURITY_OPTIONS, hosts, security
-from embedlog.cluster.server import bind, listen
+from embedlog.cluster.network.server import bind, listen
 from embedlog.errors import InvalidArgument
 from embedlog.security.acl_store import DocumentAcls
 from embedlog.security.acls import (
@@ -666,7 +666,7 @@ def test_old_tls_is_refused(shared: Served) -> None:
 def test_a_certificate_that_was_renewed(
     served: Served, authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("embedlog.cluster.tls_context._CHECK_S", 0.0)
+    monkeypatch.setattr("embedlog.cluster.network.tls_context._CHECK_S", 0.0)
 
     def serial() -> object:
         connection = served.connect()

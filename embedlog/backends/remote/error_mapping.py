@@ -1,7 +1,7 @@
 """Maps Kafka's error codes to embedlog's errors, for clients.
 
-The broker's reverse mapping is cluster/api_errors.py. A code without an error of its own in embedlog becomes
-a BrokerError, which keeps it. A message has Kafka's name of the code, and advice.
+The broker's reverse mapping is cluster/broker/api_errors.py. A code without an error of its own in embedlog
+becomes a BrokerError, which keeps it. A message has Kafka's name of the code, and advice.
 """
 
 from __future__ import annotations

@@ -38,9 +38,9 @@ from ...files.names import TRANSACTION_STATE_TOPIC, check_topic_name
 from ...groups.offsets import OFFSETS_TOPIC
 from ...model import TopicPartition
 from ...runtime.locks import ConditionLock, Lock
+from ...runtime.log_throttle import LogThrottle
 from ...store.store import Store
 from ...store.topic import check_more_partitions, check_partition_count, new_id
-from ..log_throttle import LogThrottle
 from ..zookeeper import contents, paths
 from ..zookeeper.client import ZooKeeper
 from ..zookeeper.contents import NO_LEADER

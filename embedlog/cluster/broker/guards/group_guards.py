@@ -1,0 +1,282 @@
+"""Guards of the APIs of groups that need more than a row of the table says (authorization.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from ....security.acls import CLUSTER_NAME, Operation, ResourceType
+from ....security.operations import ON_A_GROUP
+from ....wire.apis.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
+from ....wire.apis.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopic,
+    OffsetFetchResponseTopics,
+)
+from ....wire.error_codes import ErrorCode
+from ..access.access import REFUSED, Access
+from ..broker_context import BrokerContext, Handler, RequestContext
+from .authorization import Entries, split, then
+
+_GROUP: Final = ResourceType.GROUP
+_TOPIC: Final = ResourceType.TOPIC
+_KEYS: Final = {0: _GROUP, 1: ResourceType.TRANSACTIONAL_ID}
+_FIND_WITH_SEVERAL: Final = 4
+_FETCH_WITH_SEVERAL: Final = 8
+_FETCH_WITH_CODE: Final = 2
+_FETCH_WITH_IDS: Final = 10
+_MESSAGE: Final = "this client may not describe one of the topics of the group"
+
+
+def find_coordinator(
+    broker: BrokerContext,
+    access: Access,
+    handler: Handler,
+    context: RequestContext,
+    request: FindCoordinatorRequest,
+) -> Any:
+    def refused(key: str) -> Coordinator | None:
+        type = _KEYS.get(request.key_type)
+        if type is None:  # of share groups' state: brokers ask for it
+            may = access.may(Operation.CLUSTER_ACTION, ResourceType.CLUSTER, CLUSTER_NAME)
+        else:
+            may = access.may(Operation.DESCRIBE, type, key)
+        if may:
+            return None
+        code = REFUSED[type or ResourceType.CLUSTER]
+        return Coordinator(key=key, node_id=-1, host="", port=-1, error_code=code)
+
+    if context.version < _FIND_WITH_SEVERAL:
+        one = refused(request.key)
+        if one is None:
+            return handler(context, request)
+        return FindCoordinatorResponse(error_code=one.error_code, node_id=-1, host="", port=-1)
+    denied = {key: each for key in request.coordinator_keys if (each := refused(key)) is not None}
+    if not denied:
+        return handler(context, request)
+    request.coordinator_keys = [key for key in request.coordinator_keys if key not in denied]
+    return then(handler(context, request), lambda response: response.coordinators.extend(denied.values()))
+
+
+# -- what is listed and described ----------------------------------------------------------------------------
+
+
+def list_groups(
+    broker: BrokerContext, access: Access, handler: Handler, context: RequestContext, request: Any
+) -> Any:
+    """Describe on the cluster is for all groups."""
+
+    def finish(response: Any) -> None:
+        response.groups = [
+            each for each in response.groups if access.sees(Operation.DESCRIBE, _GROUP, each.group_id)
+        ]
+
+    result = handler(context, request)
+    return result if access.sees(Operation.DESCRIBE) else then(result, finish)
+
+
+def described(entries: Entries) -> Any:
+    """The guard of an API that describes groups: their operations are the client's own.
+
+    A group whose members have topics that the client may not describe is refused, as in Kafka. What members
+    of the classic protocol say to each other is not looked into.
+    """
+
+    def guard(
+        broker: BrokerContext, access: Access, handler: Handler, context: RequestContext, request: Any
+    ) -> Any:
+        kept, refused = split(broker, access, getattr(request, entries.of), entries)
+        setattr(request, entries.of, kept)
+
+        def finish(response: Any) -> None:
+            for group in response.groups:
+                if any(not access.sees(Operation.DESCRIBE, _TOPIC, name) for name in _topics(group)):
+                    group.error_code, group.error_message = REFUSED[_TOPIC], _MESSAGE
+                    group.members = []
+                elif request.include_authorized_operations and not group.error_code:
+                    group.authorized_operations = access.operations(ON_A_GROUP, _GROUP, group.group_id)
+            response.groups += refused
+
+        return then(handler(context, request), finish)
+
+    return guard
+
+
+def _topics(group: Any) -> set[str]:
+    """The topics that members of KIP-848's and share groups name or have."""
+    names: set[str] = set()
+    for member in group.members:
+        names.update(getattr(member, "subscribed_topic_names", ()))
+        for assignment in (getattr(member, "assignment", None), getattr(member, "target_assignment", None)):
+            names.update(topic.topic_name for topic in getattr(assignment, "topic_partitions", ()))
+    return names
+
+
+# -- members -------------------------------------------------------------------------------------------------
+
+
+def heartbeat(response: type) -> Any:
+    """The guard of KIP-848's and share groups' heartbeats: subscribed topics, and assigned ones.
+
+    A pattern may match topics that the member may not describe: it is not told that it has these.
+    """
+
+    def guard(
+        broker: BrokerContext, access: Access, handler: Handler, context: RequestContext, request: Any
+    ) -> Any:
+        for name in request.subscribed_topic_names or ():
+            code = access.topic_code(Operation.DESCRIBE, name)
+            if code is not ErrorCode.NONE:
+                return response(error_code=code, error_message=None, member_id=None)
+
+        def finish(answer: Any) -> None:
+            if answer.assignment is not None:
+                answer.assignment.topic_partitions = [
+                    each
+                    for each in answer.assignment.topic_partitions
+                    if (name := broker.topic_name(each.topic_id)) is None
+                    or access.sees(Operation.DESCRIBE, _TOPIC, name)
+                ]
+
+        return then(handler(context, request), finish)
+
+    return guard
+
+
+# -- offsets -------------------------------------------------------------------------------------------------
+
+
+def offset_fetch(
+    broker: BrokerContext,
+    access: Access,
+    handler: Handler,
+    context: RequestContext,
+    request: OffsetFetchRequest,
+) -> Any:
+    """Of each group the topics that may be described; all of a group's are those."""
+    if context.version < _FETCH_WITH_SEVERAL:
+        return _fetch_of_one(access, handler, context, request)
+    by_id = context.version >= _FETCH_WITH_IDS
+    refused_groups, refused_topics, of_all = [], {}, set()
+    kept = []
+    for group in request.groups:
+        if not access.may(Operation.DESCRIBE, _GROUP, group.group_id):
+            refused_groups.append(
+                OffsetFetchResponseGroup(group_id=group.group_id, error_code=REFUSED[_GROUP])
+            )
+            continue
+        kept.append(group)
+        if group.topics is None:
+            of_all.add(group.group_id)
+        else:
+            entries = Entries(Operation.DESCRIBE, _TOPIC, "topics", "name", "topics", _no_offsets)
+            group.topics, refused_topics[group.group_id] = split(
+                broker, access, group.topics, entries, by_id=by_id
+            )
+    request.groups = kept
+
+    def finish(response: OffsetFetchResponse) -> None:
+        for group in response.groups:
+            if group.group_id in of_all:
+                group.topics = [t for t in group.topics if _sees(broker, access, t, by_id=by_id)]
+            elif not group.error_code:
+                group.topics += refused_topics[group.group_id]
+        response.groups += refused_groups
+
+    return then(handler(context, request), finish)
+
+
+def _fetch_of_one(
+    access: Access, handler: Handler, context: RequestContext, request: OffsetFetchRequest
+) -> Any:
+    if not access.may(Operation.DESCRIBE, _GROUP, request.group_id):
+        code = REFUSED[_GROUP]
+        if context.version >= _FETCH_WITH_CODE:
+            return OffsetFetchResponse(error_code=code)
+        return OffsetFetchResponse(topics=[_no_old_offsets(topic, code) for topic in request.topics or ()])
+    refused: list[OffsetFetchResponseTopic] = []
+    is_all = request.topics is None
+    kept = []
+    for topic in request.topics or ():
+        code = access.topic_code(Operation.DESCRIBE, topic.name)
+        if code is ErrorCode.NONE:
+            kept.append(topic)
+        else:
+            refused.append(_no_old_offsets(topic, code))
+    if not is_all:
+        request.topics = kept
+
+    def finish(response: OffsetFetchResponse) -> None:
+        if is_all:
+            response.topics = [t for t in response.topics if access.sees(Operation.DESCRIBE, _TOPIC, t.name)]
+        response.topics += refused
+
+    return then(handler(context, request), finish)
+
+
+def _sees(broker: BrokerContext, access: Access, topic: Any, *, by_id: bool) -> bool:
+    name = broker.topic_name(topic.topic_id) if by_id else topic.name
+    return name is not None and access.sees(Operation.DESCRIBE, _TOPIC, name)
+
+
+def _no_offsets(topic: Any, code: ErrorCode) -> OffsetFetchResponseTopics:
+    return OffsetFetchResponseTopics(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        partitions=[
+            OffsetFetchResponsePartitions(
+                partition_index=number, committed_offset=-1, metadata="", error_code=code
+            )
+            for number in topic.partition_indexes
+        ],
+    )
+
+
+def _no_old_offsets(topic: Any, code: ErrorCode) -> OffsetFetchResponseTopic:
+    return OffsetFetchResponseTopic(
+        name=topic.name,
+        partitions=[
+            OffsetFetchResponsePartition(
+                partition_index=number, committed_offset=-1, metadata="", error_code=code
+            )
+            for number in topic.partition_indexes
+        ],
+    )
+
+
+# -- share groups' offsets -----------------------------------------------------------------------------------
+
+
+def describe_share_offsets(answer_group: Any, answer_topic: Any) -> Any:
+    """The guard of DescribeShareGroupOffsets: of each group the topics that may be described."""
+    groups_of = Entries(Operation.DESCRIBE, _GROUP, "groups", "group_id", "groups", answer_group)
+    topics_of = Entries(Operation.DESCRIBE, _TOPIC, "topics", "topic_name", "topics", answer_topic)
+
+    def guard(
+        broker: BrokerContext, access: Access, handler: Handler, context: RequestContext, request: Any
+    ) -> Any:
+        request.groups, refused = split(broker, access, request.groups, groups_of)
+        refused_topics: dict[str, Sequence[Any]] = {}
+        for group in request.groups:
+            if group.topics is not None:
+                group.topics, refused_topics[group.group_id] = split(broker, access, group.topics, topics_of)
+
+        def finish(response: Any) -> None:
+            for group in response.groups:
+                group.topics = [
+                    topic
+                    for topic in group.topics
+                    if group.group_id in refused_topics
+                    or access.sees(Operation.DESCRIBE, _TOPIC, topic.topic_name)
+                ]
+                if not group.error_code:
+                    group.topics += refused_topics.get(group.group_id, ())
+            response.groups += refused
+
+        return then(handler(context, request), finish)
+
+    return guard

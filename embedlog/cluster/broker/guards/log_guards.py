@@ -1,0 +1,461 @@
+"""Guards of the APIs that need more than a row of the table says (authorization.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from ....security.acls import CLUSTER_NAME, Operation, ResourceType
+from ....security.operations import ON_A_TOPIC, ON_THE_CLUSTER
+from ....wire.apis.add_partitions_to_txn import (
+    AddPartitionsToTxnPartitionResult,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnTopicResult,
+)
+from ....wire.apis.create_topics import CreatableTopicResult, CreateTopicsRequest, CreateTopicsResponse
+from ....wire.apis.delete_topics import DeletableTopicResult, DeleteTopicsRequest, DeleteTopicsResponse
+from ....wire.apis.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
+from ....wire.apis.describe_topic_partitions import (
+    Cursor,
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+    DescribeTopicPartitionsResponseTopic,
+    TopicRequest,
+)
+from ....wire.apis.describe_transactions import DescribeTransactionsRequest, TransactionState
+from ....wire.apis.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from ....wire.apis.metadata import MetadataRequest, MetadataResponse, MetadataResponseTopic
+from ....wire.apis.offset_for_leader_epoch import (
+    EpochEndOffset,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderTopicResult,
+)
+from ....wire.apis.produce import (
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+    TopicProduceResponse,
+)
+from ....wire.error_codes import ErrorCode
+from ....wire.schema import NO_UUID
+from ...network.close_reasons import CloseConnection
+from ..access.access import REFUSED, Access
+from ..broker_context import BrokerContext, Handler, RequestContext
+from .authorization import Entries, later, split, then
+
+_TOPIC: Final = ResourceType.TOPIC
+_FIRST_PRODUCE_WITH_IDS: Final = 13
+_ADD_OF_BROKERS: Final = 4
+_METADATA_WITH_NULL_FOR_ALL: Final = 1
+_DELETE_WITH_IDS: Final = 6
+
+
+# -- records -------------------------------------------------------------------------------------------------
+
+
+def _refused_topic(topic: TopicProduceData, code: ErrorCode) -> TopicProduceResponse:
+    return TopicProduceResponse(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        partition_responses=[
+            PartitionProduceResponse(index=each.index, error_code=code, base_offset=-1)
+            for each in topic.partition_data
+        ],
+    )
+
+
+PRODUCED: Final = Entries(Operation.WRITE, _TOPIC, "topic_data", "name", "responses", _refused_topic)
+
+
+def refuse_produce(context: RequestContext, request: ProduceRequest, code: ErrorCode) -> Any:
+    """The answer to a request whose topics are all refused."""
+    return _refused_produce(request, [_refused_topic(topic, code) for topic in request.topic_data])
+
+
+def _refused_produce(request: ProduceRequest, refused: Sequence[TopicProduceResponse]) -> Any:
+    if not request.acks:  # as for any other error: a client that waits for no response learns it like this
+        raise CloseConnection("produce with acks=0 was not authorized")
+    return later(ProduceResponse(responses=list(refused)))
+
+
+def produce(
+    broker: BrokerContext, access: Access, handler: Handler, context: RequestContext, request: ProduceRequest
+) -> Any:
+    by_id = context.version >= _FIRST_PRODUCE_WITH_IDS
+    kept, refused = split(broker, access, request.topic_data, PRODUCED, by_id=by_id)
+    if not refused:
+        return handler(context, request)
+    if not kept:
+        return _refused_produce(request, refused)
+    request.topic_data = kept
+    result = handler(context, request)
+    if not request.acks:
+        return _refused_produce(request, refused)
+    return then(
+        later(result) if isinstance(result, ProduceResponse) else result,
+        lambda response: response.responses.extend(refused),
+    )
+
+
+def init_producer_id(
+    broker: BrokerContext,
+    access: Access,
+    handler: Handler,
+    context: RequestContext,
+    request: InitProducerIdRequest,
+) -> Any:
+    """Without a transactional id: a client that may write to some topic may be idempotent (KIP-679)."""
+    if request.transactional_id is None and not (
+        access.may_somewhere(Operation.WRITE, _TOPIC)
+        or access.may(Operation.IDEMPOTENT_WRITE, ResourceType.CLUSTER, CLUSTER_NAME)
+    ):
+        return InitProducerIdResponse(
+            error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED, producer_id=-1, producer_epoch=-1
+        )
+    return handler(context, request)
+
+
+def _refused_epochs(topic: Any, code: ErrorCode) -> OffsetForLeaderTopicResult:
+    return OffsetForLeaderTopicResult(
+        topic=topic.topic,
+        partitions=[
+            EpochEndOffset(error_code=code, partition=each.partition, leader_epoch=-1, end_offset=-1)
+            for each in topic.partitions
+        ],
+    )
+
+
+_EPOCHS: Final = Entries(Operation.DESCRIBE, _TOPIC, "topics", "topic", "topics", _refused_epochs)
+
+
+def offset_for_leader_epoch(
+    broker: BrokerContext,
+    access: Access,
+    handler: Handler,
+    context: RequestContext,
+    request: OffsetForLeaderEpochRequest,
+) -> Any:
+    """Brokers may ask, too."""
+    if access.sees(Operation.CLUSTER_ACTION):
+        return handler(context, request)
+    request.topics, refused = split(broker, access, request.topics, _EPOCHS)
+    if not request.topics:
+        return OffsetForLeaderEpochResponse(topics=refused)
+    return then(handler(context, request), lambda response: response.topics.extend(refused))
+
+
+# -- topics --------------------------------------------------------------------------------------------------
+
+
+def metadata(
+    broker: BrokerContext, access: Access, handler: Handler, context: RequestContext, request: MetadataRequest
+) -> Any:
+    """Topics that may not be described are left out of the list of all, and refused by name."""
+    asked = request.topics
+    is_all = asked is None or (not asked and context.version < _METADATA_WITH_NULL_FOR_ALL)
+    refused: list[MetadataResponseTopic] = []
+    uncreatable: set[str] = set()
+    if asked and not is_all:
+        kept = []
+        for topic in asked:
+            by_id = topic.name is None or topic.topic_id != NO_UUID
+            name = broker.topic_name(topic.topic_id) if by_id else topic.name
+            code = access.topic_code(Operation.DESCRIBE, name, by_id=by_id)
+            if code is ErrorCode.NONE:
+                kept.append(topic)
+            elif by_id:
+                refused.append(MetadataResponseTopic(error_code=code, topic_id=topic.topic_id))
+            else:
+                refused.append(MetadataResponseTopic(error_code=code, name=topic.name))
+        request.topics = kept
+        uncreatable = _uncreatable(broker, access, request)
+        if uncreatable:  # the others are created by the next request, which comes soon
+            request.allow_auto_topic_creation = False
+
+    def finish(response: MetadataResponse) -> None:
+        if is_all:
+            response.topics = [
+                each for each in response.topics if access.sees(Operation.DESCRIBE, _TOPIC, each.name or "")
+            ]
+        elif not request.topics:
+            response.topics = []
+        for topic in response.topics:
+            if topic.name in uncreatable and topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                topic.error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            if request.include_topic_authorized_operations:
+                topic.topic_authorized_operations = access.operations(ON_A_TOPIC, _TOPIC, topic.name or "")
+        response.topics += refused
+        _cluster_operations(access, request, response)
+
+    return then(handler(context, request), finish)
+
+
+def _uncreatable(broker: BrokerContext, access: Access, request: MetadataRequest) -> set[str]:
+    """The topics that the request would create and may not."""
+    if not (request.allow_auto_topic_creation and broker.settings.auto_create_topics_enable):
+        return set()
+    names = [topic.name for topic in request.topics or () if topic.name is not None]
+    missing = broker.coordination.unknown_topics(names)
+    if not missing or access.sees(Operation.CREATE):
+        return set()
+    return {name for name in missing if not access.may(Operation.CREATE, _TOPIC, name)}
+
+
+def describe_cluster(
+    broker: BrokerContext,
+    access: Access,
+    handler: Handler,
+    context: RequestContext,
+    request: DescribeClusterRequest,
+) -> Any:
+    return then(handler(context, request), lambda response: _cluster_operations(access, request, response))
+
+
+def _cluster_operations(
+    access: Access,
+    request: MetadataRequest | DescribeClusterRequest,
+    response: MetadataResponse | DescribeClusterResponse,
+) -> None:
+    if request.include_cluster_authorized_operations:
+        response.cluster_authorized_operations = (
+            access.operations(ON_THE_CLUSTER, ResourceType.CLUSTER, CLUSTER_NAME)
+            if access.sees(Operation.DESCRIBE)
+            else 0
+        )
+
+
+def describe_topic_partitions(
+    broker: BrokerContext,
+    access: Access,
+    handler: Handler,
+    context: RequestContext,
+    request: DescribeTopicPartitionsRequest,
+) -> Any:
+    """Pages are of the topics that may be described: a cursor names no other."""
+    refused: list[DescribeTopicPartitionsResponseTopic] = []
+    if request.topics:
+        kept = []
+        for topic in request.topics:
+            code = access.topic_code(Operation.DESCRIBE, topic.name)
+            if code is ErrorCode.NONE:
+                kept.append(topic)
+            else:
+                refused.append(DescribeTopicPartitionsResponseTopic(error_code=code, name=topic.name))
+        request.topics = kept
+    else:
+        names = sorted(
+            name for name in broker.store.topics() if access.sees(Operation.DESCRIBE, _TOPIC, name)
+        )
+        request.topics = [TopicRequest(name=name) for name in names]
+        cursor = request.cursor
+        if cursor is not None and cursor.topic_name not in names:
+            following = next((name for name in names if name > cursor.topic_name), None)
+            if following is None:
+                return DescribeTopicPartitionsResponse()
+            request.cursor = Cursor(topic_name=following, partition_index=0)
+    if request.cursor is not None:
+        refused = []  # the first page has them
+    if not request.topics:
+        return DescribeTopicPartitionsResponse(topics=refused)
+
+    def finish(response: DescribeTopicPartitionsResponse) -> None:
+        for topic in response.topics:
+            topic.topic_authorized_operations = access.operations(ON_A_TOPIC, _TOPIC, topic.name or "")
+        response.topics += refused
+
+    return then(handler(context, request), finish)
+
+
+def create_topics(
+    broker: BrokerContext,
+    access: Access,
+    handler: Handler,
+    context: RequestContext,
+    request: CreateTopicsRequest,
+) -> Any:
+    """Create on the cluster is for all names. Settings are shown to clients that may describe them."""
+    refused: list[CreatableTopicResult] = []
+    if not access.sees(Operation.CREATE):
+        kept = []
+        for topic in request.topics:
+            if access.may(Operation.CREATE, _TOPIC, topic.name):
+                kept.append(topic)
+            else:
+                refused.append(
+                    CreatableTopicResult(
+                        name=topic.name, error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED, error_message=None
+                    )
+                )
+        request.topics = kept
+    if refused and not request.topics:
+        return CreateTopicsResponse(topics=refused)
+
+    def finish(response: CreateTopicsResponse) -> None:
+        for topic in response.topics:
+            if topic.configs and not access.sees(Operation.DESCRIBE_CONFIGS, _TOPIC, topic.name):
+                topic.configs = []
+                topic.num_partitions = topic.replication_factor = -1
+                topic.topic_config_error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        response.topics += refused
+
+    return then(handler(context, request), finish)
+
+
+def delete_topics(
+    broker: BrokerContext,
+    access: Access,
+    handler: Handler,
+    context: RequestContext,
+    request: DeleteTopicsRequest,
+) -> Any:
+    """By name, or from v6 on by id. Clients that may describe the topic learn the name of an id."""
+    refused: list[DeletableTopicResult] = []
+
+    def is_kept(name: str | None, topic_id: bytes, *, by_id: bool) -> bool:
+        code = access.topic_code(Operation.DELETE, name, by_id=by_id)
+        if code is ErrorCode.NONE:
+            return True
+        shown = None if by_id and code is ErrorCode.UNKNOWN_TOPIC_ID else name
+        refused.append(DeletableTopicResult(name=shown, topic_id=topic_id, error_code=code))
+        return False
+
+    left: Sequence[object]
+    if context.version >= _DELETE_WITH_IDS:
+        left = request.topics = [
+            topic
+            for topic in request.topics
+            if is_kept(
+                broker.topic_name(topic.topic_id) if topic.name is None else topic.name,
+                topic.topic_id,
+                by_id=topic.name is None,
+            )
+        ]
+    else:
+        left = request.topic_names = [
+            name for name in request.topic_names if is_kept(name, NO_UUID, by_id=False)
+        ]
+    if refused and not left:
+        return DeleteTopicsResponse(responses=refused)
+    return then(handler(context, request), lambda response: response.responses.extend(refused))
+
+
+# -- configurations ------------------------------------------------------------------------------------------
+
+_OF_TOPIC, _OF_BROKER, _OF_LOGGER, _OF_CLIENTS, _OF_GROUP = 2, 4, 8, 16, 32  # types of resources
+
+
+def configs(
+    operation: Operation, of: str, into: str, answer: Callable[[Any, ErrorCode], Any], response: type
+) -> Any:
+    """The guard of an API about the settings of topics, groups and brokers."""
+
+    def guard(
+        broker: BrokerContext, access: Access, handler: Handler, context: RequestContext, request: Any
+    ) -> Any:
+        kept, refused = [], []
+        for each in getattr(request, of):
+            code = ErrorCode.NONE
+            if each.resource_type == _OF_TOPIC:
+                code = access.topic_code(operation, each.resource_name)
+            elif each.resource_type == _OF_GROUP:
+                if not access.may(operation, ResourceType.GROUP, each.resource_name):
+                    code = REFUSED[ResourceType.GROUP]
+            elif each.resource_type in (_OF_BROKER, _OF_LOGGER, _OF_CLIENTS) and not access.may(
+                operation, ResourceType.CLUSTER, CLUSTER_NAME
+            ):
+                code = REFUSED[ResourceType.CLUSTER]
+            if code is ErrorCode.NONE:
+                kept.append(each)
+            else:
+                refused.append(answer(each, code))
+        if not refused:
+            return handler(context, request)
+        setattr(request, of, kept)
+        if not kept:
+            return response(**{into: refused})
+        return then(handler(context, request), lambda answered: getattr(answered, into).extend(refused))
+
+    return guard
+
+
+# -- transactions --------------------------------------------------------------------------------------------
+
+
+def add_partitions_to_txn(
+    broker: BrokerContext,
+    access: Access,
+    handler: Handler,
+    context: RequestContext,
+    request: AddPartitionsToTxnRequest,
+) -> Any:
+    """All of a transaction's partitions are added, or none. From v4 on brokers ask, for their clients."""
+    if context.version >= _ADD_OF_BROKERS:
+        if not access.may(Operation.CLUSTER_ACTION, ResourceType.CLUSTER, CLUSTER_NAME):
+            return AddPartitionsToTxnResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        return handler(context, request)
+    transactional_id = request.v3_and_below_transactional_id
+    codes = {
+        topic.name: access.topic_code(Operation.WRITE, topic.name) for topic in request.v3_and_below_topics
+    }
+    if not access.may(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id):
+        codes = dict.fromkeys(codes, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    elif not any(codes.values()):
+        return handler(context, request)
+    return AddPartitionsToTxnResponse(
+        results_by_topic_v3_and_below=[
+            AddPartitionsToTxnTopicResult(
+                name=topic.name,
+                results_by_partition=[
+                    AddPartitionsToTxnPartitionResult(
+                        partition_index=number,
+                        partition_error_code=codes[topic.name] or ErrorCode.OPERATION_NOT_ATTEMPTED,
+                    )
+                    for number in topic.partitions
+                ],
+            )
+            for topic in request.v3_and_below_topics
+        ]
+    )
+
+
+_TRANSACTIONS: Final = Entries(
+    Operation.DESCRIBE,
+    ResourceType.TRANSACTIONAL_ID,
+    "transactional_ids",
+    "",
+    "transaction_states",
+    lambda name, code: TransactionState(transactional_id=name, error_code=code),
+)
+
+
+def describe_transactions(
+    broker: BrokerContext,
+    access: Access,
+    handler: Handler,
+    context: RequestContext,
+    request: DescribeTransactionsRequest,
+) -> Any:
+    request.transactional_ids, refused = split(broker, access, request.transactional_ids, _TRANSACTIONS)
+
+    def finish(response: Any) -> None:
+        for state in response.transaction_states:
+            state.topics = [t for t in state.topics if access.sees(Operation.DESCRIBE, _TOPIC, t.topic)]
+        response.transaction_states += refused
+
+    return then(handler(context, request), finish)
+
+
+def list_transactions(
+    broker: BrokerContext, access: Access, handler: Handler, context: RequestContext, request: Any
+) -> Any:
+    def finish(response: Any) -> None:
+        response.transaction_states = [
+            each
+            for each in response.transaction_states
+            if access.sees(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, each.transactional_id)
+        ]
+
+    return then(handler(context, request), finish)

@@ -1,0 +1,508 @@
+"""ShareFetch, ShareAcknowledge: the records of share groups (KIP-932).
+
+    ShareFetch --> session (share_sessions.py)
+               --> what it says of earlier records (groups/share_clients.py: acknowledge)
+               --> each partition of the session in turn: acquire, until there are max_records
+               --> nothing? watch, until records come or max_wait_ms is over; no thread waits
+
+Everything is done in other threads than the processors', as it is stored. A fetch that waits is a future and
+a timer. Records that were acquired for a response that nobody gets any more are released, uncounted; so are
+all of a member when its session ends: by its last request, by a new one, or with its connection.
+
+Batches are read into memory, up to 1 MiB of a partition, and sent whole: the client takes the records that
+the response calls acquired.
+
+Source: Kafka's SharePartitionManager and ShareSessionContext (KIP-932, KIP-1206, KIP-1222).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, InvalidStateError
+from functools import partial
+from typing import Any, Final, TypeAlias
+
+from ....errors import EmbedlogError, GroupNotFound
+from ....groups.share_clients import AcknowledgedRange, Acquired
+from ....groups.share_coordinator import ShareGroupCoordinator
+from ....groups.share_group import ShareSettings
+from ....runtime.locks import Lock
+from ....security.acls import Operation
+from ....validation import check_group
+from ....wire.apis import share_acknowledge as acknowledging
+from ....wire.apis.share_acknowledge import (
+    ShareAcknowledgeRequest,
+    ShareAcknowledgeResponse,
+    ShareAcknowledgeTopicResponse,
+)
+from ....wire.apis.share_fetch import (
+    AcquiredRecords,
+    PartitionData,
+    ShareFetchableTopicResponse,
+    ShareFetchRequest,
+    ShareFetchResponse,
+)
+from ....wire.error_codes import ErrorCode
+from ...network.connection import Connection
+from ...network.event_loop import Cancellable
+from ..api_errors import ApiError, error_code_for, message_for
+from ..broker_context import BrokerContext, Handler, RequestContext
+from ..share_sessions import FIRST, LAST, ShareSession, ShareSessions, TopicIdPartition
+
+_FIRST_WITH_RENEWALS: Final = 2
+_FIRST_WITH_MODES: Final = 2
+_WHOLE_BATCHES, _NO_MORE_RECORDS = 0, 1  # share acquire modes
+_UNKNOWN_PARTITIONS: Final = 1_000  # that a session may name
+_NAME_CHARS: Final = 255
+
+_Acknowledged: TypeAlias = dict[TopicIdPartition, EmbedlogError | None]
+
+
+class _Waiting:
+    """A fetch that has no response yet."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        session: ShareSession,
+        request: ShareFetchRequest,
+        settings: ShareSettings,
+        acknowledged: _Acknowledged,
+        *,
+        whole_batches: bool,
+        is_first: bool,
+    ) -> None:
+        self.connection = connection
+        self.session = session
+        self.request = request
+        self.settings = settings
+        self.acknowledged = acknowledged
+        self.whole_batches = whole_batches
+        self.is_first = is_first
+        self.lock = Lock()  # one attempt at a time
+        self.is_done = False  # guarded by lock
+        self.response: Future[ShareFetchResponse] = Future()
+        self.watches: list[Callable[[], None]] = []  # each ends one; guarded by lock
+        self.timer: Cancellable | None = None  # of the loop's thread
+
+
+class ShareFetchHandlers:
+    """Handles the APIs of share groups' records."""
+
+    def __init__(self, broker: BrokerContext, shares: Callable[[], ShareGroupCoordinator]) -> None:
+        self._broker = broker
+        self._shares = shares
+        self._sessions = ShareSessions(broker.settings.group_share_max_share_sessions)
+        self._lock = Lock()
+        self._waiting: set[_Waiting] = set()  # guarded by _lock
+        self._stopped = False
+
+    def handlers(self) -> dict[str, Handler]:
+        """API -> handler."""
+        return {"ShareFetch": self.fetch, "ShareAcknowledge": self.acknowledge}
+
+    def stop(self) -> None:
+        """Answer the fetches that wait; none waits from now on."""
+        with self._lock:
+            self._stopped = True
+            waiting = list(self._waiting)
+        for each in waiting:
+            self._attempt(each, is_last=True)
+
+    def on_half_close(self, connection: Connection) -> None:
+        """See `connection.Application`."""
+        for each in self._of(connection):
+            self._retry(each, is_last=True)
+
+    def on_close(self, connection: Connection) -> None:
+        """See `connection.Application`."""
+        for each in self._of(connection):
+            self._retry(each, is_last=True)
+        sessions = self._sessions.of_connection(connection)
+        if sessions:
+            self._run(self._release_all, sessions)
+
+    def _of(self, connection: Connection) -> list[_Waiting]:
+        with self._lock:
+            return [each for each in self._waiting if each.connection is connection]
+
+    # -- fetching --------------------------------------------------------------------------------------
+
+    def fetch(self, context: RequestContext, request: ShareFetchRequest) -> Future[ShareFetchResponse]:
+        response: Future[ShareFetchResponse] = Future()
+        self._broker.run_blocking(self._fetch, context, request, response)
+        return response
+
+    def _fetch(
+        self, context: RequestContext, request: ShareFetchRequest, response: Future[ShareFetchResponse]
+    ) -> None:
+        try:
+            waiting = self._begin(context, request)
+        except EmbedlogError as error:
+            _settle(
+                response,
+                ShareFetchResponse(error_code=error_code_for(error), error_message=message_for(error)),
+            )
+            return
+        except BaseException as error:  # a defect: the connection logs it and closes
+            with contextlib.suppress(InvalidStateError):
+                response.set_exception(error)
+            return
+        waiting.response = response
+        may_wait = request.max_wait_ms > 0 and request.max_records > 0 and waiting.session.partitions
+        if request.share_session_epoch == LAST or not may_wait or context.connection.half_closed:
+            self._attempt(waiting, is_last=True)
+            return
+        with self._lock:
+            if not self._stopped:
+                self._waiting.add(waiting)
+        self._attempt(waiting, is_last=self._stopped)
+        if not waiting.is_done:
+            context.connection.loop.post(lambda: self._start_timer(waiting))
+
+    def _start_timer(self, waiting: _Waiting) -> None:
+        connection = waiting.connection
+        if connection.half_closed:
+            self._retry(waiting, is_last=True)
+        elif not waiting.is_done:
+            seconds = waiting.request.max_wait_ms / 1000
+            waiting.timer = connection.loop.call_later(seconds, lambda: self._retry(waiting, is_last=True))
+
+    def _begin(self, context: RequestContext, request: ShareFetchRequest) -> _Waiting:
+        """The session, and what the request says of earlier records. Raises ApiError, InvalidGroup."""
+        group, member_id = _checked_names(request)
+        epoch = request.share_session_epoch
+        renews = context.version >= _FIRST_WITH_RENEWALS and request.is_renew_ack
+        if renews and any((request.max_records, request.max_bytes, request.min_bytes, request.max_wait_ms)):
+            raise ApiError(ErrorCode.INVALID_REQUEST, "a fetch that renews locks fetches no records")
+        if request.share_acquire_mode not in (_WHOLE_BATCHES, _NO_MORE_RECORDS):
+            raise ApiError(ErrorCode.INVALID_REQUEST, f"unknown acquire mode {request.share_acquire_mode}")
+        said = [
+            ((topic.topic_id, each.partition_index), each.acknowledgement_batches)
+            for topic in request.topics
+            for each in topic.partitions
+        ]
+        if epoch == FIRST:
+            if any(batches for _, batches in said):
+                raise ApiError(ErrorCode.INVALID_REQUEST, "a new share session has nothing to acknowledge")
+            self._check_exists(group)
+            before = self._sessions.end(group, member_id)
+            if before is not None:
+                self._release(before)
+            session = self._sessions.begin(group, member_id, context.connection)
+            if session is None:  # the client has gone
+                session = ShareSession(group, member_id, context.connection)
+        else:
+            session = self._sessions.find(group, member_id, epoch)
+        if epoch != LAST:
+            self._choose(session, request)
+        settings = self._broker.group_configs.shares_of(group)
+        acknowledged = self._acknowledge_all(session, said, settings, may_renew=renews)
+        if epoch == LAST:
+            self._sessions.end(group, member_id)
+            self._release(session)
+        return _Waiting(
+            context.connection,
+            session,
+            request,
+            settings,
+            acknowledged,
+            whole_batches=context.version < _FIRST_WITH_MODES or request.share_acquire_mode == _WHOLE_BATCHES,
+            is_first=epoch == FIRST,
+        )
+
+    def _choose(self, session: ShareSession, request: ShareFetchRequest) -> None:
+        """The partitions of a session, from now on. Raises ApiError."""
+        chosen = dict(session.partitions)
+        chosen.update(
+            {
+                (topic.topic_id, each.partition_index): None
+                for topic in request.topics
+                for each in topic.partitions
+            }
+        )
+        for topic in request.forgotten_topics_data:
+            for number in topic.partitions:
+                chosen.pop((topic.topic_id, number), None)
+        if len(chosen) > len(self._broker.store.partitions()) + _UNKNOWN_PARTITIONS:
+            raise ApiError(ErrorCode.INVALID_REQUEST, f"there are no {len(chosen):,} partitions")
+        session.partitions = chosen
+
+    def _check_exists(self, group: str) -> None:
+        """A fetch makes no group: members join before. Raises GroupNotFound."""
+        try:
+            self._broker.groups.share_groups.describe(group)
+        except GroupNotFound:
+            if group not in self._broker.queue_groups():
+                raise
+
+    def _retry(self, waiting: _Waiting, *, is_last: bool = False) -> None:
+        self._run(partial(self._attempt, waiting, is_last=is_last))
+
+    def _run(self, work: Callable[..., object], *args: Any) -> None:
+        with contextlib.suppress(RuntimeError):  # the executor is shut down
+            self._broker.run_blocking(work, *args)
+
+    def _attempt(self, waiting: _Waiting, *, is_last: bool = False) -> None:
+        """Acquire records; answer if there are any, or if it `is_last`. Else wait for more."""
+        with waiting.lock:
+            if waiting.is_done:
+                return
+            for end in waiting.watches:
+                end()
+            waiting.watches = []
+            try:
+                may_fetch = not waiting.session.is_over and not waiting.response.cancelled()
+                found = self._acquire_all(waiting) if may_fetch else {}
+                has_news = any(isinstance(each, EmbedlogError) or each.ranges for each in found.values())
+                if may_fetch and not has_news and not is_last and not self._stopped:
+                    self._watch(waiting)
+                    return
+            except BaseException as error:  # a defect: the connection logs it and closes
+                waiting.is_done = True
+                with contextlib.suppress(InvalidStateError):
+                    waiting.response.set_exception(error)
+                raise
+            waiting.is_done = True
+        with self._lock:
+            self._waiting.discard(waiting)
+        if waiting.timer is not None:
+            waiting.connection.loop.post(waiting.timer.cancel)
+        is_answered = _settle(waiting.response, self._response(waiting, found))
+        if not is_answered or waiting.session.is_over:  # then nobody may have them any more
+            self._release(waiting.session)
+
+    def _acquire_all(self, waiting: _Waiting) -> dict[TopicIdPartition, Acquired | EmbedlogError]:
+        """What each partition of the session has, another one first each time."""
+        request, session, clients = waiting.request, waiting.session, self._shares().clients
+        partitions = list(session.partitions)
+        first = session.epoch % len(partitions) if partitions else 0
+        left, left_bytes = request.max_records, min(request.max_bytes, self._broker.settings.fetch_max_bytes)
+        found: dict[TopicIdPartition, Acquired | EmbedlogError] = {}
+        for key in partitions[first:] + partitions[:first]:
+            try:
+                topic = self._topic(waiting.connection, key[0])
+                if left <= 0 or left_bytes <= 0:
+                    found[key] = Acquired()
+                    continue
+                if clients.lock_ms(session.group, topic) is None:  # not begun: perhaps it was deleted
+                    self._check_exists(session.group)
+                found[key] = acquired = clients.acquire(
+                    session.group,
+                    topic,
+                    key[1],
+                    session.member_id,
+                    max_records=left,
+                    max_bytes=left_bytes,
+                    settings=waiting.settings,
+                    whole_batches=waiting.whole_batches,
+                    batch_size=max(request.batch_size, 0),
+                )
+            except EmbedlogError as error:
+                found[key] = error
+            else:
+                if acquired.ranges:
+                    session.topics.add(topic)
+                left_bytes -= len(acquired.data)
+                left -= sum(last - first + 1 for first, last, _ in acquired.ranges)
+        return found
+
+    def _watch(self, waiting: _Waiting) -> None:
+        """Try again when records come."""
+        by_topic: dict[bytes, list[int]] = {}
+        for topic_id, number in list(waiting.session.partitions):
+            by_topic.setdefault(topic_id, []).append(number)
+        for topic_id, numbers in by_topic.items():
+            try:
+                end = self._shares().clients.watch(
+                    waiting.session.group,
+                    self._topic(waiting.connection, topic_id),
+                    numbers,
+                    lambda: self._retry(waiting),
+                    waiting.settings.max_locks,
+                )
+            except EmbedlogError:  # it was deleted just now
+                self._retry(waiting, is_last=True)
+            else:
+                waiting.watches.append(end)
+
+    def _topic(self, connection: Connection, topic_id: bytes) -> str:
+        """The name of a topic that the connection may read. Raises ApiError."""
+        topic = self._broker.topic_name(topic_id)
+        access = self._broker.access_of(connection, "ShareFetch")
+        if access is not None:
+            code = access.topic_code(Operation.READ, topic, by_id=True)
+            if code is ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+                raise ApiError(code, "this client may not read the topic")
+            topic = None if code else topic
+        if topic is None:
+            raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID, "no topic has this id")
+        return topic
+
+    def _response(
+        self, waiting: _Waiting, found: dict[TopicIdPartition, Acquired | EmbedlogError]
+    ) -> ShareFetchResponse:
+        response = ShareFetchResponse(
+            error_message=None,
+            acquisition_lock_timeout_ms=self._lock_ms(waiting.session, waiting.settings),
+        )
+        topics: dict[bytes, ShareFetchableTopicResponse] = {}
+        for key in dict.fromkeys([*found, *waiting.acknowledged]):
+            each = found.get(key)
+            is_empty = isinstance(each, Acquired) and not each.ranges
+            if is_empty and not waiting.is_first and key not in waiting.acknowledged:
+                continue
+            topic = topics.get(key[0])
+            if topic is None:
+                topic = topics[key[0]] = ShareFetchableTopicResponse(topic_id=key[0])
+                response.responses.append(topic)
+            topic.partitions.append(_partition_data(key, each, waiting.acknowledged.get(key)))
+        return response
+
+    def _lock_ms(self, session: ShareSession, settings: ShareSettings) -> int:
+        for topic in session.topics:
+            lock_ms = self._shares().clients.lock_ms(session.group, topic)
+            if lock_ms is not None:
+                return lock_ms
+        return settings.options.lock_ms
+
+    # -- acknowledging ---------------------------------------------------------------------------------
+
+    def acknowledge(
+        self, context: RequestContext, request: ShareAcknowledgeRequest
+    ) -> Future[ShareAcknowledgeResponse]:
+        return self._broker.run_blocking(self._acknowledge, context, request)
+
+    def _acknowledge(
+        self, context: RequestContext, request: ShareAcknowledgeRequest
+    ) -> ShareAcknowledgeResponse:
+        try:
+            group, member_id = _checked_names(request)
+            epoch = request.share_session_epoch
+            if epoch == FIRST:
+                raise ApiError(
+                    ErrorCode.INVALID_SHARE_SESSION_EPOCH, "a new share session has nothing to acknowledge"
+                )
+            session = self._sessions.find(group, member_id, epoch)
+            settings = self._broker.group_configs.shares_of(group)
+            said = [
+                ((topic.topic_id, each.partition_index), each.acknowledgement_batches)
+                for topic in request.topics
+                for each in topic.partitions
+            ]
+            renews = context.version >= _FIRST_WITH_RENEWALS and request.is_renew_ack
+            results = self._acknowledge_all(session, said, settings, may_renew=renews)
+            if epoch == LAST:
+                self._sessions.end(group, member_id)
+                self._release(session)
+        except EmbedlogError as error:
+            return ShareAcknowledgeResponse(
+                error_code=error_code_for(error), error_message=message_for(error)
+            )
+        topics: dict[bytes, ShareAcknowledgeTopicResponse] = {}
+        for (topic_id, number), failed in results.items():
+            topic = topics.setdefault(topic_id, ShareAcknowledgeTopicResponse(topic_id=topic_id))
+            topic.partitions.append(
+                acknowledging.PartitionData(
+                    partition_index=number,
+                    error_code=ErrorCode.NONE if failed is None else error_code_for(failed),
+                    error_message=None if failed is None else message_for(failed),
+                )
+            )
+        return ShareAcknowledgeResponse(
+            error_message=None,
+            acquisition_lock_timeout_ms=self._lock_ms(session, settings),
+            responses=list(topics.values()),
+        )
+
+    def _acknowledge_all(
+        self,
+        session: ShareSession,
+        said: Iterable[tuple[TopicIdPartition, Sequence[Any]]],
+        settings: ShareSettings,
+        *,
+        may_renew: bool,
+    ) -> _Acknowledged:
+        """Apply what a request says; the error of each partition of which it says something."""
+        results: _Acknowledged = {}
+        by_partition: dict[TopicIdPartition, list[AcknowledgedRange]] = {}  # which may be named repeatedly
+        for key, batches in said:
+            if batches:
+                by_partition.setdefault(key, []).extend(
+                    AcknowledgedRange(each.first_offset, each.last_offset, each.acknowledge_types)
+                    for each in batches
+                )
+        for key, given in by_partition.items():
+            try:
+                self._shares().clients.acknowledge(
+                    session.group,
+                    self._topic(session.connection, key[0]),
+                    key[1],
+                    session.member_id,
+                    given,
+                    settings,
+                    may_renew=may_renew,
+                )
+            except GroupNotFound as error:  # of that topic nothing has been acquired
+                results[key] = ApiError(ErrorCode.INVALID_RECORD_STATE, message_for(error))
+            except EmbedlogError as error:
+                results[key] = error
+            else:
+                results[key] = None
+        return results
+
+    # -- releasing -------------------------------------------------------------------------------------
+
+    def _release_all(self, sessions: Iterable[ShareSession]) -> None:
+        for session in sessions:
+            self._release(session)
+
+    def _release(self, session: ShareSession) -> None:
+        """Release what its member has acquired. If that cannot be stored, the locks expire."""
+        for topic in list(session.topics):
+            with contextlib.suppress(EmbedlogError):
+                self._shares().clients.release(session.group, topic, session.member_id)
+        session.topics.clear()
+
+
+def _checked_names(request: ShareFetchRequest | ShareAcknowledgeRequest) -> tuple[str, str]:
+    """Raises ApiError, InvalidGroup."""
+    group, member_id = request.group_id or "", request.member_id or ""
+    check_group(group)
+    if not 0 < len(member_id) <= _NAME_CHARS:
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"a member id has 1 to {_NAME_CHARS} characters")
+    if request.share_session_epoch < LAST:
+        raise ApiError(ErrorCode.INVALID_SHARE_SESSION_EPOCH, "a share session's epoch is -1 or more")
+    return group, member_id
+
+
+def _partition_data(
+    key: TopicIdPartition, found: Acquired | EmbedlogError | None, refused: EmbedlogError | None
+) -> PartitionData:
+    data = PartitionData(
+        partition_index=key[1], error_message=None, acknowledge_error_message=None, records=b""
+    )
+    if isinstance(found, Acquired):
+        data.records = found.data
+        data.acquired_records = [
+            AcquiredRecords(first_offset=first, last_offset=last, delivery_count=count)
+            for first, last, count in found.ranges
+        ]
+    elif found is not None:
+        data.error_code, data.error_message = error_code_for(found), message_for(found)
+    if refused is not None:
+        data.acknowledge_error_code, data.acknowledge_error_message = (
+            error_code_for(refused),
+            message_for(refused),
+        )
+    return data
+
+
+def _settle(response: Future[ShareFetchResponse], result: ShareFetchResponse) -> bool:
+    """Answer. False if that is too late."""
+    try:
+        response.set_result(result)
+    except InvalidStateError:
+        return False
+    return True

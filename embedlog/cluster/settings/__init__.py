@@ -1,0 +1,1 @@
+"""A broker's settings and its topics', under Kafka's names."""
