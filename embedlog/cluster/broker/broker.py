@@ -273,7 +273,7 @@ class Broker(Closing):
             )
             undo.callback(quotas.close)
             self.address = address
-            self.context.access = access = access_control(self.context)
+            self.context.access = access = access_control(self.settings, store, coordination)
             if access is not None:
                 undo.callback(access.close)
             self.context.faults = faults

@@ -11,30 +11,33 @@ from ....files.names import INTERNAL_TOPICS, check_topic_name
 from ....security.acl_store import AclStore, DocumentAcls
 from ....security.acls import parse_super_users
 from ....security.authorizer import Authorizer
-from ...coordination import SingleBroker
+from ....store.store import Store
+from ...coordination import Coordination, SingleBroker
 from ...settings.broker_settings import BrokerSettings
-from ..broker_context import BrokerContext
 from .access import AccessControl
 from .access_log import AccessLog
 
 _KEPT: Final = {"retention_bytes": 256 << 20}  # of a partition of the topic that is made for denials
 
 
-def access_control(broker: BrokerContext) -> AccessControl | None:
+def access_control(
+    settings: BrokerSettings, store: Store, coordination: Coordination
+) -> AccessControl | None:
     """None without an authorizer.
 
     Raises InvalidSetting; CorruptCheckpoint, StorageError, CorruptZnode, ZooKeeperError if the ACLs cannot be
     read.
     """
-    topic = broker.settings.authorizer_audit_topic
+    topic = settings.authorizer_audit_topic
     if topic:
         check_topic_name(topic)
         if topic in INTERNAL_TOPICS:
             raise InvalidSetting(f"authorizer_audit_topic: {topic} is an internal topic, name another one")
-    authorizer = authorizer_of(broker.settings, lambda: _store(broker))
+    authorizer = authorizer_of(settings, lambda: _acl_store(store, coordination))
     if authorizer is None:
         return None
-    return AccessControl(authorizer, AccessLog(_AuditTopic(broker, topic).append if topic else None))
+    audit = _AuditTopic(store, coordination, topic).append if topic else None
+    return AccessControl(authorizer, AccessLog(audit))
 
 
 def authorizer_of(settings: BrokerSettings, store: Callable[[], AclStore]) -> Authorizer | None:
@@ -56,28 +59,29 @@ def _check_unused(settings: BrokerSettings) -> None:
             raise InvalidSetting(f"{name} needs an authorizer: set authorizer_class_name=AclAuthorizer too")
 
 
-def _store(broker: BrokerContext) -> AclStore:
+def _acl_store(store: Store, coordination: Coordination) -> AclStore:
     """In ZooKeeper if that is where the cluster is, else in the log's directory."""
-    if isinstance(broker.coordination, SingleBroker):
-        return DocumentAcls(broker.store.path, broker.store.fs)
+    if isinstance(coordination, SingleBroker):
+        return DocumentAcls(store.path, store.fs)
     from ...coordination.registered import RegisteredBroker
     from ...zookeeper.acls import ZooKeeperAcls
 
-    assert isinstance(broker.coordination, RegisteredBroker)
-    return ZooKeeperAcls(broker.coordination.zookeeper)
+    assert isinstance(coordination, RegisteredBroker)
+    return ZooKeeperAcls(coordination.zookeeper)
 
 
 class _AuditTopic:
     """The topic for denials, created if it is missing. In a cluster a broker appends to the first partition
     that it leads."""
 
-    def __init__(self, broker: BrokerContext, topic: str) -> None:
-        self._broker = broker
+    def __init__(self, store: Store, coordination: Coordination, topic: str) -> None:
+        self._store = store
+        self._coordination = coordination
         self._topic = topic
 
     def append(self, value: bytes) -> None:
         """Append a record. Raises EmbedlogError."""
-        store, coordination = self._broker.store, self._broker.coordination
+        store, coordination = self._store, self._coordination
         if self._topic not in store.topics():
             try:
                 coordination.create_topic(self._topic, max(len(coordination.brokers()), 1), _KEPT)
