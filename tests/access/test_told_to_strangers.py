@@ -1,6 +1,6 @@
 """What a broker tells clients of errors: nothing of the log that they have not sent.
 
-The requests of test_authorization_matrix.py, in every version of every API, about things that are missing,
+The requests of api_requests.py, in every version of every API, about things that are missing,
 wrong or broken. All else in the log has `hush` in its name: topics, groups, transactional ids, users, the
 directory.
 """
@@ -16,20 +16,19 @@ from typing import Any, Final
 from urllib.request import urlopen
 
 import pytest
-from test_authorization_matrix import (
+from api_requests import (
     BY_EXCHANGE,
     BY_ID,
     LISTS,
     MISSING_ID,
     REQUESTS,
-    RULED,
     Named,
-    allow,
     answer,
     made,
     offered,
     request,
 )
+from test_authorization_matrix import RULED, allow
 from wire import Wire
 
 import embedlog

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from test_authorization_matrix import BY_EXCHANGE, offered
+from api_requests import BY_EXCHANGE, offered
 from wire import Wire
 
 from embedlog.cluster import Broker

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 import pytest
+from api_requests import BY_EXCHANGE
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_authorization_matrix import BY_EXCHANGE
 
 import embedlog
 from embedlog.cluster import Broker

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import pytest
-from test_authorization_matrix import made, request
+from api_requests import made, request
 from wire import Wire
 
 from embedlog.cluster import Broker

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 from brokers import Brokers, cluster
-from test_transactions_wire import TX, Id, Producer
 from wire import Wire
+from wire_producer import TX, Id, Producer
 from zookeepers import Znodes, eventually
 
 from embedlog.cluster import Broker

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from cutter import Cutter
 from faults import FOREVER, FaultyFileSystem
 from owners import OwnerPort
-from test_lost_responses import Cutter
 
 import embedlog
 from embedlog import Log

@@ -24,7 +24,6 @@ from pathlib import Path
 
 import confluent_kafka
 import pytest
-import transformer
 from programs import Program
 from rounds import ROUNDS
 from transformer import NEVER_SEEN
@@ -37,7 +36,7 @@ pytestmark = pytest.mark.random
 PARTITIONS = 3
 FAULTS_IN_A_ROUND = 4
 FED_AT_ONCE = 60
-TRANSFORMER = Path(transformer.__file__)
+TRANSFORMER = Path(__file__).with_name("transformer.py")
 
 SERVE = """
 import sys
