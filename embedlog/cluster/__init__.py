@@ -3,16 +3,16 @@
 from embedlog.cluster import Broker
 with Broker("./data", port=9092) as broker: ...
 
-testing/       a broker that stops, starts again and fails on demand
-broker/        Kafka's requests, executed on a log: dispatch, handlers, access
-classic/       the clients of the design documents, over the wire
-coordination/  the brokers of a cluster and the leaders of partitions
-zookeeper/     paths and contents of znodes, a client, servers to run
-network/       an event loop, connections, TLS; knows no protocol
-settings/      the settings of brokers and topics, under Kafka's names
-secured.py     certificates and an administrator for `embedlog serve --secure`
+    testing/       a broker that stops, starts again and fails on demand
+    broker/        Kafka's requests, executed on a log: dispatch, handlers, access
+    classic/       the clients of the design documents, over the wire
+    coordination/  the brokers of a cluster and the leaders of partitions
+    zookeeper/     paths and contents of znodes, a client, servers to run
+    network/       an event loop, connections, TLS; knows no protocol
+    settings/      the settings of brokers and topics, under Kafka's names
+    secured.py     certificates and an administrator for `embedlog serve --secure`
 
-A room imports only rooms below it.
+A package imports only those below it.
 """
 
 import importlib as _importlib
