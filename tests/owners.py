@@ -38,9 +38,7 @@ class OwnerPort(Closing):
                 context.groups,
                 SingleBroker(context.store, address),
                 context.settings,
-                context._executor,
-                context._large_executor,
-                context._converter,
+                context._executors,
                 context.transactions,
             )
             dispatcher = Dispatcher(self.context, LogRequests(backend, shared=shared))

@@ -6,6 +6,7 @@ guards/            wrap the handlers: what a request may do, by a table of all A
 access/            who a client is, and what the ACLs allow it
 peers/             requests to other brokers: markers and permissions of transactions
 metrics.py         Prometheus metrics and health over HTTP
+endpoints.py       where it listens; served_log.py: what it serves
 broker.py          puts these together
 owner.py           the same without a port: the socket in a log's directory, for other processes
 """

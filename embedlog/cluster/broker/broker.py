@@ -15,72 +15,39 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import shutil
-import tempfile
 import time
-import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 
 from ...backends.local import WriterBackend
-from ...config import HOUR_MS, LogSettings, TopicSettings, sorted_settings
-from ...errors import Closed, InvalidArgument, InvalidSetting, ReadOnly, counted
-from ...files.descriptors import default_open_files
-from ...files.names import QUOTAS_FILE
-from ...groups.share_coordinator import ShareGroupCoordinator
+from ...config import LogSettings, TopicSettings, sorted_settings
+from ...errors import Closed, counted
+from ...groups.transaction_coordinator import TransactionCoordinator
 from ...log import Log
-from ...open import open_directory
 from ...runtime.closing import Closing, closes
-from ...runtime.locks import Lock
-from ...runtime.worker_pool import WorkerPool
-from ...security.quota_meters import Windows
-from ...security.quota_store import QuotaStore, StoredQuotas
-from ...security.quotas import Quotas
-from ...security.users import DocumentUsers, UserStore
-from ...store.store import Store
 from ...synonyms import BROKER_ARGUMENTS
-from ...validation import also_named, as_path, check_flag, check_int, check_text
-from ..coordination import BrokerAddress, Coordination, SingleBroker, check_standalone
-from ..network.listeners import (
-    Listener,
-    inter_broker_listener,
-    is_of_a_listener,
-    is_own,
-    listener_of,
-    parse_listeners,
-    settings_by_listener,
-)
-from ..network.server import Bound, Server, bind, room_for_connections
-from ..network.tls_context import ListenerTls
+from ...validation import also_named
+from ..coordination import BrokerAddress, Coordination, SingleBroker
+from ..coordination.membership import membership
+from ..network.listeners import Listener, is_of_a_listener, is_own
+from ..network.server import Server, room_for_connections
 from ..settings.broker_settings import BrokerSettings
 from ..settings.kafka_settings import with_effect
-from .access.authentication import authenticator_of
-from .access.authorizing import access_control
+from .access.security import BrokerSecurity
 from .broker_context import BrokerContext, Faults
 from .dispatch import Dispatcher
+from .endpoints import Addresses, Endpoints
+from .executors import Executors
 from .group_settings import check_broker
 from .meter import Meter
 from .metrics import MetricsServer
 from .peers.broker_channel import BrokerClient
 from .peers.marker_sender import MarkerSender
+from .served_log import ServedLog
 
 logger = logging.getLogger(__name__)
 
 _STOP_S: Final = 10.0
-_LAST_PORT: Final = 65_535
-_AUTHENTICATING: Final = (
-    "give the listener SASL (listeners=SASL_SSL://...), or TLS with ssl_client_auth=required; or give "
-    "insecure=True (on the command line --insecure) if anybody may read and write everything"
-)
-_FOR_METRICS: Final = (
-    "give metrics_host=127.0.0.1; or metrics_ssl=true with ssl_client_auth=required; or insecure=True if "
-    "anybody may see the metrics"
-)
-
-# The logs that brokers of this process serve. Each broker assigns producer ids: two on one log would assign
-# the same id to two producers, and mistake the records of one for retries of the other.
-_served: Final[weakref.WeakSet[Store]] = weakref.WeakSet()
-_serving: Final = Lock()
 
 
 class Broker(Closing):
@@ -135,166 +102,113 @@ class Broker(Closing):
         **settings: Any,
     ) -> None:
         began = time.perf_counter()
-        _check_address(host, port, advertised_host, advertised_port, metrics_port, metrics_host)
-        given = [each for each in (host, port, advertised_host, advertised_port) if each is not None]
-        check_flag("allow_remote", allow_remote)
-        check_flag("insecure", insecure)
-        layout = {"layout": settings.pop("layout")} if "layout" in settings else {}
-        of_listeners = {name: settings.pop(name) for name in list(settings) if is_of_a_listener(name)}
-        settings = with_effect(settings, path.path if isinstance(path, Log) else path)
-        of_broker, *of_log_and_topics = sorted_settings(settings, BrokerSettings, LogSettings, TopicSettings)
-        of_log = layout | of_log_and_topics[0] | of_log_and_topics[1]
-        self.settings = BrokerSettings().with_changes(of_broker)
-        check_broker(self.settings)
-        if not self.settings.listeners:
-            listeners: tuple[Listener, ...] = (
-                listener_of(
-                    "127.0.0.1" if host is None else host, port or 0, advertised_host, advertised_port
-                ),
-            )
-        elif given:
-            raise InvalidArgument(
-                "listeners and advertised_listeners have the addresses: leave out host, port, "
-                "advertised_host and advertised_port"
-            )
-        else:
-            listeners = parse_listeners(self.settings)
-        main = listeners.index(inter_broker_listener(self.settings, listeners))
-        self._tls = _tls_of(listeners, self.settings, of_listeners)
-        for listener in listeners:
-            authenticates = listener.protocol.has_sasl or self.asks_for_certificates(listener)
-            _check_reach(listener.host, allow_remote, authenticates or insecure, _AUTHENTICATING)
-        if (
-            zookeeper is not None
-            and listeners[main].protocol.has_sasl
-            and not self.settings.inter_broker_client_config
-        ):
-            raise InvalidArgument(
-                f"other brokers authenticate to the listener {listeners[main].name}: say how in a file "
-                "(inter_broker_client_config), or name one without SASL as inter_broker_listener_name"
-            )
-        metrics_tls = None
-        if metrics_port is not None:
-            metrics_host = listeners[main].host if metrics_host is None else metrics_host
-            metrics_tls = self._tls_of_metrics(listeners, main)
-            asks = metrics_tls is not None and metrics_tls.requires_certificates
-            _check_reach(metrics_host, allow_remote, asks or insecure, _FOR_METRICS)
+        addresses = Addresses(
+            host, port, advertised_host, advertised_port, metrics_port, metrics_host, allow_remote, insecure
+        )
+        addresses.check()
+        in_cluster = zookeeper is not None
+        self.settings, log_settings, own_settings = _sorted_settings(settings, path)
+        self._endpoints = Endpoints(addresses, self.settings, own_settings, in_cluster=in_cluster)
         self.zookeeper = zookeeper
         self._stop_timeout_s = stop_timeout_s
         self._closed = False
         with contextlib.ExitStack() as undo:
-            bound: list[Bound] = []
-            for listener in listeners:
-                bound.append((bind(listener.host, listener.port), listener))
-                undo.callback(bound[-1][0].close)
-            self._server = Server(bound, self.settings, tls=self._tls)
+            # 1. The ports: one in use is an error before anything is opened.
+            self._server = self._endpoints.bind()
             undo.callback(self._server.stop, 0)
-            self._listener = self._server.listeners[main]
-            self._metrics = None
-            if metrics_port is not None and metrics_host is not None:
-                self._metrics = MetricsServer(metrics_host, metrics_port, metrics_tls)
+            self._metrics: MetricsServer | None = None
+            if self._endpoints.metrics is not None:
+                self._metrics = MetricsServer(*self._endpoints.metrics)
                 undo.callback(self._metrics.stop)
-            if isinstance(path, Log):
-                if zookeeper is not None:
-                    raise InvalidArgument(
-                        "a broker of a cluster opens its directory itself: its program would append to "
-                        "partitions that other brokers lead. Give the path"
-                    )
-                if of_log:
-                    raise InvalidArgument("an open log has its settings already: leave them out")
-                self.log = path
-            else:
-                if path is None:
-                    path = tempfile.mkdtemp(prefix="embedlog-broker-")
-                    undo.callback(shutil.rmtree, path, ignore_errors=True)
-                # Half of it: the other half is for connections.
-                of_log.setdefault("max_open_files", default_open_files() // 2)
-                of_log.setdefault("message_timestamp_after_max_ms", HOUR_MS)  # Kafka's default
-                alone = zookeeper is None
-                self.log = open_directory(as_path(path), shared=alone, in_cluster=not alone, **of_log)
-                undo.callback(self.log.close)
-            if not isinstance(self.log.backend, WriterBackend):
-                raise ReadOnly("a broker is the writer of its directory: open the log with mode='rw'")
-            store = self.log.backend.store
-            _claim(store)
-            undo.callback(_served.discard, store)
-            self._executor = WorkerPool(self.settings.num_io_threads, "embedlog-io")
-            undo.callback(self._executor.shutdown, cancel_futures=True)
-            run_large = WorkerPool(1, "embedlog-large")
-            undo.callback(run_large.shutdown, cancel_futures=True)
-            converter = WorkerPool(1, "embedlog-converter")
-            undo.callback(converter.shutdown, cancel_futures=True)
-            address = BrokerAddress(
-                self.settings.broker_id,
-                self._listener.advertised_host,
-                self._listener.advertised_port,
-                self.settings.broker_rack or None,
-                tuple(
-                    (each.name, each.advertised_host, each.advertised_port)
-                    for each in sorted(self._server.listeners, key=lambda each: each is not self._listener)
-                ),
+            # 2. The directory.
+            served = undo.enter_context(ServedLog(path, log_settings, in_cluster=in_cluster))
+            self.log = served.log
+            executors = undo.enter_context(Executors(self.settings.num_io_threads))
+            # 3. The cluster, which has to know where this broker listens.
+            self.address = self._address()
+            protocols = {listener.name: listener.protocol.value for listener in self.listeners}
+            place = membership(
+                served.backend.store, self.address, protocols, self.settings, zookeeper, zookeeper_auth
             )
-            meter = None if self._metrics is None else Meter()
-            coordination: Coordination
-            if zookeeper is None:
-                check_standalone(store)
-                coordination = SingleBroker(store, address)
-                transactions = self.log.backend.transactions
-            else:
-                protocols = {each.name: each.protocol.value for each in self._server.listeners}
-                coordination = undo.enter_context(
-                    _registered(store, address, protocols, self.settings, zookeeper, zookeeper_auth)
-                )
-                client = BrokerClient(self.settings.inter_broker_client_config)
-                sender = MarkerSender(coordination, client)
-                undo.callback(sender.close)
-                transactions = self.log.backend.join_cluster(sender)
-            self.context = BrokerContext(
-                store,
-                self.log.backend.coordinator,
-                coordination,
-                self.settings,
-                self._executor,
-                run_large,
-                converter,
-                transactions,
-                meter,
-                None if zookeeper is not None else _shares_of(self.log.backend),
-            )
-            undo.callback(self.context.close)
-            self.context.users = users = _users_of(store, coordination)
-            self.context.authenticator = authenticator = authenticator_of(users, self.settings, listeners)
-            if authenticator is not None:
-                undo.callback(authenticator.close)
-            self.context.quotas = quotas = Quotas(
-                _quotas_of(store, coordination),
-                Windows(self.settings.quota_window_num, self.settings.quota_window_size_seconds),
-                self.settings.max_connection_creation_rate,
-            )
-            undo.callback(quotas.close)
-            self.address = address
-            self.context.access = access = access_control(self.settings, store, coordination)
-            if access is not None:
-                undo.callback(access.close)
-            self.context.faults = faults
-            self._dispatcher = Dispatcher(self.context)
-            self._dispatcher.start()
-            undo.callback(self._dispatcher.stop)
-            self._server.start(
-                self._dispatcher,
-                room_for_connections(self.settings, store.max_open_files),
-                quotas,
-            )
-            if self._metrics is not None and meter is not None:
-                self._metrics.start(self.context, self.log.backend, meter, self._server)
-            store.catalog.writer_lock.note_broker(self.bootstrap_servers)
-            undo.callback(store.catalog.writer_lock.note_broker, None)
+            coordination = undo.enter_context(place)
+            # 4. What requests are executed on, and then requests.
+            self.context = self._context(served.backend, coordination, executors, faults, undo)
+            self._serve(served.backend, undo)
             self._undo = undo.pop_all()
         self.started_in_ms = (time.perf_counter() - began) * 1000
-        for listener in self._server.listeners:
+        self._log_listeners()
+
+    def _address(self) -> BrokerAddress:
+        """As other brokers and clients are told it."""
+        main = self._endpoints.main
+        return BrokerAddress(
+            self.settings.broker_id,
+            main.advertised_host,
+            main.advertised_port,
+            self.settings.broker_rack or None,
+            tuple(
+                (listener.name, listener.advertised_host, listener.advertised_port)
+                for listener in sorted(self.listeners, key=lambda listener: listener is not main)
+            ),
+        )
+
+    def _context(
+        self,
+        backend: WriterBackend,
+        coordination: Coordination,
+        executors: Executors,
+        faults: Faults | None,
+        undo: contextlib.ExitStack,
+    ) -> BrokerContext:
+        """The parts that handlers know."""
+        transactions = self._transactions(backend, coordination, undo)
+        security = undo.enter_context(
+            BrokerSecurity(self.settings, backend.store, coordination, self.listeners)
+        )
+        context = BrokerContext(
+            backend.store,
+            backend.coordinator,
+            coordination,
+            self.settings,
+            executors,
+            transactions,
+            meter=None if self._metrics is None else Meter(),
+            # Created when it is first used.
+            shares=None if self.zookeeper is not None else lambda: backend.share_coordinator,
+            security=security,
+            faults=faults,
+        )
+        undo.callback(context.close)
+        return context
+
+    def _transactions(
+        self, backend: WriterBackend, coordination: Coordination, undo: contextlib.ExitStack
+    ) -> TransactionCoordinator:
+        """The coordinator; in a cluster it has other brokers write their markers."""
+        if isinstance(coordination, SingleBroker):
+            return backend.transactions
+        sender = MarkerSender(coordination, BrokerClient(self.settings.inter_broker_client_config))
+        undo.callback(sender.close)
+        return backend.join_cluster(sender)
+
+    def _serve(self, backend: WriterBackend, undo: contextlib.ExitStack) -> None:
+        """Answer requests, the ones for metrics too."""
+        self._dispatcher = Dispatcher(self.context)
+        self._dispatcher.start()
+        undo.callback(self._dispatcher.stop)
+        room = room_for_connections(self.settings, backend.store.max_open_files)
+        self._server.start(self._dispatcher, room, self.context.quotas)
+        if self._metrics is not None and self.context.meter is not None:
+            self._metrics.start(self.context, backend, self.context.meter, self._server)
+        writer_lock = backend.store.catalog.writer_lock
+        writer_lock.note_broker(self.bootstrap_servers)
+        undo.callback(writer_lock.note_broker, None)
+
+    def _log_listeners(self) -> None:
+        for listener in self.listeners:
             logger.info(
                 "broker %d listens on %s:%d (%s)",
-                address.node_id,
+                self.address.node_id,
                 listener.host,
                 listener.port,
                 listener.protocol,
@@ -313,12 +227,12 @@ class Broker(Closing):
     @property
     def port(self) -> int:
         """The port that it listens on; with several listeners, that of the one for other brokers."""
-        return self._listener.port
+        return self._endpoints.main.port
 
     @property
     def host(self) -> str:
         """The address that it listens on; with several listeners, as for `port`."""
-        return self._listener.host
+        return self._endpoints.main.host
 
     @property
     def listeners(self) -> tuple[Listener, ...]:
@@ -347,27 +261,14 @@ class Broker(Closing):
 
     def asks_for_certificates(self, listener: Listener) -> bool:
         """Whether clients of that listener must have a certificate."""
-        tls = self._tls.get(listener.name)
-        return tls is not None and tls.requires_certificates
+        return self._endpoints.asks_for_certificates(listener)
 
     def reload_certificates(self) -> None:
         """Read certificate files that have changed, now rather than at the next connection.
 
         Open connections keep theirs. Files that cannot be used are logged; the ones before stay in use.
         """
-        for tls in self._tls.values():
-            tls.reload()
-
-    def _tls_of_metrics(self, listeners: Sequence[Listener], main: int) -> ListenerTls | None:
-        """What the metrics port shares with a listener. Raises InvalidSetting."""
-        if not self.settings.metrics_ssl:
-            return None
-        for listener in (listeners[main], *listeners):
-            if listener.name in self._tls:
-                return self._tls[listener.name]
-        raise InvalidSetting(
-            "metrics_ssl needs a listener with TLS, whose certificate the metrics port shows"
-        )
+        self._endpoints.reload_certificates()
 
     def check_open(self) -> None:
         """Raises Closed if the broker is closed."""
@@ -388,122 +289,18 @@ class Broker(Closing):
         self._undo.close()
 
 
-def _tls_of(
-    listeners: Sequence[Listener], settings: BrokerSettings, given: dict[str, Any]
-) -> dict[str, ListenerTls]:
-    """Of the listeners that have it, by name. Raises UnknownSetting, InvalidType, InvalidSetting."""
-    own = settings_by_listener(given, settings, listeners)
-    found = {}
-    for listener in listeners:
-        if listener.protocol.has_tls:
-            found[listener.name] = ListenerTls(listener, own[listener.name])
-    return found
+def _sorted_settings(
+    settings: Mapping[str, Any], path: str | os.PathLike[str] | Log | None
+) -> tuple[BrokerSettings, dict[str, Any], dict[str, Any]]:
+    """The broker's settings; those of the log and its topics; those of one listener alone.
 
-
-def _check_reach(host: str, allow_remote: bool, is_safe: bool, advice: str) -> None:
-    """Raises InvalidArgument for an address that other machines reach, and should not."""
-    if is_own(host):
-        return
-    address = host or "every address"
-    if not allow_remote:
-        raise InvalidArgument(
-            f"{address} may be reached from other machines: give allow_remote=True (on the command line "
-            "--allow-remote) if that is what you want"
-        )
-    if not is_safe:
-        raise InvalidArgument(
-            f"{address} may be reached from other machines, and nobody authenticates there: {advice}"
-        )
-
-
-def _shares_of(backend: WriterBackend) -> Callable[[], ShareGroupCoordinator]:
-    """The coordinator of share groups is created when it is first used."""
-    return lambda: backend.share_coordinator
-
-
-def _users_of(store: Store, coordination: Coordination) -> UserStore:
-    """In ZooKeeper if that is where the cluster is, else in the log's directory."""
-    if isinstance(coordination, SingleBroker):
-        return DocumentUsers(store.path)
-    from ..coordination.registered import RegisteredBroker
-    from ..coordination.zookeeper_users import ZooKeeperUsers
-
-    assert isinstance(coordination, RegisteredBroker)
-    return ZooKeeperUsers(coordination.zookeeper)
-
-
-def _quotas_of(store: Store, coordination: Coordination) -> QuotaStore:
-    """As `_users_of`."""
-    if isinstance(coordination, SingleBroker):
-        return StoredQuotas(os.path.join(store.path, QUOTAS_FILE))
-    from ..coordination.registered import RegisteredBroker
-    from ..coordination.zookeeper_quotas import ZooKeeperQuotas
-
-    assert isinstance(coordination, RegisteredBroker)
-    return ZooKeeperQuotas(coordination.zookeeper)
-
-
-def _claim(store: Store) -> None:
-    """Raises InvalidArgument if the log is served already."""
-    with _serving:
-        if store in _served:
-            raise InvalidArgument(
-                f"another Broker of this program serves {store.path}: a log has one at a time"
-            )
-        _served.add(store)
-
-
-@contextlib.contextmanager
-def _registered(
-    store: Store,
-    address: BrokerAddress,
-    protocols: Mapping[str, str],
-    settings: BrokerSettings,
-    connect: str,
-    auth: str | None,
-) -> Iterator[Coordination]:
-    """The broker's membership of its cluster."""
-    try:
-        from ..coordination.registered import RegisteredBroker
-        from ..zookeeper.client import ZooKeeper
-        from ..zookeeper.security import Security
-    except ImportError as error:
-        raise InvalidArgument(
-            f"brokers form a cluster through kazoo, which is not installed ({error}): "
-            "pip install 'embedlog[cluster]'"
-        ) from None
-    client = ZooKeeper(
-        connect,
-        session_timeout_s=settings.zookeeper_session_timeout_ms / 1000,
-        auth=auth,
-        set_acl=settings.zookeeper_set_acl,
-        security=Security.of(settings),
-    )
-    with client, contextlib.closing(RegisteredBroker(client, store, address, protocols)) as registered:
-        registered.start()
-        yield registered
-
-
-def _check_address(
-    host: object,
-    port: object,
-    advertised_host: object,
-    advertised_port: object,
-    metrics_port: object,
-    metrics_host: object,
-) -> None:
-    """Raises InvalidType, InvalidArgument."""
-    if host is not None:
-        check_text("host", host)
-    if port is not None:
-        check_int("port", port, low=0, high=_LAST_PORT)
-    if advertised_host is not None:
-        check_text("advertised_host", advertised_host)
-    if advertised_port is not None:
-        check_int("advertised_port", advertised_port, low=1, high=_LAST_PORT)
-    if metrics_host is not None:
-        check_text("metrics_host", metrics_host)
-    if metrics_port is not None:
-        check_int("metrics_port", metrics_port, low=0, high=_LAST_PORT)
-        if metrics_port and metrics_port == port:
-            raise InvalidArgument(f"port and metrics_port are both {port}: they must differ")
+    Raises UnknownSetting, InvalidType, InvalidSetting.
+    """
+    own_settings = {name: value for name, value in settings.items() if is_of_a_listener(name)}
+    others = {name: value for name, value in settings.items() if name not in own_settings}
+    layout = {"layout": others.pop("layout")} if "layout" in others else {}
+    others = with_effect(others, path.path if isinstance(path, Log) else path)
+    of_broker, of_log, of_topics = sorted_settings(others, BrokerSettings, LogSettings, TopicSettings)
+    broker_settings = BrokerSettings().with_changes(of_broker)
+    check_broker(broker_settings)
+    return broker_settings, layout | of_log | of_topics, own_settings

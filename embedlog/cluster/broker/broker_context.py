@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, Future
-from typing import Any, NamedTuple, ParamSpec, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, Protocol, TypeAlias, TypeVar
 
 from ...errors import TopicNotFound
 from ...groups.coordinator import GroupCoordinator
@@ -14,8 +14,6 @@ from ...groups.transaction_coordinator import TransactionCoordinator
 from ...partition import Partition
 from ...runtime.locks import ReentrantLock
 from ...security.principal import Principal
-from ...security.quotas import Quotas
-from ...security.users import UserStore
 from ...store.store import Store
 from ...wire.error_codes import ErrorCode
 from ..coordination import BrokerAddress, Coordination
@@ -23,14 +21,17 @@ from ..coordination.producer_id_block import ProducerIdBlock
 from ..network.close_reasons import CloseConnection
 from ..network.connection import Connection
 from ..settings.broker_settings import BrokerSettings
-from .access.access import Access, AccessControl
-from .access.authentication import Authenticator
+from .access.access import Access
 from .api_errors import ApiError
+from .executors import Executors
 from .group_settings import GroupConfigs
 from .meter import Meter
 from .peers.broker_channel import BrokerClient
 from .peers.transaction_permission import TransactionPermissions
 from .usage import Usage, current
+
+if TYPE_CHECKING:
+    from .access.security import BrokerSecurity
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -64,16 +65,13 @@ class BrokerContext:
     """One broker's parts. Handlers know these and not each other.
 
     Args:
-        executor: runs work that blocks or computes for long; a processor never blocks.
-        large_executor: has one thread, for requests so large that they would keep a processor from its other
-            connections. Several at a time would do the same by holding the GIL.
-        converter: has one thread, which converts responses for old clients: no other request waits for it,
-            and only one conversion is in memory at a time.
+        executors: run what a processor must not do itself.
         transactions: the coordinator; None for a log whose owner serves its tools alone.
         shares: gives the coordinator of share groups; None in a cluster.
         meter: counts requests and records; None to count nothing.
-
-    `access`, which is set before requests come, decides what they may do; None: everything.
+        security: what is known of clients; None on the socket of a log's owner, whose clients may do
+            everything.
+        faults: those of a test.
     """
 
     def __init__(
@@ -82,12 +80,12 @@ class BrokerContext:
         groups: GroupCoordinator,
         coordination: Coordination,
         settings: BrokerSettings,
-        executor: Executor,
-        large_executor: Executor,
-        converter: Executor,
+        executors: Executors,
         transactions: TransactionCoordinator | None,
         meter: Meter | None = None,
         shares: Callable[[], ShareGroupCoordinator] | None = None,
+        security: BrokerSecurity | None = None,
+        faults: Faults | None = None,
     ) -> None:
         self.store = store
         self.groups = groups
@@ -99,20 +97,18 @@ class BrokerContext:
         self.coordination = coordination
         self.settings = settings
         self.meter = meter
-        self.users: UserStore | None = None  # set before requests come, as is:
-        self.authenticator: Authenticator | None = None  # None: no listener has SASL
+        self.users = None if security is None else security.users
+        self.authenticator = None if security is None else security.authenticator
+        self.access = None if security is None else security.access
+        self.quotas = None if security is None else security.quotas
         self.shares = shares
         self.is_stopping = False  # set when the broker begins to close
-        self.access: AccessControl | None = None
-        self.faults: Faults | None = None  # of tests
-        self.quotas: Quotas | None = None  # None on the socket of a log's owner
+        self.faults = faults
         self.group_configs = GroupConfigs(store, lambda: self.settings)
         self.dynamic_settings: dict[str, Any] = {}  # changed since the start
         self.topics_lock = ReentrantLock()  # held by requests that change topics
         self._initial_settings = settings
-        self._executor = executor
-        self._large_executor = large_executor
-        self._converter = converter
+        self._executors = executors
         self.producer_ids = ProducerIdBlock(coordination)
         self._topic_names: dict[bytes, str] = {}  # replaced as a whole, never changed
         self._topic_names_version = -1  # the catalog's `changes` that they are from
@@ -124,15 +120,15 @@ class BrokerContext:
 
     def run_blocking(self, work: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> Future[_T]:
         """Run it in another thread."""
-        return _submit(self._executor, work, *args, **kwargs)
+        return _submit(self._executors.io, work, *args, **kwargs)
 
     def run_large(self, work: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> Future[_T]:
         """Run it in the thread for large requests, after those before it."""
-        return _submit(self._large_executor, work, *args, **kwargs)
+        return _submit(self._executors.large, work, *args, **kwargs)
 
     def run_conversion(self, work: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> Future[_T]:
         """Run it in the thread that converts for old clients."""
-        return _submit(self._converter, work, *args, **kwargs)
+        return _submit(self._executors.converter, work, *args, **kwargs)
 
     def led_partition(self, topic: str, number: int, leader_epoch: int = -1) -> Partition:
         """A partition that this broker leads, in the client's current leader epoch (-1: it sent none).

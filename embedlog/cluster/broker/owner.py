@@ -17,13 +17,13 @@ from ...backends.log_requests import LogRequests
 from ...codec import DEFAULT_MAX_BYTES
 from ...config import MAX_INT32
 from ...runtime.closing import Closing
-from ...runtime.worker_pool import WorkerPool
 from ..coordination import BrokerAddress, SingleBroker
 from ..network.listeners import LOCAL
 from ..network.server import Server, room_for_connections
 from ..settings.broker_settings import BrokerSettings
 from .broker_context import BrokerContext
 from .dispatch import Dispatcher
+from .executors import Executors
 
 _STOP_S: Final = 3.0
 _SETTINGS: Final = BrokerSettings(
@@ -51,19 +51,13 @@ class OwnerServer(Closing):
         with contextlib.ExitStack() as undo:
             self._server = Server([(listening, LOCAL)], _SETTINGS, dedicated=True)
             undo.callback(self._server.stop, _STOP_S)
-            io, large, converter = executors = [
-                WorkerPool(threads, "embedlog-owner") for threads in (_SETTINGS.num_io_threads, 1, 1)
-            ]
-            for executor in executors:
-                undo.callback(executor.shutdown, cancel_futures=True)
+            executors = undo.enter_context(Executors(_SETTINGS.num_io_threads, ("embedlog-owner",) * 3))
             context = BrokerContext(
                 backend.store,
                 backend.coordinator,
                 SingleBroker(backend.store, BrokerAddress(_SETTINGS.broker_id, path, 0, None)),
                 _SETTINGS,
-                io,
-                large,
-                converter,
+                executors,
                 backend.transactions if shared else None,
             )
             dispatcher = Dispatcher(context, LogRequests(backend, shared=shared))
@@ -82,8 +76,7 @@ class OwnerServer(Closing):
         """Answer the requests that have begun, then close all connections."""
         self._dispatcher.stop()
         self._server.stop(_STOP_S)
-        for executor in self._executors:
-            executor.shutdown(cancel_futures=True)
+        self._executors.close()
 
     def abandon(self) -> None:
         """In a forked child: close the copies of the sockets. A copy would keep a connection of the parent

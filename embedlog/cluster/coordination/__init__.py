@@ -9,6 +9,7 @@ registered.py           a broker of a cluster, over ZooKeeper; its parts:
   local_replicas.py       brings the directory in line with the registries
   lease.py                until when the broker's session is certainly valid
   zookeeper_offsets.py    offsets that groups keep in ZooKeeper
+membership.py           either of them, for a block
 broker_metadata.py      cluster.json: the cluster that a directory belongs to
 assignment.py           which brokers keep which partitions
 """
