@@ -37,7 +37,7 @@ def open(
         path: the directory. Mode "rw" creates it if it does not exist. A relative path is resolved now. Or
             the addresses of brokers, of which one must answer: "kafka://user@host:9092,host2:9092". Any
             brokers that speak Kafka's protocol will do. The settings are then those of a client
-            (`backends.remote.settings.RemoteSettings`, e.g. `request_timeout_ms`), or `client_config`, a file
+            (`wire_client.settings.ClientSettings`, e.g. `request_timeout_ms`), or `client_config`, a file
             with such settings. The other arguments do not apply.
         mode: "rw" to write, as the only writer unless `shared` is set. "r" to read what others write, without
             a lock, in any number of processes.
@@ -178,10 +178,10 @@ def open_directory(
 
 def client_settings_of(log: Log) -> dict[str, Any]:
     """The settings with which an address was opened, to open it again; none of a directory."""
-    from .backends.remote.settings import SCHEME, RemoteSettings
+    from .wire_client.settings import SCHEME, ClientSettings
 
     settings = getattr(log.backend, "settings", None)
-    if not isinstance(settings, RemoteSettings) or not log.path.startswith(SCHEME):
+    if not isinstance(settings, ClientSettings) or not log.path.startswith(SCHEME):
         return {}
     return settings.changed()
 
@@ -203,7 +203,7 @@ def _open_shared(
 
 
 def _open_remote(address: str, given: Mapping[str, object], settings: dict[str, Any]) -> Log:
-    from .backends.remote.settings import without_password
+    from .wire_client.settings import without_password
 
     if not address.startswith("kafka://"):
         raise InvalidArgument(

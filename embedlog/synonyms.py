@@ -151,7 +151,7 @@ PRODUCER_ARGUMENTS: Final = _table(
 )
 
 # Of a client over the wire: the names of Java's clients and of librdkafka. The own ones are kafka-python's;
-# backends/remote/security_names.py has those that differ in more than their name.
+# wire_client/security_names.py has those that differ in more than their name.
 CLIENT: Final = _table(
     {
         "oauth.cb": "sasl_oauth_token_provider",

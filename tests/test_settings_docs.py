@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from embedlog import synonyms
-from embedlog.backends.remote.settings import RemoteSettings
 from embedlog.cluster import BrokerSettings
 from embedlog.cluster.broker.group_settings import GroupSettings
 from embedlog.cluster.classic.connector_settings import ConnectorSettings
@@ -18,6 +17,7 @@ from embedlog.config import LogSettings, Settings, TopicSettings
 from embedlog.errors import InvalidSetting
 from embedlog.fields import Secret
 from embedlog.synonyms import Meaning, plain
+from embedlog.wire_client.settings import ClientSettings
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "reference" / "settings.md"
 ROW = re.compile(r"\| `(\w+)` \| `(.+?)` \| (.+?) \| (.+) \|")
@@ -26,7 +26,7 @@ SECTIONS = [
     ("Of a log", LogSettings),
     ("Of a broker", BrokerSettings),
     ("Of a group", GroupSettings),
-    ("Of a client over the wire", RemoteSettings),
+    ("Of a client over the wire", ClientSettings),
     ("Of a ConsumerConnector", ConnectorSettings),
 ]
 RANGE = re.compile(r"(-?[\d^-]+) to ([\d^-]+)\Z")

@@ -22,7 +22,6 @@ from programs import Program
 import embedlog
 from embedlog.backends import tool_requests
 from embedlog.backends.remote import maintenance
-from embedlog.backends.remote.connection import Connection
 from embedlog.cluster import Broker
 from embedlog.files import unix_sockets
 from embedlog.files.names import SOCKET_FILE
@@ -30,6 +29,7 @@ from embedlog.model import CommittedOffset, TopicPartition
 from embedlog.store.staging import ABANDONED_MS
 from embedlog.store.store import Store
 from embedlog.wire.owner_apis import LogRequest, LogResponse
+from embedlog.wire_client.connection import Connection
 
 Start = Callable[..., Program]
 

@@ -148,13 +148,13 @@ class _Owner:
         """A request's result. Raises the owner's error; BrokerUnavailable if no owner answers."""
         # A log that no process owns needs none of these.
         from ..wire.owner_apis import LogRequest
-        from .remote.connection import Connection
+        from ..wire_client.connection import Connection
+        from ..wire_client.settings import ClientSettings
         from .remote.maintenance import exchange, outcome
-        from .remote.settings import RemoteSettings
 
         request = LogRequest(name=name, arguments=encode(arguments))
         self.has_request = False
-        connection = Connection((self._path, 0), RemoteSettings(), self.deadline)
+        connection = Connection((self._path, 0), ClientSettings(), self.deadline)
         with contextlib.closing(connection):
             self.has_request = True
             try:

@@ -72,7 +72,7 @@ class Mirror(Closing):
         group: for brokers as target, the prefix of the consumer groups that store source positions; by
             default "mirror". A dash and the source's name follow, or its id if it has no name.
         refresh_ms: how often to discover topics and partitions.
-        source_settings: client settings (RemoteSettings, client_config) for all sources that are addresses.
+        source_settings: client settings (ClientSettings, client_config) for all sources that are addresses.
             If sources need different ones, open them, and pass the Logs.
         target_settings: client settings for a target that is an address.
 

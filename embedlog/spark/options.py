@@ -15,12 +15,12 @@ from collections.abc import Mapping
 from typing import Any, Final, Literal, NamedTuple
 from urllib.parse import unquote, urlsplit
 
-from ..backends.remote.settings import is_secret
 from ..clients.reader import ISOLATION_LEVELS
 from ..config import MAX_INT32, MAX_INT64
 from ..errors import InvalidArgument, shown
 from ..fields import Secret
 from ..model import TopicPartition
+from ..wire_client.settings import is_secret
 from .access import LogLocation
 from .option_table import COMPRESSION, KAFKA, Use, check_names
 

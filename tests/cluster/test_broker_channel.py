@@ -9,11 +9,11 @@ from contextlib import closing
 import pytest
 from zookeepers import eventually
 
-from embedlog.backends.remote.settings import Address
 from embedlog.cluster import Broker
 from embedlog.cluster.broker.peers.broker_channel import BrokerChannel, BrokerConnection
 from embedlog.errors import BrokerUnavailable
 from embedlog.wire.apis.metadata import MetadataRequest, MetadataResponse
+from embedlog.wire_client.settings import Address
 
 QUEUED = 10_000  # at most
 AT_ONCE = 1_000

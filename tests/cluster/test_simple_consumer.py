@@ -11,7 +11,6 @@ from contextlib import contextmanager, suppress
 import pytest
 
 from embedlog import CommittedOffset, Record, TopicPartition, errors
-from embedlog.backends.remote.error_mapping import error_of
 from embedlog.cluster import Broker
 from embedlog.cluster.classic import (
     EARLIEST_TIME,
@@ -29,6 +28,7 @@ from embedlog.wire.apis.fetch import FetchRequest as WireFetch
 from embedlog.wire.error_codes import ErrorCode
 from embedlog.wire.frames import decode_request_header, encode_response_chunks
 from embedlog.wire.messages import Response
+from embedlog.wire_client.error_mapping import error_of
 
 T = 1_700_000_000_000
 CODECS = ("none", "gzip", "snappy", "lz4")

@@ -38,14 +38,13 @@ from embedlog import (
     Log,
     TlsFailed,
 )
-from embedlog.backends.remote.client_config import client_settings
-from embedlog.backends.remote.connection import Connection
-from embedlog.backends.remote.security import ClientSecurity
 from embedlog.cli import main
 from embedlog.mirroring import Mirror
 from embedlog.runtime.java import java_home
 from embedlog.spark import session
 from embedlog.spark.load import load
+from embedlog.wire_client.client_config import client_settings
+from embedlog.wire_client.connection import Connection, security_of
 
 PASSWORDS = {"alice": 'alice\'s "secret"', "bob": "bob-secret"}
 
@@ -201,7 +200,7 @@ def test_a_mirror_of_topics(kafka: Kafka, kind: str, tmp_path: Path) -> None:
 def test_a_session_is_renewed_before_it_ends(kafka: Kafka) -> None:
     """The broker closes a connection that goes on after its session's end: this one has renewed it."""
     settings = client_settings(settings_of(kafka, "scram-512"))
-    security = ClientSecurity.of(settings)
+    security = security_of(settings)
     from embedlog.wire.apis.metadata import MetadataRequest, MetadataResponse
 
     began = time.monotonic()

@@ -25,10 +25,10 @@ from embedlog import (
     UnsupportedByBackend,
 )
 from embedlog.backends.remote import RemoteBackend
-from embedlog.backends.remote.connection import Connection
-from embedlog.backends.remote.settings import addresses
 from embedlog.cluster import Broker
 from embedlog.wire.messages import Request
+from embedlog.wire_client.connection import Connection
+from embedlog.wire_client.settings import addresses
 
 TP = TopicPartition("t", 0)
 

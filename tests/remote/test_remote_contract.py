@@ -22,8 +22,8 @@ from blocking import Loop, blocking
 
 import embedlog
 from embedlog import CommittedOffset, Consumer, EmbedlogError, Log, Record, TopicPartition
-from embedlog.backends.remote.connection import SPOKEN
 from embedlog.cluster import Broker
+from embedlog.wire_client.connection import SPOKEN
 
 Scenario = Callable[[Log], object]
 SCENARIOS: list[Scenario] = []
@@ -898,7 +898,7 @@ def test_both_backends_agree(
     """In the newest versions of the protocol that both know, and in the oldest that are spoken here."""
     if versions == "oldest":
         oldest = {api: (low, low) for api, (low, _) in SPOKEN.items()}
-        monkeypatch.setattr("embedlog.backends.remote.connection.SPOKEN", oldest)
+        monkeypatch.setattr("embedlog.wire_client.connection.SPOKEN", oldest)
     with embedlog.open(tmp_path / "log", offsets_topic_num_partitions=2) as log:
         here = act(log)
     with clean(broker), at(broker) as log:

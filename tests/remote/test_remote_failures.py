@@ -26,7 +26,6 @@ from embedlog import (
     TopicPartition,
     UnsupportedByBackend,
 )
-from embedlog.backends.remote.connection import SPOKEN
 from embedlog.backends.remote.metadata import Metadata
 from embedlog.cluster import Broker
 from embedlog.storage import producer_state_manager as producer_ledger
@@ -47,6 +46,7 @@ from embedlog.wire.apis.produce import (
 )
 from embedlog.wire.error_codes import ErrorCode
 from embedlog.wire.frames import RequestHeader, decode_request_header, encode_response_chunks
+from embedlog.wire_client.connection import SPOKEN
 
 
 def at(port: int, **settings: object) -> Log:

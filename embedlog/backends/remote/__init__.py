@@ -8,8 +8,7 @@ arrivals.py     which partitions have records again
 lookups.py      ListOffsets                    metadata.py   topics, leaders, settings
 brokers.py      addresses of brokers, retries
 maintenance.py  requests to a log's owner
-connection.py   one connection: requests and responses, versions
-settings.py     addresses, timeouts and limits, in Kafka's names
+                `wire_client/` has the connections
 """
 
 from .backend import RemoteBackend

@@ -56,9 +56,9 @@ from ...wire.owner_apis import (
     OwnerTopicProduceData,
 )
 from ...wire.request_template import RequestTemplate, template_for
+from ...wire_client.connection import Connection, NotKafka
 from ..log_requests import error_named
 from .brokers import Brokers, Retry, check_code
-from .connection import Connection, NotKafka
 from .metadata import Metadata
 
 _ALL: Final = -1

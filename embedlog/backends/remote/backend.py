@@ -19,13 +19,14 @@ from ...model import (
     TopicPartition,
 )
 from ...wire.transaction_state import TransactionMetadata
+from ...wire_client.client_config import client_settings
+from ...wire_client.settings import Address, ClientSettings, addresses
 from ..log_requests import LogCalls
 from ..port import Interrupt
 from .acls import RemoteAcls
 from .appending import Appending, RemoteAppender
 from .arrivals import RemoteArrivals
 from .brokers import Brokers
-from .client_config import client_settings
 from .fetching import Fetching
 from .groups import RemoteCoordinator
 from .log_dirs import LogDirs
@@ -33,7 +34,6 @@ from .lookups import Lookups
 from .maintenance import owner_requests
 from .metadata import Metadata
 from .quotas import RemoteQuotas
-from .settings import Address, RemoteSettings, addresses
 from .share_admin import RemoteShareGroups
 from .share_groups import ShareCalls
 from .topics import Topics
@@ -48,7 +48,7 @@ class RemoteBackend:
 
     Args:
         path: "kafka://user@host:port,host2:port".
-        settings: RemoteSettings, by their names; `client_config` names a file with more.
+        settings: ClientSettings, by their names; `client_config` names a file with more.
         bootstrap: the addresses to begin with, if they are not in the path.
         on_lost: called when no broker answers, before a retry; see `Brokers`.
 
@@ -275,11 +275,11 @@ class RemoteBackend:
         raise UnsupportedByBackend("health is not available over the wire: see the brokers' metrics")
 
 
-def _checked(given: Mapping[str, Any], address: str) -> RemoteSettings:
+def _checked(given: Mapping[str, Any], address: str) -> ClientSettings:
     """Raises UnknownSetting, InvalidSetting; UnsupportedByBackend for a setting of a log directory."""
     for name in given:
         of_log = LogSettings.resolved(name, None) or TopicSettings.resolved(name, None)
-        if of_log is not None and RemoteSettings.resolved(name, None) is None:
+        if of_log is not None and ClientSettings.resolved(name, None) is None:
             raise UnsupportedByBackend(
                 f"{name} is a setting of the log itself, which the brokers keep: pass it to `embedlog "
                 "serve`, or to create_topic and alter_topic for one topic"

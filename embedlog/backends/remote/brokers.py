@@ -13,18 +13,15 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final, TypeVar
 
 from ...errors import BrokerUnavailable, Closed, EmbedlogError, ForkedHandle, TlsFailed
 from ...runtime.locks import Lock
 from ...wire.error_codes import ErrorCode
 from ...wire.messages import Request, Response
-from .connection import Connection, NotKafka
-from .error_mapping import error_of
-from .settings import Address, RemoteSettings, shown_address
-
-if TYPE_CHECKING:
-    from .security import ClientSecurity
+from ...wire_client.connection import Connection, NotKafka, security_of
+from ...wire_client.error_mapping import error_of
+from ...wire_client.settings import Address, ClientSettings, shown_address
 
 T = TypeVar("T")
 R = TypeVar("R", bound=Response)
@@ -82,16 +79,6 @@ class Use:
             self._brokers.drop(self._connection)
 
 
-def security_of(settings: RemoteSettings) -> ClientSecurity | None:
-    if settings.security_protocol == "PLAINTEXT" and not (
-        settings.sasl_plain_username or settings.sasl_mechanism
-    ):
-        return None  # without the libraries of TLS, which take a while to import
-    from .security import ClientSecurity
-
-    return ClientSecurity.of(settings)
-
-
 class Brokers:
     """Connections to the brokers of one cluster. Thread-safe.
 
@@ -103,7 +90,7 @@ class Brokers:
         self,
         path: str,
         bootstrap: Iterable[Address],
-        settings: RemoteSettings,
+        settings: ClientSettings,
         on_lost: Callable[[], None] | None = None,
     ) -> None:
         self.path = path

@@ -10,9 +10,9 @@ from ...validation import check_group, check_text
 from ...wire.apis.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from ...wire.error_codes import ErrorCode
 from ...wire.messages import Request, Response
+from ...wire_client.connection import Connection
+from ...wire_client.settings import Address
 from .brokers import Brokers, check_code
-from .connection import Connection
-from .settings import Address
 
 R = TypeVar("R", bound=Response)
 T = TypeVar("T")

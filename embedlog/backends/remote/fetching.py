@@ -24,12 +24,12 @@ from ...runtime.locks import Lock
 from ...wire.apis.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
 from ...wire.error_codes import ErrorCode
 from ...wire.schema import as_uuid
+from ...wire_client.connection import Connection, NotKafka
+from ...wire_client.settings import Address
 from ..port import Interrupt
 from .brokers import Brokers, Retry, check_code
-from .connection import Connection, NotKafka
 from .lookups import Lookups
 from .metadata import STALE, Metadata
-from .settings import Address
 
 _CACHE_S: Final = 1.0
 _CACHE_BYTES: Final = 16 << 20

@@ -42,12 +42,12 @@ from ...wire.apis.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from ...wire.consumer_protocol import PROTOCOL_TYPE
 from ...wire.error_codes import ErrorCode
 from ...wire.schema import as_uuid
+from ...wire_client.connection import NotKafka
+from ...wire_client.settings import Address
 from .brokers import Brokers, check_code
-from .connection import NotKafka
 from .coordinators import Coordinators
 from .heartbeats import Heartbeats, LocalMember
 from .metadata import Metadata
-from .settings import Address
 from .share_admin import SHARE_PROTOCOL
 
 T = TypeVar("T")

@@ -16,10 +16,10 @@ from ...wire.apis.list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopic,
 )
+from ...wire_client.connection import NotKafka
+from ...wire_client.settings import Address
 from .brokers import Brokers
-from .connection import NotKafka
 from .metadata import Metadata
-from .settings import Address
 
 _LATEST: Final = -1
 _EARLIEST: Final = -2

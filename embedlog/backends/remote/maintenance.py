@@ -9,10 +9,10 @@ from typing import Any, Final, TypeAlias
 
 from ...errors import BrokerUnavailable, Closed, RequestTimedOut, StorageError, UnsupportedByBackend
 from ...wire.owner_apis import LOG, LogRequest, LogResponse
+from ...wire_client.connection import Connection
+from ...wire_client.settings import ClientSettings, shown_address
 from ..log_requests import decode, encode, error_named
 from .brokers import Brokers
-from .connection import Connection
-from .settings import RemoteSettings, shown_address
 
 _LONGEST_S: Final = 86_400.0  # compaction and backup of a large log take hours
 _LOOK_S: Final = 10.0  # between two looks whether the owner still answers
@@ -78,7 +78,7 @@ def exchange(connection: Connection, request: LogRequest) -> LogResponse:
 def _check_alive(connection: Connection, name: str) -> None:
     """Does the owner answer a new connection? An ended one does not, but then the old one has ended, too."""
     try:
-        looked = Connection(connection.address, RemoteSettings(), time.monotonic() + _ANSWERS_WITHIN_S)
+        looked = Connection(connection.address, ClientSettings(), time.monotonic() + _ANSWERS_WITHIN_S)
     except RequestTimedOut as error:
         raise RequestTimedOut(
             f"the log's owner at {shown_address(connection.address)} has got the request {name!r} but does"

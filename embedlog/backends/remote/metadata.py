@@ -37,8 +37,8 @@ from ...wire.apis.metadata import (
 )
 from ...wire.error_codes import ErrorCode
 from ...wire.schema import id_text
+from ...wire_client.settings import Address
 from .brokers import Brokers, Retry, check_code
-from .settings import Address
 
 TOPIC: Final = 2
 _OWN: Final = 1

@@ -24,8 +24,8 @@ from ...wire.apis.share_group_describe import (
     ShareGroupDescribeResponse,
 )
 from ...wire.error_codes import ErrorCode
+from ...wire_client.settings import Address
 from .brokers import Brokers, check_code
-from .settings import Address
 
 SHARE_PROTOCOL: Final = "share"
 """The protocol type of a share group."""

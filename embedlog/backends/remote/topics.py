@@ -52,8 +52,8 @@ from ...wire.apis.incremental_alter_configs import (
     IncrementalAlterConfigsResponse,
 )
 from ...wire.error_codes import ErrorCode
+from ...wire_client.connection import NotKafka
 from .brokers import Brokers, check_code
-from .connection import NotKafka
 from .lookups import Lookups
 from .metadata import TOPIC, Metadata
 

@@ -47,12 +47,12 @@ from ...wire.apis.txn_offset_commit import (
     TxnOffsetCommitResponse,
 )
 from ...wire.transaction_state import TransactionMetadata, TransactionState
+from ...wire_client.connection import Connection, NotKafka
+from ...wire_client.settings import Address
 from .brokers import Brokers, check_code
-from .connection import Connection, NotKafka
 from .coordinators import Coordinators
 from .groups import RemoteCoordinator
 from .metadata import Metadata
-from .settings import Address
 
 _ALL: Final = -1
 _NEEDED: Final = 2  # transaction.version

@@ -2,7 +2,7 @@
 
     ask(request) -> connect if there is no connection -> send -> receive the size, then the response -> decode
 
-With a client's settings it is secured as every client's connection is (backends/remote/security.py).
+With a client's settings it is secured as every client's connection is (wire_client/security.py).
 
 The timeout covers a whole exchange, however slowly its bytes arrive. After any error the connection is
 closed, since its state is unknown; the next request opens a new one. No request is retried here.
@@ -20,9 +20,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from ...backends.remote.brokers import security_of
-from ...backends.remote.client_config import client_settings
-from ...backends.remote.settings import Address
 from ...errors import AuthenticationFailed, BrokerError, BrokerUnavailable, RequestTimedOut
 from ...runtime.locks import Lock
 from ...wire.apis import APIS
@@ -31,9 +28,12 @@ from ...wire.error_codes import ErrorCode
 from ...wire.errors import ProtocolError
 from ...wire.frames import decode_response_header, encode_request
 from ...wire.messages import Request, Response
+from ...wire_client.client_config import client_settings
+from ...wire_client.connection import security_of
+from ...wire_client.settings import Address
 
 if TYPE_CHECKING:
-    from ...backends.remote.security import ClientSecurity
+    from ...wire_client.security import ClientSecurity
     from ..zookeeper.contents import Broker
 
 _SIZE: Final = struct.Struct(">i")

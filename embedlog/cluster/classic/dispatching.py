@@ -20,7 +20,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 from weakref import WeakKeyDictionary
 
-from ...backends.remote.error_mapping import error_of
 from ...codec import encode_batch
 from ...errors import (
     BrokerError,
@@ -35,6 +34,7 @@ from ...runtime.locks import Lock
 from ...wire.apis.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from ...wire.apis.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from ...wire.error_codes import ErrorCode
+from ...wire_client.error_mapping import error_of
 from .channel import Channel
 from .producer_data import BrokerPartition, Event, Partitioner, key_bytes, random_index
 from .producer_pool import ProducerPool

@@ -23,7 +23,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from ...backends.remote.error_mapping import error_of
 from ...codec import loops
 from ...codec.fetch_decoder import Records, decode_chunk
 from ...codec.message_set import iter_messages, message_records
@@ -63,6 +62,7 @@ from ...wire.apis.offset_commit import (
 )
 from ...wire.apis.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic, OffsetFetchResponse
 from ...wire.error_codes import ErrorCode
+from ...wire_client.error_mapping import error_of
 from ..coordination import BrokerAddress
 from .channel import Channel, security_from
 

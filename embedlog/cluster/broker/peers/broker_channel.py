@@ -18,13 +18,12 @@ import time
 from collections.abc import Callable, Collection, Hashable, Mapping
 from typing import Final, Generic, TypeVar
 
-from ....backends.remote.brokers import security_of
-from ....backends.remote.client_config import client_settings
-from ....backends.remote.connection import Connection
-from ....backends.remote.settings import Address
 from ....errors import BrokerUnavailable, EmbedlogError, RequestTimedOut
 from ....runtime.locks import ConditionLock, Lock
 from ....wire.messages import Request, Response
+from ....wire_client.client_config import client_settings
+from ....wire_client.connection import Connection, security_of
+from ....wire_client.settings import Address
 
 logger = logging.getLogger(__name__)
 

@@ -21,11 +21,11 @@ import stat
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from ...errors import InvalidArgument, InvalidSetting, shown
-from ...fields import Secret
-from ...synonyms import plain
+from ..errors import InvalidArgument, InvalidSetting, shown
+from ..fields import Secret
+from ..synonyms import plain
 from .security_names import is_about_security, translated
-from .settings import RemoteSettings, user_of
+from .settings import ClientSettings, user_of
 
 CLIENT_CONFIG: Final = "client_config"
 """The argument that names a file."""
@@ -40,7 +40,7 @@ _ENTRY: Final = re.compile(r"((?:[^\\=:\s]|\\.)*)\s*[=:]?\s*(.*)", re.DOTALL)
 logger = logging.getLogger(__name__)
 
 
-def client_settings(given: Mapping[str, Any], address: str = "", **defaults: Any) -> RemoteSettings:
+def client_settings(given: Mapping[str, Any], address: str = "", **defaults: Any) -> ClientSettings:
     """The settings of a client.
 
     Args:
@@ -53,7 +53,7 @@ def client_settings(given: Mapping[str, Any], address: str = "", **defaults: Any
     """
     own = {name: value for name, value in given.items() if plain(name) != CLIENT_CONFIG}
     file = next((value for name, value in given.items() if plain(name) == CLIENT_CONFIG), None)
-    parsed = RemoteSettings.parse(own)
+    parsed = ClientSettings.parse(own)
     merged = {**defaults, **(read_client_config(file) if file else {}), **parsed}
     user = user_of(address)
     if user:
@@ -62,7 +62,7 @@ def client_settings(given: Mapping[str, Any], address: str = "", **defaults: Any
                 f"the address has the user {shown(user)}, and sasl_plain_username is another one"
             )
         merged["sasl_plain_username"] = user
-    settings = RemoteSettings().replaced(**merged)
+    settings = ClientSettings().replaced(**merged)
     if settings.sasl_plain_username and not settings.sasl_plain_password:
         settings = settings.replaced(sasl_plain_password=Secret(os.environ.get(PASSWORD, "")))
     return settings
@@ -71,7 +71,7 @@ def client_settings(given: Mapping[str, Any], address: str = "", **defaults: Any
 def read_client_config(path: str | os.PathLike[str]) -> dict[str, Any]:
     """The settings in a file, by their names here; warns if others may read a secret in it.
 
-    Raises InvalidArgument, and as `RemoteSettings.parse`; messages show no values.
+    Raises InvalidArgument, and as `ClientSettings.parse`; messages show no values.
     """
     where = os.fspath(path)
     try:
@@ -87,7 +87,7 @@ def read_client_config(path: str | os.PathLike[str]) -> dict[str, Any]:
         given = {name: value for name, value in given.items() if plain(name) != _ADDRESS}
     else:
         given = _own(where, from_properties(_text(data)))
-    parsed = RemoteSettings.parse(given)
+    parsed = ClientSettings.parse(given)
     if mode & (stat.S_IRGRP | stat.S_IROTH) and any(isinstance(each, Secret) for each in parsed.values()):
         logger.warning("%s has a password, and others may read it: chmod 600 %s", where, where)
     return parsed
@@ -133,7 +133,7 @@ def _own(where: str, given: Mapping[str, str]) -> dict[str, str]:
     own, others = {}, []
     for name, value in given.items():
         known = translated({name: value})
-        if all(RemoteSettings.resolved(each, None) for each in known) or is_about_security(name):
+        if all(ClientSettings.resolved(each, None) for each in known) or is_about_security(name):
             own[name] = value.rstrip() if name.endswith(("location", "protocol", "mechanism")) else value
         elif plain(name) != _ADDRESS:
             others.append(name)

@@ -28,9 +28,9 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple, NoReturn
 from urllib.parse import quote_plus, urlencode, urlsplit
 
-from ...errors import AuthenticationFailed, BrokerUnavailable, InvalidSetting, shown
-from ...runtime.locks import Lock
-from .settings import RemoteSettings
+from ..errors import AuthenticationFailed, BrokerUnavailable, InvalidSetting, shown
+from ..runtime.locks import Lock
+from .settings import ClientSettings
 
 _URL: Final = "sasl_oauthbearer_token_endpoint_url"
 _MAX_BYTES: Final = 1 << 20
@@ -51,7 +51,7 @@ class Token(NamedTuple):
 class Tokens:
     """Where a client has its tokens from. Thread-safe. Raises InvalidSetting."""
 
-    def __init__(self, settings: RemoteSettings) -> None:
+    def __init__(self, settings: ClientSettings) -> None:
         self._settings = settings
         self._provider = settings.sasl_oauth_token_provider
         self._lock = Lock()
@@ -149,7 +149,7 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         return None
 
 
-def _opener(settings: RemoteSettings) -> urllib.request.OpenerDirector:
+def _opener(settings: ClientSettings) -> urllib.request.OpenerDirector:
     context = ssl.create_default_context()
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     authorities = settings.ssl_cafile

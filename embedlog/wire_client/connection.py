@@ -27,19 +27,25 @@ from collections import deque
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from ...errors import BrokerUnavailable, InvalidArgument, RequestTimedOut, UnsupportedByBackend
-from ...files import unix_sockets
-from ...runtime.forking import no_fork
-from ...wire.apis.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from ...wire.apis.produce import PRODUCE
-from ...wire.error_codes import ErrorCode
-from ...wire.errors import ProtocolError
-from ...wire.frames import decode_response_header, encode_request, frame_size
-from ...wire.messages import Chunk, Request, Response
-from ...wire.owner_apis import LOG
-from ...wire.request_template import RequestTemplate
-from ...wire.schema import Api
-from .settings import Address, RemoteSettings, is_path, shown_address
+from ..errors import (
+    BrokerUnavailable,
+    InvalidArgument,
+    InvalidSetting,
+    RequestTimedOut,
+    UnsupportedByBackend,
+)
+from ..files import unix_sockets
+from ..runtime.forking import no_fork
+from ..wire.apis.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from ..wire.apis.produce import PRODUCE
+from ..wire.error_codes import ErrorCode
+from ..wire.errors import ProtocolError
+from ..wire.frames import decode_response_header, encode_request, frame_size
+from ..wire.messages import Chunk, Request, Response
+from ..wire.owner_apis import LOG
+from ..wire.request_template import RequestTemplate
+from ..wire.schema import Api
+from .settings import Address, ClientSettings, is_path, shown_address
 
 if TYPE_CHECKING:
     from .security import ClientSecurity, TlsSocket
@@ -108,6 +114,20 @@ class NotKafka(BrokerUnavailable):
     """The peer does not speak Kafka's protocol: a retry will not help."""
 
 
+def security_of(settings: ClientSettings) -> ClientSecurity | None:
+    """Secures a client's connections; None for plain ones. Raises InvalidSetting, UnsupportedByBackend."""
+    if settings.security_protocol != "PLAINTEXT":
+        from .security import ClientSecurity  # the libraries of TLS take a while to import
+
+        return ClientSecurity(settings)
+    if settings.sasl_plain_username or settings.sasl_mechanism:
+        raise InvalidSetting(
+            "a user is given, and security_protocol is PLAINTEXT, which has none: give security_protocol "
+            "SASL_SSL (or SASL_PLAINTEXT), and sasl_mechanism"
+        )
+    return None
+
+
 class Connection:
     """The constructor connects. Raises BrokerUnavailable, NotKafka, UnsupportedByBackend, TlsFailed,
     AuthenticationFailed, and InvalidSetting for files of `security` that cannot be read."""
@@ -115,7 +135,7 @@ class Connection:
     def __init__(
         self,
         address: Address,
-        settings: RemoteSettings,
+        settings: ClientSettings,
         deadline: float,
         security: ClientSecurity | None = None,
     ) -> None:

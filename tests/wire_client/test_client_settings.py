@@ -20,11 +20,11 @@ from embedlog import (
     UnknownSetting,
     UnsupportedByBackend,
 )
-from embedlog.backends.remote.client_config import client_settings, from_properties, read_client_config
-from embedlog.backends.remote.security import ClientSecurity
-from embedlog.backends.remote.settings import RemoteSettings, user_of
 from embedlog.fields import Secret
 from embedlog.spark.options import read_options
+from embedlog.wire_client.client_config import client_settings, from_properties, read_client_config
+from embedlog.wire_client.security import ClientSecurity
+from embedlog.wire_client.settings import ClientSettings, user_of
 
 SECRET = "s3cret \"quoted\" 'and' \\ back=slash; é"
 JAAS = "org.apache.kafka.common.security.{}LoginModule required {};"
@@ -80,7 +80,7 @@ SCRAM = {
     ids=["kafka-python", "librdkafka", "java"],
 )
 def test_three_kinds_of_names(given: dict[str, object]) -> None:
-    assert RemoteSettings.parse(given) == SCRAM
+    assert ClientSettings.parse(given) == SCRAM
 
 
 def test_the_other_names() -> None:
@@ -97,7 +97,7 @@ def test_the_other_names() -> None:
             "oauthbearer.OAuthBearer", 'clientId="id" clientSecret="se" scope=all'
         ),
     }
-    assert RemoteSettings.parse(given) == {
+    assert ClientSettings.parse(given) == {
         "ssl_certfile": "c",
         "ssl_keyfile": "k",
         "ssl_password": Secret("p"),
@@ -107,7 +107,7 @@ def test_the_other_names() -> None:
         "sasl_oauthbearer_client_secret": Secret("se"),
         "sasl_oauthbearer_scope": "all",
     }
-    assert RemoteSettings.parse({"ssl.keystore.location": "both", "ssl.keystore.type": "PEM"}) == {
+    assert ClientSettings.parse({"ssl.keystore.location": "both", "ssl.keystore.type": "PEM"}) == {
         "ssl_certfile": "both"
     }
 
@@ -139,7 +139,7 @@ def test_the_other_names() -> None:
 )
 def test_what_is_refused(given: dict[str, object], error: type[EmbedlogError], said: str) -> None:
     with pytest.raises(error, match=said) as caught:
-        RemoteSettings.parse(given)
+        ClientSettings.parse(given)
     assert "s3cret" not in str(caught.value)
 
 

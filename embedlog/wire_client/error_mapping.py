@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from ... import errors
-from ...errors.public import public_message
-from ...wire.error_codes import ErrorCode
-from ...wire.owner_apis import STORAGE_ERRORS
+from .. import errors
+from ..errors.public import public_message
+from ..wire.error_codes import ErrorCode
+from ..wire.owner_apis import STORAGE_ERRORS
 
 _OWN: Final[dict[ErrorCode, tuple[type[errors.EmbedlogError], str]]] = {
     ErrorCode.OFFSET_OUT_OF_RANGE: (

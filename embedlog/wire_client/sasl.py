@@ -19,15 +19,15 @@ import re
 from collections.abc import Generator
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
-from ...errors import AuthenticationFailed, InvalidSetting, UnsupportedByBackend, shown
-from ...wire.apis.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
-from ...wire.apis.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
-from ...wire.error_codes import ErrorCode
-from ...wire.messages import Request, Response
+from ..errors import AuthenticationFailed, InvalidSetting, UnsupportedByBackend, shown
+from ..wire.apis.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
+from ..wire.apis.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
+from ..wire.error_codes import ErrorCode
+from ..wire.messages import Request, Response
 from .client_config import PASSWORD
 from .oauth import Token, Tokens
 from .security_names import MECHANISMS
-from .settings import RemoteSettings
+from .settings import ClientSettings
 
 R = TypeVar("R", bound=Response)
 Said: TypeAlias = Generator[bytes, bytes, None]
@@ -48,7 +48,7 @@ class Exchange(Protocol):
 class Sasl:
     """What a client proves itself with. Thread-safe. Raises InvalidSetting, UnsupportedByBackend."""
 
-    def __init__(self, settings: RemoteSettings) -> None:
+    def __init__(self, settings: ClientSettings) -> None:
         self.mechanism = mechanism = settings.sasl_mechanism
         self._settings = settings
         self._tokens: Tokens | None = None

@@ -17,9 +17,9 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from ...errors import InvalidSetting, UnsupportedByBackend, shown
-from ...fields import Secret
-from ...synonyms import plain
+from ..errors import InvalidSetting, UnsupportedByBackend, shown
+from ..fields import Secret
+from ..synonyms import plain
 
 PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")

@@ -19,12 +19,12 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
-from ...errors import BrokerUnavailable, EmbedlogError, InvalidSetting, TlsFailed, UnsupportedByBackend
-from ...runtime.forking import no_fork
-from ...runtime.locks import Lock
+from ..errors import BrokerUnavailable, EmbedlogError, InvalidSetting, TlsFailed, UnsupportedByBackend
+from ..runtime.forking import no_fork
+from ..runtime.locks import Lock
 from .sasl import Sasl
 from .security_names import CONVERT
-from .settings import RemoteSettings
+from .settings import ClientSettings
 
 _JOIN_BYTES: Final = 1 << 16
 _JKS: Final = b"\xfe\xed\xfe\xed"
@@ -64,7 +64,7 @@ class _ClosedAtOnce(OSError):
 class ClientSecurity:
     """Secures connections. Thread-safe. Raises InvalidSetting, UnsupportedByBackend."""
 
-    def __init__(self, settings: RemoteSettings) -> None:
+    def __init__(self, settings: ClientSettings) -> None:
         self._settings = settings
         self.protocol = settings.security_protocol
         self.has_tls = settings.security_protocol in ("SSL", "SASL_SSL")
@@ -75,18 +75,6 @@ class ClientSecurity:
         self._files: object = None
         if self.has_tls:
             self.context()
-
-    @classmethod
-    def of(cls, settings: RemoteSettings) -> ClientSecurity | None:
-        """None for plain connections. Raises InvalidSetting, UnsupportedByBackend."""
-        if settings.security_protocol != "PLAINTEXT":
-            return cls(settings)
-        if settings.sasl_plain_username or settings.sasl_mechanism:
-            raise InvalidSetting(
-                "a user is given, and security_protocol is PLAINTEXT, which has none: give security_protocol "
-                "SASL_SSL (or SASL_PLAINTEXT), and sasl_mechanism"
-            )
-        return None
 
     def wrapped(self, connected: socket.socket, host: str, deadline: float) -> TlsSocket:
         """As `handshaken`, with the methods that `Connection` calls."""
@@ -247,7 +235,7 @@ def _certificate(error: ssl.SSLCertVerificationError, host: str) -> str:
     return f"its certificate is not accepted: {error.verify_message}"
 
 
-def _context(settings: RemoteSettings) -> ssl.SSLContext:
+def _context(settings: ClientSettings) -> ssl.SSLContext:
     """Raises InvalidSetting, UnsupportedByBackend."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -279,7 +267,7 @@ def _load_authorities(context: ssl.SSLContext, path: str) -> None:
             raise InvalidSetting(f"ssl_cafile: {path} has no certificate in PEM") from None
 
 
-def _load_own(context: ssl.SSLContext, settings: RemoteSettings) -> None:
+def _load_own(context: ssl.SSLContext, settings: ClientSettings) -> None:
     certificate, key = settings.ssl_certfile, settings.ssl_keyfile or settings.ssl_certfile
     _check_pem("ssl_certfile", certificate)
     _check_pem("ssl_keyfile", key)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar, Final, TypeAlias
 
-from ...config import MAX_INT32, MIB, Settings
-from ...errors import InvalidArgument, shown
-from ...fields import Secret
-from ...synonyms import CLIENT, Synonyms, plain
+from ..config import MAX_INT32, MIB, Settings
+from ..errors import InvalidArgument, shown
+from ..fields import Secret
+from ..synonyms import CLIENT, Synonyms, plain
 from .security_names import MECHANISMS, PROTOCOLS, translated
 
 SCHEME: Final = "kafka://"
@@ -17,7 +17,7 @@ DEFAULT_PORT: Final = 9092
 Address: TypeAlias = tuple[str, int]
 
 
-class RemoteSettings(Settings, frozen=True):
+class ClientSettings(Settings, frozen=True):
     """The settings of a client, under Kafka's names. Times are in milliseconds."""
 
     rules: ClassVar[Mapping[str, Mapping[str, Any]]] = {
@@ -76,9 +76,9 @@ class RemoteSettings(Settings, frozen=True):
 def is_secret(typed: str) -> bool:
     """Whether a setting's value must not be shown."""
     name = plain(typed)
-    found = RemoteSettings.resolved(name, None)
+    found = ClientSettings.resolved(name, None)
     if found is not None:
-        return isinstance(RemoteSettings.fields[found[0]], Secret)
+        return isinstance(ClientSettings.fields[found[0]], Secret)
     return name == "sasl_jaas_config" or name.endswith(("password", "secret"))
 
 

@@ -20,12 +20,11 @@ from secure_peers import Peer, Says, accepted, refused
 
 import embedlog
 from embedlog import AuthenticationFailed, BrokerUnavailable, EmbedlogError, RequestTimedOut, TlsFailed
-from embedlog.backends.remote.client_config import client_settings
-from embedlog.backends.remote.connection import Connection
-from embedlog.backends.remote.security import ClientSecurity
 from embedlog.cluster import Broker
 from embedlog.cluster.classic import SimpleConsumer
 from embedlog.wire.apis.metadata import MetadataRequest, MetadataResponse
+from embedlog.wire_client.client_config import client_settings
+from embedlog.wire_client.connection import Connection, security_of
 
 PASSWORD = "alice's secret"
 USER = {"sasl_plain_username": "alice", "sasl_plain_password": PASSWORD}
@@ -182,7 +181,7 @@ def test_an_idle_connection_with_tickets_is_used_again(authority: Authority) -> 
     settings = client_settings({"security_protocol": "SSL", "ssl_cafile": authority.file})
     with Peer(tls=server(authority.issue())) as peer:
         deadline = time.monotonic() + 60
-        security = ClientSecurity.of(settings)
+        security = security_of(settings)
         with closing(Connection(("127.0.0.1", peer.port), settings, deadline, security)) as connection:
             for _ in range(5):
                 connection.exchange(MetadataRequest(topics=[]), MetadataResponse, deadline)
@@ -301,7 +300,7 @@ def test_a_session_is_renewed() -> None:
     settings = client_settings(given)
     with Peer(Scram(lifetime_ms=1)) as peer:
         deadline = time.monotonic() + 60
-        security = ClientSecurity.of(settings)
+        security = security_of(settings)
         with closing(Connection(("127.0.0.1", peer.port), settings, deadline, security)) as connection:
             while time.monotonic() < deadline and peer.asked.count("SaslHandshake") < 3:
                 connection.exchange(MetadataRequest(topics=[]), MetadataResponse, deadline)
@@ -421,7 +420,7 @@ def test_tokens_of_a_server(authority: Authority, tokens: AuthorizationServer) -
     with Peer(lambda: lambda said: (heard.append(said), accepted())[1]) as peer:
         tokens.answer = 200, json.dumps({"access_token": "t-1", "expires_in": 3600}).encode()
         settings = client_settings(given)
-        security = ClientSecurity.of(settings)
+        security = security_of(settings)
         deadline = time.monotonic() + 60
         for _ in range(2):  # the second has the token that is kept
             Connection(("127.0.0.1", peer.port), settings, deadline, security).close()
