@@ -130,7 +130,13 @@ def security_of(settings: ClientSettings) -> ClientSecurity | None:
 
 class Connection:
     """The constructor connects. Raises BrokerUnavailable, NotKafka, UnsupportedByBackend, TlsFailed,
-    AuthenticationFailed, and InvalidSetting for files of `security` that cannot be read."""
+    AuthenticationFailed, and InvalidSetting for files of `security` that cannot be read.
+
+    Args:
+        deadline: for connecting, as of time.monotonic.
+        security: from `security_of`; None for a plain connection.
+        name: begins the message if the connection breaks; by default the broker's address.
+    """
 
     def __init__(
         self,
@@ -138,8 +144,11 @@ class Connection:
         settings: ClientSettings,
         deadline: float,
         security: ClientSecurity | None = None,
+        *,
+        name: str = "",
     ) -> None:
         self.address = address
+        self.name = name or f"broker {shown_address(address)}"
         self.idle_since = 0.0
         self.is_owner = False  # of a log: it offers more than a broker (wire/owner_apis.py)
         self.templates: dict[tuple[str, bool], RequestTemplate | None] = {}  # kept by remote/appending.py
@@ -205,17 +214,24 @@ class Connection:
         return self.receive(response, deadline)
 
     def send(
-        self, request: Request, deadline: float, *, version: int | None = None, client_id: str | None = None
+        self,
+        request: Request,
+        deadline: float,
+        *,
+        version: int | None = None,
+        client_id: str | None = None,
+        has_response: bool = True,
     ) -> None:
-        """Send a request; `receive` returns its response."""
+        """Send a request; `receive` returns its response, if the broker sends one."""
         if self._renew_at:
             self._renew(deadline)
         if version is None:
             version = self.version_of(request)
+        correlation_id = self._expect(request.api, version)
+        if not has_response:
+            self._expected.pop()
         try:
-            chunks = encode_request(
-                request, version, self._expect(request.api, version), client_id or self._settings.client_id
-            )
+            chunks = encode_request(request, version, correlation_id, client_id or self._settings.client_id)
         except ProtocolError as error:
             raise InvalidArgument(f"the request cannot be encoded: {error}") from None
         self._send(chunks, deadline)
@@ -268,21 +284,30 @@ class Connection:
         """The version to send a request in. Raises UnsupportedByBackend."""
         api = request.api
         low, high = SPOKEN[api.name]
-        there = self._versions.get(api.key)
-        if there is None:
+        version = self.newest_version(api, low, high)
+        if version is not None:
+            return version
+        oldest, newest = self.offered(api)
+        if newest < 0:
             raise UnsupportedByBackend(f"broker {shown_address(self.address)} does not offer {api.name}")
-        version = min(high, there[1])
-        if version < max(low, there[0]):
-            raise UnsupportedByBackend(
-                f"broker {shown_address(self.address)} offers versions {there[0]} to {there[1]} of "
-                f"{api.name}, embedlog supports {low} to {high}"
-            )
-        return version
+        raise UnsupportedByBackend(
+            f"broker {shown_address(self.address)} offers versions {oldest} to {newest} of {api.name}, "
+            f"embedlog supports {low} to {high}"
+        )
+
+    def newest_version(self, api: Api, low: int, high: int) -> int | None:
+        """The newest version from low to high that the broker supports."""
+        oldest, newest = self.offered(api)
+        version = min(high, newest)
+        return version if version >= max(low, oldest) else None
+
+    def offered(self, api: Api) -> tuple[int, int]:
+        """The broker's oldest and newest version of an API; (0, -1) if it does not offer it."""
+        return self._versions.get(api.key, (0, -1))
 
     def has(self, request: type[Request], version: int) -> bool:
         """Whether the broker supports a version of a request."""
-        low, high = self._versions.get(request.api.key, (0, -1))
-        return low <= version <= high
+        return self.newest_version(request.api, version, version) is not None
 
     # -- its end -----------------------------------------------------------------------------------------
 
@@ -370,14 +395,14 @@ class Connection:
     def _failed(self, error: OSError | ValueError) -> BrokerUnavailable:
         if isinstance(error, TimeoutError):
             hint = ": its process may be stopped" if is_path(self.address) else ""
-            return RequestTimedOut(f"broker {shown_address(self.address)} did not respond in time{hint}")
+            return RequestTimedOut(f"{self.name} did not respond in time{hint}")
         if self._security is not None and isinstance(error, OSError):
             of_tls = self._security.explained(error, shown_address(self.address), self.address[0])
             if of_tls is not None:
                 return of_tls
         if isinstance(error, ConnectionResetError | BrokenPipeError):
             error = self._ended()
-        return BrokerUnavailable(f"broker {shown_address(self.address)}: {error}")
+        return BrokerUnavailable(f"{self.name}: {error}")
 
     def _not_kafka(self, error: ProtocolError) -> NotKafka:
         return NotKafka(f"{shown_address(self.address)} does not speak Kafka's protocol: {error}")

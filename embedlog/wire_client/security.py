@@ -77,10 +77,6 @@ class ClientSecurity:
             self.context()
 
     def wrapped(self, connected: socket.socket, host: str, deadline: float) -> TlsSocket:
-        """As `handshaken`, with the methods that `Connection` calls."""
-        return TlsSocket(self.handshaken(connected, host, deadline))
-
-    def handshaken(self, connected: socket.socket, host: str, deadline: float) -> ssl.SSLSocket:
         """TLS over a connected socket, after the handshake; closes it if that fails. Raises OSError."""
         tls: socket.socket = connected
         try:
@@ -95,7 +91,7 @@ class ClientSecurity:
             if isinstance(error, ConnectionError | ssl.SSLEOFError):
                 raise _ClosedAtOnce from error
             raise
-        return over
+        return TlsSocket(over)
 
     def explained(self, error: OSError, where: str, host: str) -> BrokerUnavailable | None:
         """The error for one of OpenSSL's; None for others."""

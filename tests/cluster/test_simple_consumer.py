@@ -402,7 +402,8 @@ def modern(connection: socket.socket) -> None:
     frame = connection.recv(1000)[4:]
     header = decode_request_header(frame)
     offered = ApiVersionsResponse(api_keys=[ApiVersion(api_key=1, min_version=13, max_version=17)])
-    connection.sendall(b"".join(encode_response_chunks(offered, 0, header.correlation_id)))  # type: ignore[arg-type]
+    chunks = encode_response_chunks(offered, header.api_version, header.correlation_id)
+    connection.sendall(b"".join(chunks))  # type: ignore[arg-type]
     silent(connection)
 
 

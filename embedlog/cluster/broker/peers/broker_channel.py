@@ -21,7 +21,7 @@ from typing import Final, Generic, TypeVar
 from ....errors import BrokerUnavailable, EmbedlogError, RequestTimedOut
 from ....runtime.locks import ConditionLock, Lock
 from ....wire.messages import Request, Response
-from ....wire_client.client_config import client_settings
+from ....wire_client.client_config import CLIENT_CONFIG, client_settings
 from ....wire_client.connection import Connection, security_of
 from ....wire_client.settings import Address
 
@@ -45,8 +45,7 @@ class BrokerClient:
     """
 
     def __init__(self, config: str = "") -> None:
-        given = {"client_config": config} if config else {}
-        self.settings = client_settings(given, client_id="embedlog-broker")
+        self.settings = client_settings({CLIENT_CONFIG: config}, client_id="embedlog-broker")
         self.security = security_of(self.settings)
 
 
