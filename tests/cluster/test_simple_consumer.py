@@ -25,10 +25,8 @@ from embedlog.codec.message_set import encode_message_set
 from embedlog.wire.apis.api_versions import ApiVersion, ApiVersionsResponse
 from embedlog.wire.apis.fetch import FetchableTopicResponse, FetchResponse, PartitionData
 from embedlog.wire.apis.fetch import FetchRequest as WireFetch
-from embedlog.wire.error_codes import ErrorCode
 from embedlog.wire.frames import decode_request_header, encode_response_chunks
 from embedlog.wire.messages import Response
-from embedlog.wire_client.error_mapping import error_of
 
 T = 1_700_000_000_000
 CODECS = ("none", "gzip", "snappy", "lz4")
@@ -479,19 +477,3 @@ def test_it_connects_again_after_the_broker_was_away() -> None:
         broker.log.append("t", b"x")
         assert [r.value for r in consumer.fetch(FetchRequest("t", 0, 0))] == [b"x"]
         consumer.close()
-
-
-# -- codes -------------------------------------------------------------------------------------------------
-
-
-def test_every_code_has_an_error_that_names_it() -> None:
-    for code in set(ErrorCode) - {ErrorCode.NONE}:
-        error = error_of(code, "asking")
-        assert isinstance(error, errors.EmbedlogError)
-        assert f"{code.name} ({code.value})" in str(error)
-        if isinstance(error, errors.BrokerError):
-            assert (error.code, error.retriable) == (code, code.retriable)
-    unknown = error_of(30_000, "asking", "says the broker")
-    assert isinstance(unknown, errors.BrokerError)
-    assert not unknown.retriable
-    assert str(unknown) == "asking: error 30000 [says the broker]"

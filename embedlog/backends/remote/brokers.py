@@ -17,7 +17,7 @@ from typing import Final, TypeVar
 
 from ...errors import BrokerUnavailable, Closed, EmbedlogError, ForkedHandle, TlsFailed
 from ...runtime.locks import Lock
-from ...wire.error_codes import ErrorCode
+from ...wire.error_meanings import known_code
 from ...wire.messages import Request, Response
 from ...wire_client.connection import Connection, NotKafka, security_of
 from ...wire_client.error_mapping import error_of
@@ -48,12 +48,10 @@ def check_code(
     """
     if code:
         error = error_of(code, what, message, names)
-        if code in _KNOWN and ErrorCode(code).retriable:
+        known = known_code(code)
+        if known is not None and known.retriable:
             raise Retry(error)
         raise error
-
-
-_KNOWN: Final = frozenset(map(int, ErrorCode))
 
 
 class Use:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 from ... import errors
@@ -18,6 +18,7 @@ from ...groups.consumer_member import (
 from ...groups.share_clients import InvalidRecordState
 from ...runtime.log_throttle import LogThrottle
 from ...wire.error_codes import ErrorCode
+from ...wire.error_meanings import CODES
 from ...wire.owner_apis import STORAGE_ERRORS
 
 logger = logging.getLogger(__name__)
@@ -43,54 +44,32 @@ class InvalidRecords(ApiError):
         self.reason = reason
 
 
-_CODES: Final[tuple[tuple[type[Exception], ErrorCode], ...]] = (  # subclasses before their bases
-    (errors.TopicNotFound, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
-    (errors.PartitionNotFound, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
-    (errors.TopicExists, ErrorCode.TOPIC_ALREADY_EXISTS),
-    (errors.InvalidTopicName, ErrorCode.INVALID_TOPIC_EXCEPTION),
-    (errors.RecordTooLarge, ErrorCode.MESSAGE_TOO_LARGE),
-    (errors.OffsetOutOfRange, ErrorCode.OFFSET_OUT_OF_RANGE),
-    (errors.LogTruncated, ErrorCode.OFFSET_OUT_OF_RANGE),
-    (errors.OutOfOrderSequence, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER),
-    (errors.InvalidProducerIdMapping, ErrorCode.INVALID_PRODUCER_ID_MAPPING),
-    (errors.ProducerFenced, ErrorCode.PRODUCER_FENCED),
-    (errors.TransactionNotFound, ErrorCode.TRANSACTIONAL_ID_NOT_FOUND),
-    (errors.InvalidTxnState, ErrorCode.INVALID_TXN_STATE),
-    (errors.ConcurrentTransactions, ErrorCode.CONCURRENT_TRANSACTIONS),
-    (errors.TransactionCoordinatorFenced, ErrorCode.TRANSACTION_COORDINATOR_FENCED),
-    (errors.InvalidProducerEpoch, ErrorCode.INVALID_PRODUCER_EPOCH),
-    (errors.CompressionUnavailable, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE),
-    (errors.CorruptRecord, ErrorCode.CORRUPT_MESSAGE),
-    (errors.RequestTimedOut, ErrorCode.REQUEST_TIMED_OUT),
-    (errors.ZooKeeperUnavailable, ErrorCode.REQUEST_TIMED_OUT),
-    (errors.DiskFull, ErrorCode.POLICY_VIOLATION),  # KAFKA_STORAGE_ERROR would have clients retry for minutes
-    (errors.LogFull, ErrorCode.POLICY_VIOLATION),
-    (errors.StorageError, ErrorCode.KAFKA_STORAGE_ERROR),
-    (errors.UnknownMember, ErrorCode.UNKNOWN_MEMBER_ID),
-    (errors.IllegalGeneration, ErrorCode.ILLEGAL_GENERATION),
-    (FencedMemberEpoch, ErrorCode.FENCED_MEMBER_EPOCH),
-    (StaleMemberEpoch, ErrorCode.STALE_MEMBER_EPOCH),
-    (UnreleasedInstance, ErrorCode.UNRELEASED_INSTANCE_ID),
-    (UnsupportedAssignor, ErrorCode.UNSUPPORTED_ASSIGNOR),
-    (InvalidRegularExpression, ErrorCode.INVALID_REGULAR_EXPRESSION),
-    (InvalidRecordState, ErrorCode.INVALID_RECORD_STATE),
-    (errors.RebalanceInProgress, ErrorCode.REBALANCE_IN_PROGRESS),
-    (errors.FencedInstance, ErrorCode.FENCED_INSTANCE_ID),
-    (errors.MemberIdRequired, ErrorCode.MEMBER_ID_REQUIRED),
-    (errors.InconsistentProtocol, ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
-    (errors.InvalidGroup, ErrorCode.INVALID_GROUP_ID),
-    (errors.UnstableOffsetCommit, ErrorCode.UNSTABLE_OFFSET_COMMIT),
-    (errors.GroupNotFound, ErrorCode.GROUP_ID_NOT_FOUND),
-    (errors.GroupNotEmpty, ErrorCode.NON_EMPTY_GROUP),
-    (errors.GroupFull, ErrorCode.GROUP_MAX_SIZE_REACHED),
-    (errors.TooManyGroups, ErrorCode.POLICY_VIOLATION),
-    (errors.InvalidSetting, ErrorCode.INVALID_CONFIG),
-    (errors.InvalidTimestamp, ErrorCode.INVALID_TIMESTAMP),
-    (errors.UnknownSetting, ErrorCode.INVALID_CONFIG),
-    (errors.InvalidArgument, ErrorCode.INVALID_REQUEST),
-    (errors.InvalidType, ErrorCode.INVALID_REQUEST),
-    (errors.Closed, ErrorCode.NOT_LEADER_OR_FOLLOWER),
-)
+_CODES: Final[Mapping[type[errors.EmbedlogError], ErrorCode]] = {
+    **CODES,
+    errors.PartitionNotFound: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    errors.LogTruncated: ErrorCode.OFFSET_OUT_OF_RANGE,
+    errors.TransactionCoordinatorFenced: ErrorCode.TRANSACTION_COORDINATOR_FENCED,
+    errors.RequestTimedOut: ErrorCode.REQUEST_TIMED_OUT,
+    errors.ZooKeeperUnavailable: ErrorCode.REQUEST_TIMED_OUT,
+    errors.DiskFull: ErrorCode.POLICY_VIOLATION,  # KAFKA_STORAGE_ERROR would have clients retry for minutes
+    errors.LogFull: ErrorCode.POLICY_VIOLATION,
+    FencedMemberEpoch: ErrorCode.FENCED_MEMBER_EPOCH,
+    StaleMemberEpoch: ErrorCode.STALE_MEMBER_EPOCH,
+    UnreleasedInstance: ErrorCode.UNRELEASED_INSTANCE_ID,
+    UnsupportedAssignor: ErrorCode.UNSUPPORTED_ASSIGNOR,
+    InvalidRegularExpression: ErrorCode.INVALID_REGULAR_EXPRESSION,
+    InvalidRecordState: ErrorCode.INVALID_RECORD_STATE,
+    errors.MemberIdRequired: ErrorCode.MEMBER_ID_REQUIRED,
+    errors.UnstableOffsetCommit: ErrorCode.UNSTABLE_OFFSET_COMMIT,
+    errors.GroupFull: ErrorCode.GROUP_MAX_SIZE_REACHED,
+    errors.TooManyGroups: ErrorCode.POLICY_VIOLATION,
+    errors.UnknownSetting: ErrorCode.INVALID_CONFIG,
+    errors.InvalidType: ErrorCode.INVALID_REQUEST,
+    errors.Closed: ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    errors.InvalidCommit: ErrorCode.UNKNOWN_SERVER_ERROR,  # no client of Kafka sends such an offset
+}
+"""Error -> its code, if no nearer base of the error has another one."""
+
 _NO_ROOM: Final = (errors.DiskFull, errors.LogFull)
 _FAILURES: Final = frozenset({ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.UNKNOWN_SERVER_ERROR})
 _failures_log: Final = LogThrottle()
@@ -100,10 +79,9 @@ def error_code_for(error: errors.EmbedlogError) -> ErrorCode:
     """The error code that a client gets."""
     if isinstance(error, ApiError):
         return error.code
-    for kind, code in _CODES:
-        if isinstance(error, kind):
-            return code
-    return ErrorCode.UNKNOWN_SERVER_ERROR
+    return next(
+        (_CODES[base] for base in type(error).__mro__ if base in _CODES), ErrorCode.UNKNOWN_SERVER_ERROR
+    )
 
 
 def message_for(error: errors.EmbedlogError) -> str:

@@ -13,15 +13,10 @@ from ....security.acls import CLUSTER_NAME, Operation, ResourceType
 from ....security.authorizer import Authorizer
 from ....security.principal import Principal
 from ....wire.error_codes import ErrorCode
+from ....wire.error_meanings import DENIED
 from .access_log import AccessLog
 
-REFUSED: Final = {
-    ResourceType.TOPIC: ErrorCode.TOPIC_AUTHORIZATION_FAILED,
-    ResourceType.GROUP: ErrorCode.GROUP_AUTHORIZATION_FAILED,
-    ResourceType.CLUSTER: ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
-    ResourceType.TRANSACTIONAL_ID: ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-    ResourceType.DELEGATION_TOKEN: ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED,
-}
+REFUSED: Final = {ResourceType[kind.upper().replace(" ", "_")]: code for code, kind in DENIED.items()}
 """The error of what is denied, by the type of the resource."""
 
 

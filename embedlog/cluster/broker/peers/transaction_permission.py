@@ -27,13 +27,7 @@ from collections.abc import Collection, Mapping
 from concurrent.futures import Future
 from typing import Final, NamedTuple
 
-from ....errors import (
-    ConcurrentTransactions,
-    EmbedlogError,
-    InvalidProducerIdMapping,
-    InvalidTxnState,
-    ProducerFenced,
-)
+from ....errors import ConcurrentTransactions, EmbedlogError
 from ....files.names import TRANSACTION_STATE_TOPIC
 from ....groups.transaction import RAISES_EPOCHS, ProducerIdAndEpoch
 from ....groups.transaction_coordinator import TransactionCoordinator
@@ -46,6 +40,7 @@ from ....wire.apis.add_partitions_to_txn import (
     AddPartitionsToTxnTransaction,
 )
 from ....wire.error_codes import ErrorCode
+from ....wire.error_meanings import MEANINGS, known_code
 from ...coordination import Coordination
 from ..api_errors import ApiError
 from .broker_channel import BrokerChannels, BrokerClient, BrokerConnection
@@ -67,15 +62,15 @@ _COMES_LATER: Final = frozenset(
 )
 
 
-_REFUSALS: Final[Mapping[ErrorCode, type[EmbedlogError]]] = {
-    ErrorCode.CONCURRENT_TRANSACTIONS: ConcurrentTransactions,
-    ErrorCode.INVALID_PRODUCER_ID_MAPPING: InvalidProducerIdMapping,
-    ErrorCode.INVALID_TXN_STATE: InvalidTxnState,
-    ErrorCode.PRODUCER_FENCED: ProducerFenced,
-    ErrorCode.TRANSACTION_ABORTABLE: InvalidTxnState,
-}
-
-_KNOWN: Final = frozenset(map(int, ErrorCode))
+_REFUSED: Final = frozenset(  # by an error of the coordinator's
+    {
+        ErrorCode.CONCURRENT_TRANSACTIONS,
+        ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+        ErrorCode.INVALID_TXN_STATE,
+        ErrorCode.PRODUCER_FENCED,
+        ErrorCode.TRANSACTION_ABORTABLE,
+    }
+)
 
 
 class CoordinatorUnavailable(ApiError):
@@ -215,14 +210,17 @@ def _request(questions: Collection[_Question]) -> AddPartitionsToTxnRequest:
     return request
 
 
-def _refusal(code: int, adds: bool) -> EmbedlogError:
+def _refusal(number: int, adds: bool) -> EmbedlogError:
     """The error of a client whose partition has no permission."""
-    found = ErrorCode(code) if code in _KNOWN else ErrorCode.UNKNOWN_SERVER_ERROR
-    if found in _COMES_LATER or (found is ErrorCode.CONCURRENT_TRANSACTIONS and not adds):
-        return CoordinatorUnavailable(found)
-    if found in _REFUSALS:
-        return _REFUSALS[found](f"the coordinator of the transaction refuses the partition: {found.name}")
-    return ApiError(found, f"the coordinator of the transaction refuses the partition: {found.name}")
+    known = known_code(number)
+    code = ErrorCode.UNKNOWN_SERVER_ERROR if known is None else known
+    if code in _COMES_LATER or (code is ErrorCode.CONCURRENT_TRANSACTIONS and not adds):
+        return CoordinatorUnavailable(code)
+    message = f"the coordinator of the transaction refuses the partition: {code.name}"
+    if code in _REFUSED:
+        error, _ = MEANINGS[code]
+        return error(message)
+    return ApiError(code, message)
 
 
 def _refuse_all(question: _Question, code: int) -> Refused:
