@@ -6,6 +6,7 @@ Source: RFC 7468 (PEM); KIP-651 (PEM in Kafka's settings).
 from __future__ import annotations
 
 import datetime
+import os
 from typing import Final
 
 from ..errors import InvalidSetting
@@ -42,6 +43,19 @@ def read_pem(setting: str, path: str) -> bytes:
     if data[:4] == b"\xfe\xed\xfe\xed" or data[:2] == b"\x30\x82":
         raise InvalidSetting(f"{setting}: {path} is not PEM: {how_to_convert(path)}")
     return data
+
+
+def identities(*paths: str) -> list[tuple[int, ...]]:
+    """Tell files from those that have been at these paths before; () for one that cannot be seen."""
+    identities: list[tuple[int, ...]] = []
+    for path in paths:
+        try:
+            status = os.stat(path)
+        except OSError:
+            identities.append(())
+        else:
+            identities.append((status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns))
+    return identities
 
 
 def how_to_convert(path: str) -> str:

@@ -10,7 +10,6 @@ end a call of OpenSSL, so it sets Python's.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import socket
@@ -22,6 +21,7 @@ from typing import Final
 from ..errors import BrokerUnavailable, EmbedlogError, InvalidSetting, TlsFailed, UnsupportedByBackend
 from ..runtime.forking import no_fork
 from ..runtime.locks import Lock
+from ..security.pem import identities
 from .sasl import Sasl
 from .security_names import CONVERT
 from .settings import ClientSettings
@@ -100,7 +100,9 @@ class ClientSecurity:
     def context(self) -> ssl.SSLContext:
         """With the files as they are now; as they were if new ones cannot be read. Raises InvalidSetting."""
         with self._lock:
-            files = self._as_they_are()
+            files = identities(
+                self._settings.ssl_cafile, self._settings.ssl_certfile, self._settings.ssl_keyfile
+            )
             if self._context is None:
                 self._context = _context(self._settings)
             elif files != self._files:
@@ -110,14 +112,6 @@ class ClientSecurity:
                     logger.warning("the old certificates are used: %s", error)
             self._files = files
             return self._context
-
-    def _as_they_are(self) -> list[tuple[int, ...]]:
-        found: list[tuple[int, ...]] = []
-        for path in (self._settings.ssl_cafile, self._settings.ssl_certfile, self._settings.ssl_keyfile):
-            with contextlib.suppress(OSError):
-                status = os.stat(path)
-                found.append((status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns))
-        return found
 
 
 class TlsSocket:

@@ -16,7 +16,6 @@ Source: Kafka's broker configurations (ssl.*); KIP-651 (PEM), KIP-103 (listener.
 from __future__ import annotations
 
 import logging
-import os
 import ssl
 import time
 from collections.abc import Callable
@@ -24,7 +23,7 @@ from typing import Final, NamedTuple
 
 from ...errors import InvalidSetting, shown
 from ...runtime.locks import Lock
-from ...security.pem import check_dates, how_to_convert, read_pem
+from ...security.pem import check_dates, how_to_convert, identities, read_pem
 from ...security.principal import ANONYMOUS, Principal
 from ...security.ssl_principal import PrincipalMapping
 from ..settings.broker_settings import BrokerSettings
@@ -65,8 +64,9 @@ class ListenerTls:
         mapping = PrincipalMapping(settings.ssl_principal_mapping_rules)
         # With SASL the principal is the one that authenticates by SASL.
         self._principal_of = _anonymous if listener.protocol.has_sasl else mapping.of_certificate
+        self._files = settings.ssl_keystore_location, settings.ssl_truststore_location
         self._lock = Lock()
-        self._identity = self._identify()
+        self._identities = identities(*self._files)
         self._tls = Tls(make_context(settings), self._principal_of)
         self._checked = time.monotonic()
 
@@ -85,28 +85,16 @@ class ListenerTls:
         """Read the files if they are others than the last time."""
         with self._lock:
             self._checked = time.monotonic()
-            identity = self._identify()
-            if identity == self._identity:
+            current = identities(*self._files)
+            if current == self._identities:
                 return
-            self._identity = identity
+            self._identities = current
             try:
                 self._tls = Tls(make_context(self._settings), self._principal_of)
             except InvalidSetting as error:
                 logger.error("listener %s keeps the certificate that it has: %s", self._name, error)
             else:
                 logger.warning("listener %s has read its certificates again", self._name)
-
-    def _identify(self) -> list[tuple[int, ...]]:
-        """Of the files' contents."""
-        found: list[tuple[int, ...]] = []
-        for path in (self._settings.ssl_keystore_location, self._settings.ssl_truststore_location):
-            try:
-                stat = os.stat(path)
-            except OSError:
-                found.append((-1,))
-            else:
-                found.append((stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns))
-        return found
 
 
 def _anonymous(certificate: bytes | None) -> Principal:
