@@ -40,19 +40,19 @@ _ENTRY: Final = re.compile(r"((?:[^\\=:\s]|\\.)*)\s*[=:]?\s*(.*)", re.DOTALL)
 logger = logging.getLogger(__name__)
 
 
-def client_settings(given: Mapping[str, Any], address: str = "", **defaults: Any) -> ClientSettings:
+def client_settings(typed: Mapping[str, Any], address: str = "", **defaults: Any) -> ClientSettings:
     """The settings of a client.
 
     Args:
-        given: as the user writes them; "client_config" names a file with more.
+        typed: as the user writes them; "client_config" names a file with more.
         address: kafka://user@host, whose user is the SASL user name.
-        defaults: for those that are given nowhere.
+        defaults: for those that are nowhere.
 
     Raises InvalidSetting, UnknownSetting, InvalidType, InvalidArgument for the file or the address,
     UnsupportedByBackend.
     """
-    own = {name: value for name, value in given.items() if plain(name) != CLIENT_CONFIG}
-    file = next((value for name, value in given.items() if plain(name) == CLIENT_CONFIG), None)
+    own = {name: value for name, value in typed.items() if plain(name) != CLIENT_CONFIG}
+    file = next((value for name, value in typed.items() if plain(name) == CLIENT_CONFIG), None)
     parsed = ClientSettings.parse(own)
     merged = {**defaults, **(read_client_config(file) if file else {}), **parsed}
     user = user_of(address)
@@ -83,24 +83,24 @@ def read_client_config(path: str | os.PathLike[str]) -> dict[str, Any]:
     if len(data) > _MAX_BYTES:
         raise InvalidArgument(f"client_config: {where} is larger than {_MAX_BYTES:,} bytes")
     if where.endswith(".toml"):
-        given = _from_toml(where, data)
-        given = {name: value for name, value in given.items() if plain(name) != _ADDRESS}
+        settings = _from_toml(where, data)
+        settings = {name: value for name, value in settings.items() if plain(name) != _ADDRESS}
     else:
-        given = _own(where, from_properties(_text(data)))
-    parsed = ClientSettings.parse(given)
-    if mode & (stat.S_IRGRP | stat.S_IROTH) and any(isinstance(each, Secret) for each in parsed.values()):
+        settings = _own(where, from_properties(_text(data)))
+    parsed = ClientSettings.parse(settings)
+    if mode & (stat.S_IRGRP | stat.S_IROTH) and any(isinstance(value, Secret) for value in parsed.values()):
         logger.warning("%s has a password, and others may read it: chmod 600 %s", where, where)
     return parsed
 
 
 def from_properties(text: str) -> dict[str, str]:
     """The entries of a file of Java's properties; the last of a name counts."""
-    found = {}
+    entries = {}
     for line in _logical_lines(text):
         match = _ENTRY.match(line)
         assert match is not None
-        found[_unescaped(match[1])] = _unescaped(match[2])
-    return found
+        entries[_unescaped(match[1])] = _unescaped(match[2])
+    return entries
 
 
 def _logical_lines(text: str) -> Iterator[str]:
@@ -128,12 +128,12 @@ def _unescaped(text: str) -> str:
     return _ESCAPE.sub(meant, text)
 
 
-def _own(where: str, given: Mapping[str, str]) -> dict[str, str]:
+def _own(where: str, entries: Mapping[str, str]) -> dict[str, str]:
     """Without what is for other clients."""
     own, others = {}, []
-    for name, value in given.items():
-        known = translated({name: value})
-        if all(ClientSettings.resolved(each, None) for each in known) or is_about_security(name):
+    for name, value in entries.items():
+        names = translated({name: value})
+        if all(ClientSettings.resolved(setting, None) for setting in names) or is_about_security(name):
             own[name] = value.rstrip() if name.endswith(("location", "protocol", "mechanism")) else value
         elif plain(name) != _ADDRESS:
             others.append(name)

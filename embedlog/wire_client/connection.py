@@ -271,9 +271,9 @@ class Connection:
         correlation_id, api, version = self._expected.popleft()
         assert response.api is api
         try:
-            found, pos = decode_response_header(frame, response.api, version)
-            if found != correlation_id:
-                raise ProtocolError(f"a response to request {found}, expected {correlation_id}")
+            received_id, pos = decode_response_header(frame, response.api, version)
+            if received_id != correlation_id:
+                raise ProtocolError(f"a response to request {received_id}, expected {correlation_id}")
             if response is ApiVersionsResponse and _is_unsupported(frame, pos):
                 version = 0
             return response.decode(frame, version, pos)
@@ -377,11 +377,11 @@ class Connection:
         version = SPOKEN["ApiVersions"][1]
         while True:
             answer = self.exchange(request, ApiVersionsResponse, deadline, version=version)
-            versions = {each.api_key: (each.min_version, each.max_version) for each in answer.api_keys}
+            versions = {api.api_key: (api.min_version, api.max_version) for api in answer.api_keys}
             if not answer.error_code:
                 self._versions = versions
                 self.is_owner = LOG.key in versions
-                levels = {each.name: each.max_version_level for each in answer.finalized_features}
+                levels = {feature.name: feature.max_version_level for feature in answer.finalized_features}
                 self.transaction_version = levels.get("transaction.version", 0)
                 return
             older = min(versions.get(request.api.key, (0, 0))[1], version - 1)

@@ -91,19 +91,19 @@ class Tokens:
         provider: Any = self._provider
         ask = provider if callable(provider) else provider.token
         try:
-            found = ask("") if _takes_an_argument(ask) else ask()
+            token = ask("") if _takes_an_argument(ask) else ask()
         except Exception as error:
             raise AuthenticationFailed(f"sasl_oauth_token_provider raised {type(error).__name__}") from error
         extensions: Any = {}
-        if isinstance(found, tuple) and found:
-            extensions = found[3] if len(found) > 3 else {}
-            found = found[0]
+        if isinstance(token, tuple) and token:
+            extensions = token[3] if len(token) > 3 else {}
+            token = token[0]
         elif callable(getattr(provider, "extensions", None)):
             extensions = provider.extensions()
-        if inspect.iscoroutine(found):
-            found.close()
+        if inspect.iscoroutine(token):
+            token.close()
             raise AuthenticationFailed("sasl_oauth_token_provider is a coroutine: it must be a function")
-        return _checked(found, extensions, "sasl_oauth_token_provider")
+        return _checked(token, extensions, "sasl_oauth_token_provider")
 
     # -- the authorization server --------------------------------------------------------------------------
 
@@ -122,7 +122,7 @@ class Tokens:
                 "Authorization": "Basic " + base64.b64encode(f"{client}:{secret}".encode()).decode(),
             },
         )
-        asked = time.monotonic()
+        began = time.monotonic()
         try:
             with _opener(settings).open(request, timeout=max(timeout_s, 0.001)) as response:
                 data = response.read(_MAX_BYTES + 1)
@@ -130,8 +130,8 @@ class Tokens:
             with error:
                 if error.code >= 500:
                     raise BrokerUnavailable(f"{_URL}: the server answers {error.code}") from None
-                said = _error_of(error.read(_MAX_BYTES))
-                raise AuthenticationFailed(f"{_URL}: the server answers {error.code}{said}") from None
+                details = _error_of(error.read(_MAX_BYTES))
+                raise AuthenticationFailed(f"{_URL}: the server answers {error.code}{details}") from None
         except OSError as error:
             reason = getattr(error, "reason", error)
             raise BrokerUnavailable(f"{_URL}: the server cannot be reached: {reason}") from None
@@ -139,7 +139,7 @@ class Tokens:
         token = _checked(answer.get("access_token"), {}, _URL)
         lasts = answer.get("expires_in")
         known = isinstance(lasts, int | float) and not isinstance(lasts, bool) and lasts > 0
-        return token, asked + (float(lasts) if known else _DEFAULT_LIFETIME_S) * _USED  # type: ignore[arg-type]
+        return token, began + (float(lasts) if known else _DEFAULT_LIFETIME_S) * _USED  # type: ignore[arg-type]
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
@@ -202,18 +202,18 @@ def _bad_extensions(where: str) -> NoReturn:
 
 def _object(data: bytes) -> Mapping[str, Any]:
     try:
-        found = json.loads(data) if len(data) <= _MAX_BYTES else None
+        answer = json.loads(data) if len(data) <= _MAX_BYTES else None
     except ValueError:
-        found = None
-    if not isinstance(found, dict):
+        answer = None
+    if not isinstance(answer, dict):
         raise AuthenticationFailed(f"{_URL}: the server's answer is not a JSON object")
-    return found
+    return answer
 
 
 def _error_of(data: bytes) -> str:
     """RFC 6749's error code, which has no secret."""
     try:
-        found = json.loads(data)
-        return f" ({shown(found['error'])})" if isinstance(found["error"], str) else ""
+        answer = json.loads(data)
+        return f" ({shown(answer['error'])})" if isinstance(answer["error"], str) else ""
     except (ValueError, KeyError, TypeError):
         return ""

@@ -30,7 +30,7 @@ from .security_names import MECHANISMS
 from .settings import ClientSettings
 
 R = TypeVar("R", bound=Response)
-Said: TypeAlias = Generator[bytes, bytes, None]
+Messages: TypeAlias = Generator[bytes, bytes, None]
 
 _MAX_BYTES: Final = 1 << 16
 _MAX_ITERATIONS: Final = 1_000_000  # about a second; Kafka's own brokers allow 16,384
@@ -96,25 +96,25 @@ class Sasl:
                 "PLAINTEXT, or its other port"
             )
         if greeted.error_code:
-            offered = ", ".join(shown(each)[1:-1] for each in greeted.mechanisms[:10]) or "none"
+            offered = ", ".join(shown(name)[1:-1] for name in greeted.mechanisms[:10]) or "none"
             raise AuthenticationFailed(
                 f"broker {where} does not offer sasl_mechanism {mechanism}; it offers {offered}"
             )
         steps = self._steps(where, timeout_s)
-        said = next(steps)
+        message = next(steps)
         for _ in range(_MAX_STEPS):
-            answer = exchange(SaslAuthenticateRequest(auth_bytes=said), SaslAuthenticateResponse)
+            answer = exchange(SaslAuthenticateRequest(auth_bytes=message), SaslAuthenticateResponse)
             if answer.error_code:
                 raise AuthenticationFailed(self._refused(where, answer))
             if len(answer.auth_bytes) > _MAX_BYTES:
                 break
             try:
-                said = steps.send(bytes(answer.auth_bytes))
+                message = steps.send(bytes(answer.auth_bytes))
             except StopIteration:
                 return max(answer.session_lifetime_ms, 0) / 1000
         raise AuthenticationFailed(f"broker {where} does not follow {mechanism}")
 
-    def _steps(self, where: str, timeout_s: float) -> Said:
+    def _steps(self, where: str, timeout_s: float) -> Messages:
         settings = self._settings
         if self._tokens is not None:
             return _oauth(self._tokens.token(timeout_s), where)
@@ -134,11 +134,11 @@ def _said(text: str) -> str:
     return repr(text[:_SHOWN])
 
 
-def _plain(user: str, password: str) -> Said:
+def _plain(user: str, password: str) -> Messages:
     yield f"\0{user}\0{password}".encode()
 
 
-def _oauth(token: Token, where: str) -> Said:
+def _oauth(token: Token, where: str) -> Messages:
     extensions = "".join(f"\x01{name}={value}" for name, value in token.extensions.items())
     refusal = yield f"n,,\x01auth=Bearer {token.value}{extensions}\x01\x01".encode()
     if refusal:
@@ -148,7 +148,7 @@ def _oauth(token: Token, where: str) -> Said:
         )
 
 
-def _scram(mechanism: str, user: str, password: str, where: str) -> Said:
+def _scram(mechanism: str, user: str, password: str, where: str) -> Messages:
     scram = _scram_client()
     try:
         client = scram.ScramClient([mechanism], user, password)
@@ -163,9 +163,9 @@ def _scram(mechanism: str, user: str, password: str, where: str) -> Said:
         final = (yield client.get_client_final().encode()).decode()
         client.set_server_final(final)
     except (scram.ScramException, UnicodeDecodeError) as error:
-        said = str(error) if isinstance(error, scram.ScramException) else "its message is not text"
+        reason = str(error) if isinstance(error, scram.ScramException) else "its message is not text"
         raise AuthenticationFailed(
-            f"broker {where} does not prove that it knows the user's password ({mechanism}): {said}. "
+            f"broker {where} does not prove that it knows the user's password ({mechanism}): {reason}. "
             "Is it yours?"
         ) from None
 

@@ -266,12 +266,14 @@ def _load_own(context: ssl.SSLContext, settings: ClientSettings) -> None:
         context.load_cert_chain(certificate, key, password=settings.ssl_password.reveal)
     except ssl.SSLError as error:
         if error.reason == "KEY_VALUES_MISMATCH":
-            said = f"ssl_keyfile: the key in {key} does not belong to the certificate in {certificate}"
+            message = f"ssl_keyfile: the key in {key} does not belong to the certificate in {certificate}"
         elif _is_encrypted(key):
-            said = f"ssl_password is not that of the key in {key}"
+            message = f"ssl_password is not that of the key in {key}"
         else:
-            said = f"ssl_certfile, ssl_keyfile: no certificate with its key in PEM in {certificate} and {key}"
-        raise InvalidSetting(said) from None
+            message = (
+                f"ssl_certfile, ssl_keyfile: no certificate with its key in PEM in {certificate} and {key}"
+            )
+        raise InvalidSetting(message) from None
     except OSError as error:
         raise InvalidSetting(f"ssl_certfile: {error.strerror}") from None
 

@@ -47,21 +47,21 @@ _OPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
 }
 
 
-def translated(given: Mapping[str, Any]) -> dict[str, Any]:
+def translated(entries: Mapping[str, Any]) -> dict[str, Any]:
     """Settings with the names that config.py knows. Raises InvalidSetting, UnsupportedByBackend."""
-    found: dict[str, Any] = {}
-    for typed, value in given.items():
+    settings: dict[str, Any] = {}
+    for typed, value in entries.items():
         name = plain(typed)
         if name in _SPECIAL:
             for own, meant in _SPECIAL[name](typed, value).items():
-                if own in found:
+                if own in settings:
                     raise InvalidSetting(f"{own} is given twice, once by {typed}")
-                found[own] = meant
+                settings[own] = meant
         elif name in _UPPER and isinstance(value, str):
-            found[typed] = value.upper()
+            settings[typed] = value.upper()
         else:
-            found[typed] = value
-    return found
+            settings[typed] = value
+    return settings
 
 
 def is_about_security(typed: str) -> bool:

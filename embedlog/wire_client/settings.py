@@ -76,9 +76,9 @@ class ClientSettings(Settings, frozen=True):
 def is_secret(typed: str) -> bool:
     """Whether a setting's value must not be shown."""
     name = plain(typed)
-    found = ClientSettings.resolved(name, None)
-    if found is not None:
-        return isinstance(ClientSettings.fields[found[0]], Secret)
+    setting = ClientSettings.resolved(name, None)
+    if setting is not None:
+        return isinstance(ClientSettings.fields[setting[0]], Secret)
     return name == "sasl_jaas_config" or name.endswith(("password", "secret"))
 
 
@@ -98,8 +98,7 @@ def shown_address(address: Address) -> str:
 def addresses(text: str) -> list[Address]:
     """The brokers in "kafka://user@host:port,host2:port2". Raises InvalidArgument."""
     _, hosts = _parts(text)
-    found = [_address(part, text) for part in hosts.split(",")]
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(_address(part, text) for part in hosts.split(",")))
 
 
 def user_of(text: str) -> str:

@@ -10,6 +10,7 @@ executed twice has to ensure that itself.
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -147,7 +148,7 @@ class Brokers:
                 failures.append(error)
         if len(failures) == 1:
             raise failures[0]
-        kinds = {type(each) for each in failures}
+        kinds = {type(failure) for failure in failures}
         kind = kinds.pop() if len(kinds) == 1 else BrokerUnavailable
         raise kind(f"{self.path}: no broker responds: {'; '.join(map(str, failures))}") from failures[0]
 
@@ -223,7 +224,7 @@ class Brokers:
         """In a forked child: close the copies of the sockets without waiting for a lock."""
         self._forked = True
         self._lock = Lock()
-        for connection in (*self._busy, *(each for idle in self._idle.values() for each in idle)):
+        for connection in (*self._busy, *itertools.chain(*self._idle.values())):
             connection.close()
         self._busy, self._idle = set(), {}
 
@@ -261,8 +262,8 @@ class Brokers:
                 # The connection returned last is taken first, so surplus ones stay at the front, and expire.
                 going = idle[:1] if idle and idle[0].idle_since < connection.idle_since - self._idle_s else []
                 idle[:] = [*idle[len(going) :], connection]
-        for each in going:
-            each.close()
+        for surplus in going:
+            surplus.close()
 
     def drop(self, connection: Connection) -> None:
         """Close a connection that is in use."""

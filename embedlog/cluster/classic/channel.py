@@ -132,8 +132,8 @@ def security_from(client_config: str) -> ClientSecurity | None:
 
 def address_for(broker: Broker, security: ClientSecurity | None) -> Address:
     """The registered endpoint of the connections' security protocol; without one the plaintext one."""
-    wanted = "PLAINTEXT" if security is None else security.protocol
+    protocol = "PLAINTEXT" if security is None else security.protocol
     for name, host, port in broker.endpoints:
-        if broker.protocols.get(name, name) == wanted:
+        if broker.protocols.get(name, name) == protocol:
             return host, port
     return broker.host, broker.port

@@ -64,8 +64,8 @@ class BrokerConnection:
         if address is None:
             self.close()
             raise BrokerUnavailable("the broker is not registered now")
-        found = self._connection
-        if found is not None and (found.address != address or not found.is_usable()):
+        connection = self._connection
+        if connection is not None and (connection.address != address or not connection.is_usable()):
             self.close()
         reused = self._connection is not None
         try:
@@ -141,9 +141,9 @@ class BrokerChannel(Generic[K, T]):
         """Queue an item, in place of what has its key already unless that is equal. An item is done when the
         request with any that had its key is. False if the queue is full or closed."""
         with self._changed:
-            found = self._queue.get(key)
-            if found is not None:
-                if found.item != item:
+            queued = self._queue.get(key)
+            if queued is not None:
+                if queued.item != item:
                     self._queue[key] = _Queued(item)
                     self._changed.notify()
                 return True
@@ -176,7 +176,7 @@ class BrokerChannel(Generic[K, T]):
         while (batch := self._due()) is not None:
             again: Collection[K] = batch.keys()
             try:
-                again = self._send(self._connection, {key: each.item for key, each in batch.items()})
+                again = self._send(self._connection, {key: queued.item for key, queued in batch.items()})
             except EmbedlogError as error:
                 logger.info("%s: %s", self._name, error)
             except Exception:
