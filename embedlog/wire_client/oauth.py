@@ -49,7 +49,7 @@ class Token(NamedTuple):
 
 
 class Tokens:
-    """Where a client has its tokens from. Thread-safe. Raises InvalidSetting."""
+    """Provides a client's tokens. Thread-safe. Raises InvalidSetting."""
 
     def __init__(self, settings: ClientSettings) -> None:
         self._settings = settings

@@ -46,7 +46,7 @@ class Exchange(Protocol):
 
 
 class Sasl:
-    """What a client proves itself with. Thread-safe. Raises InvalidSetting, UnsupportedByBackend."""
+    """Authenticates the connections of a client. Thread-safe. Raises InvalidSetting, UnsupportedByBackend."""
 
     def __init__(self, settings: ClientSettings) -> None:
         self.mechanism = mechanism = settings.sasl_mechanism
@@ -125,12 +125,12 @@ class Sasl:
 
     def _refused(self, where: str, answer: SaslAuthenticateResponse) -> str:
         who = "the token" if self._tokens else f"the user {shown(self._settings.sasl_plain_username)}"
-        details = f": {_said(answer.error_message)}" if answer.error_message else ""
+        details = f": {_quoted(answer.error_message)}" if answer.error_message else ""
         return f"broker {where} does not accept {who} ({self.mechanism}){details}"
 
 
-def _said(text: str) -> str:
-    """The words of a broker, which is not trusted yet."""
+def _quoted(text: str) -> str:
+    """The text of a broker that is not trusted yet."""
     return repr(text[:_SHOWN])
 
 
@@ -144,7 +144,7 @@ def _oauth(token: Token, where: str) -> Messages:
     if refusal:
         yield b"\x01"  # the broker then says what is wrong
         raise AuthenticationFailed(
-            f"broker {where} does not accept the token: {_said(refusal.decode('utf-8', 'replace'))}"
+            f"broker {where} does not accept the token: {_quoted(refusal.decode('utf-8', 'replace'))}"
         )
 
 

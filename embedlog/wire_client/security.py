@@ -58,7 +58,7 @@ logger = logging.getLogger(__name__)
 
 
 class _ClosedAtOnce(OSError):
-    """During the handshake."""
+    """The broker closed the connection during the handshake."""
 
 
 class ClientSecurity:
@@ -127,7 +127,7 @@ class TlsSocket:
         return self._tls.fileno()
 
     def settimeout(self, seconds: float) -> None:
-        """Of each call from now on."""
+        """Set the timeout of each call from now on."""
         self._tls.settimeout(seconds)
 
     def sendmsg(self, pieces: Sequence[memoryview]) -> int:
@@ -182,7 +182,7 @@ class TlsSocket:
         return False
 
     def shutdown(self, how: int) -> None:
-        """Of the connection beneath: SSLSocket's own is not for another thread."""
+        """Shut down the connection beneath: SSLSocket's own shutdown is not for another thread."""
         socket.socket.shutdown(self._tls, how)
 
     def close(self) -> None:
