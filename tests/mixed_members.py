@@ -25,7 +25,10 @@ from embedlog.errors import (
     StorageError,
     UnknownMember,
 )
-from embedlog.groups.consumer_member import (
+from embedlog.groups.coordinator import GroupCoordinator
+from embedlog.groups.events import GroupDescription, GroupType
+from embedlog.groups.migration import Migration
+from embedlog.groups.modern_member import (
     JOIN,
     LEAVE,
     FencedMemberEpoch,
@@ -33,9 +36,6 @@ from embedlog.groups.consumer_member import (
     MemberHeartbeat,
     UnreleasedInstance,
 )
-from embedlog.groups.coordinator import GroupCoordinator
-from embedlog.groups.events import GroupDescription
-from embedlog.groups.migration import Migration
 from embedlog.model import JoinResult, TopicPartition
 from embedlog.wire.consumer_protocol import (
     Assignment,
@@ -326,8 +326,8 @@ class Consumer(Client):
             owned=frozenset((self.group.topic_id(each.topic), each.partition) for each in self.owned),
             client_host="/127.0.0.1",
         )
-        return self.group.coordinator.consumer_heartbeat(
-            G, beat._replace(**changes), session_timeout_ms=SESSION_MS
+        return self.group.coordinator.member_heartbeat(
+            GroupType.CONSUMER, G, beat._replace(**changes), session_timeout_ms=SESSION_MS
         )
 
     def _leave(self) -> None:

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from mixed_members import ALL, REBALANCE_MS, SESSION_MS, Classic, Client, Consumer, G, Group
+from mixed_members import ALL, REBALANCE_MS, SESSION_MS, TOPICS, Classic, Client, Consumer, G, Group
 from rounds import examples
 
 from embedlog.errors import (
@@ -30,11 +30,10 @@ from embedlog.errors import (
     StorageError,
     UnknownMember,
 )
-from embedlog.groups.consumer_member import LEAVE_STATIC, StaleMemberEpoch
 from embedlog.groups.events import GroupState, GroupType
 from embedlog.groups.migration import Migration, MigrationPolicy
+from embedlog.groups.modern_member import LEAVE_STATIC, ModernMember, StaleMemberEpoch
 from embedlog.model import CommittedOffset, TopicPartition
-from embedlog.wire.consumer_group_state import SUBSCRIPTION, MemberSubscription, StateKey
 from embedlog.wire.consumer_protocol import (
     Assignment,
     Subscription,
@@ -42,6 +41,7 @@ from embedlog.wire.consumer_protocol import (
     encode_assignment,
     encode_subscription,
 )
+from embedlog.wire.modern_group_state import CONSUMER, MemberSubscription, StateKey
 from embedlog.wire.offsets_topic import GroupKey, decode_key
 
 T0 = TopicPartition("t", 0)
@@ -78,9 +78,14 @@ def stored(group: Group) -> tuple[set[str], set[int]]:
     for record in group.log.read("__consumer_offsets"):
         last[decode_key(record.key)] = record.value
     keys = {key for key, value in last.items() if value is not None}
-    members = {key.subject for key in keys if isinstance(key, StateKey) and key.version == SUBSCRIPTION}
+    state_keys = [key for key in keys if isinstance(key, StateKey)]
+    members = {key.subject for key in state_keys if key.version == CONSUMER.subscription}
     kinds = {2 if isinstance(key, GroupKey) else key.version for key in keys if not hasattr(key, "topic")}
     return members, kinds
+
+
+def described_members(group: Group) -> list[ModernMember]:
+    return group.coordinator.describe_modern_group(GroupType.CONSUMER, G).members
 
 
 # -- upgrade ------------------------------------------------------------------------------------------------
@@ -120,9 +125,7 @@ def test_what_is_stored_of_a_member_of_the_classic_protocol(group: Group) -> Non
     one = group.classic(instance="i", protocols=("sticky", "range"))
     group.settle(4)
     group.consumer().step()
-    found = next(
-        each.member for each in group.coordinator.describe_consumer_group(G).members if each.member.is_classic
-    )
+    found = next(member for member in described_members(group) if member.is_classic)
     said = found.subscription
     assert found.member_id == one.member_id
     assert isinstance(said, MemberSubscription) and said.classic is not None
@@ -219,8 +222,12 @@ def test_partitions_that_there_are_not_and_that_two_have(group: Group) -> None:
     shares = {leader: encode_assignment(Assignment(odd)), other: encode_assignment(Assignment((T0,)))}
     group.coordinator.sync_group(G, leader, again.result(0).generation, shares).result(0)
     group.consumer().step()
-    members = group.coordinator.describe_consumer_group(G).members
-    held = sorted((at.name, number) for each in members for at in each.assigned for number in at.partitions)
+    names = {group.topic_id(name): name for name in TOPICS}
+    held = sorted(
+        (names[topic_id], number)
+        for member in described_members(group)
+        for topic_id, number in member.current.assigned
+    )
     assert held.count(T0) == 1
     assert set(held) <= ALL
 

@@ -20,6 +20,7 @@ from embedlog.errors import (
     UnknownMember,
 )
 from embedlog.groups.classic import ClassicGroup
+from embedlog.groups.consumer_group import ConsumerGroup
 from embedlog.groups.events import (
     Effect,
     GroupState,
@@ -33,6 +34,7 @@ from embedlog.groups.events import (
 )
 from embedlog.groups.member import NEW_MEMBER_JOIN_TIMEOUT_MS, Offer, new_member_id
 from embedlog.groups.registry import GroupRegistry
+from embedlog.groups.share_membership import ShareMembership
 from embedlog.model import GroupMemberMetadata, GroupMetadata, JoinedMember, JoinResult
 
 SESSION_MS, REBALANCE_MS = 10_000, 60_000
@@ -724,7 +726,8 @@ def test_groups_by_name() -> None:
 
 def test_a_group_without_members_is_there() -> None:
     groups = GroupRegistry()
-    for group in (groups.create_classic("a"), groups.create_consumer("b"), groups.create_share("c")):
+    modern = groups.create(ConsumerGroup, "b"), groups.create(ShareMembership, "c")
+    for group in (groups.create_classic("a"), *modern):
         assert groups.get_or_create(group.name) is group
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from embedlog.groups.consumer_member import InvalidRegularExpression
+from embedlog.groups.modern_member import InvalidRegularExpression
 from embedlog.groups.patterns import TopicPatterns
 
 

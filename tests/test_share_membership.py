@@ -10,15 +10,25 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from embedlog.errors import EmbedlogError, GroupFull, GroupNotFound, InvalidArgument, UnknownMember
-from embedlog.groups.consumer_member import FencedMemberEpoch, GroupTopic, HeartbeatResult
 from embedlog.groups.events import GroupState
-from embedlog.groups.share_membership import ShareHeartbeat, ShareMembership, ShareMembershipChange
-from embedlog.groups.share_memberships import records_of, stored_membership
-from embedlog.wire.consumer_group_state import StateKey
+from embedlog.groups.modern_groups import records_of, stored_group
+from embedlog.groups.modern_member import (
+    Change,
+    FencedMemberEpoch,
+    GroupTopic,
+    HeartbeatResult,
+    MemberHeartbeat,
+)
+from embedlog.groups.share_membership import ShareMembership
+from embedlog.wire.modern_group_state import StateKey
 
 pytestmark = pytest.mark.plain
 
 SESSION_MS = 100
+
+
+def no_topics(pattern: str) -> None:
+    """What members of share groups never ask: which topics match a pattern."""
 
 
 class Group:
@@ -30,8 +40,8 @@ class Group:
         self.state = ShareMembership("g")
         self.stored: dict[StateKey, Any] = {}
 
-    def store(self, changes: Sequence[ShareMembershipChange]) -> None:
-        for key, value in records_of("g", changes).items():
+    def store(self, changes: Sequence[Change]) -> None:
+        for key, value in records_of(self.state, changes).items():
             if value is None:
                 self.stored.pop(key, None)
             else:
@@ -39,8 +49,9 @@ class Group:
 
     def beat(self, member_id: str, epoch: int, *topics: str, most: int | None = None) -> HeartbeatResult:
         result, changes = self.state.heartbeat(
-            ShareHeartbeat(member_id, epoch, topics or None),
+            MemberHeartbeat(member_id, epoch, topics=topics or None),
             self.topics.get,
+            no_topics,
             now_ms=self.now_ms,
             session_timeout_ms=SESSION_MS,
             max_members=most,
@@ -50,7 +61,7 @@ class Group:
 
     def restored(self) -> ShareMembership:
         restored = ShareMembership("g")
-        restored.restore(stored_membership(self.stored), self.now_ms, SESSION_MS)
+        restored.restore(stored_group(self.stored), self.now_ms, SESSION_MS)
         return restored
 
 
@@ -100,17 +111,17 @@ def test_fencing() -> None:
 @pytest.mark.parametrize(
     "beat",
     [
-        ShareHeartbeat("", 0, ["t"]),
-        ShareHeartbeat("a", 0),
-        ShareHeartbeat("a", 0, []),
-        ShareHeartbeat("a", -2, ["t"]),
-        ShareHeartbeat("a", 0, ["t"], rack_id=""),
+        MemberHeartbeat("", 0, topics=["t"]),
+        MemberHeartbeat("a", 0),
+        MemberHeartbeat("a", 0, topics=[]),
+        MemberHeartbeat("a", -2, topics=["t"]),
+        MemberHeartbeat("a", 0, topics=["t"], rack_id=""),
     ],
 )
-def test_heartbeats_that_no_client_sends(beat: ShareHeartbeat) -> None:
+def test_heartbeats_that_no_client_sends(beat: MemberHeartbeat) -> None:
     group = Group()
     with pytest.raises(InvalidArgument):
-        group.state.heartbeat(beat, group.topics.get, now_ms=0, session_timeout_ms=1)
+        group.state.heartbeat(beat, group.topics.get, no_topics, now_ms=0, session_timeout_ms=1)
     assert group.state.is_unused
 
 
@@ -143,9 +154,13 @@ def test_undo() -> None:
     group.beat("a", 0, "t")
     for change in (
         lambda: group.state.heartbeat(
-            ShareHeartbeat("b", 0, ["u"]), group.topics.get, now_ms=0, session_timeout_ms=1
+            MemberHeartbeat("b", 0, topics=["u"]),
+            group.topics.get,
+            no_topics,
+            now_ms=0,
+            session_timeout_ms=1,
         )[1],
-        lambda: group.state.remove("a"),
+        lambda: group.state.remove("a", None),
     ):
         before = list(group.state), group.state.epoch, group.state.target_epoch
         changes = change()

@@ -13,8 +13,8 @@ from collections.abc import Iterable
 from ..errors import EmbedlogError, GroupNotFound
 from ..files.names import WRITER_FILE
 from ..groups.consumer_group import ConsumerGroup
-from ..groups.consumer_groups import like_classic, stored_group
 from ..groups.events import GroupDescription, GroupState, GroupType, MemberDescription
+from ..groups.modern_groups import like_classic, stored_group
 from ..groups.offsets import OFFSETS_TOPIC, current, load_groups, positions
 from ..model import CommittedOffset, GroupMemberMetadata, TopicPartition
 from ..store.read_only_store import ReadOnlyStore
@@ -40,7 +40,7 @@ class StoredGroups:
     def describe_group(self, group: str) -> GroupDescription:
         metadata = self._loaded.metadata.get(group)
         if metadata is None:
-            if group in self._loaded.consumer_groups:
+            if group in self._loaded.modern_groups[GroupType.CONSUMER]:
                 return self._describe_consumer_group(group)
             if group not in self._loaded.offsets:
                 raise GroupNotFound(f"no group {group!r}")
@@ -62,7 +62,8 @@ class StoredGroups:
     def _describe_consumer_group(self, name: str) -> GroupDescription:
         group = ConsumerGroup(name)
         if self._members_live:
-            group.restore(stored_group(self._loaded.consumer_groups[name]), 0, 0)
+            state = self._loaded.modern_groups[GroupType.CONSUMER][name]
+            group.restore(stored_group(state), 0, 0)
         topics = {self._store.topic(each).uuid: each for each in self._store.topics()}
         return like_classic(group, topics)
 

@@ -1,16 +1,17 @@
-"""How a broker shares the partitions of a consumer group's topics among its members.
+"""How a broker shares the partitions of a modern group's topics among its members.
 
     uniform   as many partitions to each member as possible, and each keeps what it can of what it had
     range     of each topic a range of consecutive partitions to each member: topics with the same number of
               partitions and the same members are divided alike, so that equal keys meet in one member
+    simple    all partitions of its topics to each member of a share group
 
 Pure functions of the members and their topics: the same arguments give the same result in any process.
 
-Invariants: each partition of a topic that some member subscribes to has exactly one member, which subscribes
-to it. With uniform, if all subscribe to the same topics, numbers of partitions differ by one at most, and no
-partition moves unless balance asks for it.
+Invariants, but of simple: each partition of a topic that some member subscribes to has exactly one member,
+which subscribes to it. With uniform, if all subscribe to the same topics, numbers of partitions differ by one
+at most, and no partition moves unless balance asks for it.
 
-Source: Kafka's UniformAssignor and RangeAssignor (KIP-848).
+Source: Kafka's UniformAssignor, RangeAssignor (KIP-848) and SimpleAssignor (KIP-932).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Final, NamedTuple, TypeAlias
 
-from ..wire.consumer_group_state import Assignment, TopicIdPartition
+from ..wire.modern_group_state import Assignment, TopicIdPartition
 
 
 class MemberSpec(NamedTuple):
@@ -81,10 +82,24 @@ def range_assignor(
     return {member_id: frozenset(share) for member_id, share in shares.items()}
 
 
+def simple(members: Mapping[str, MemberSpec], partitions: Mapping[bytes, int]) -> dict[str, Assignment]:
+    """All to all; see the module."""
+    targets: dict[frozenset[bytes], Assignment] = {}  # of each subscription: members often share one
+    for spec in members.values():
+        if spec.topics not in targets:
+            sizes = ((topic_id, partitions.get(topic_id, 0)) for topic_id in spec.topics)
+            targets[spec.topics] = frozenset(
+                (topic_id, number) for topic_id, size in sizes for number in range(size)
+            )
+    return {member_id: targets[spec.topics] for member_id, spec in members.items()}
+
+
 ASSIGNORS: Final[Mapping[str, Assignor]] = MappingProxyType({"uniform": uniform, "range": range_assignor})
 """By the names that members ask for; the first is the default, as in Kafka."""
 
-DEFAULT_ASSIGNOR: Final = next(iter(ASSIGNORS))
+SIMPLE: Final = "simple"
+SHARE_ASSIGNORS: Final[Mapping[str, Assignor]] = MappingProxyType({SIMPLE: simple})
+"""Of share groups, whose members do not choose."""
 
 
 def _subscribers(

@@ -26,7 +26,6 @@ from ..errors import (
     UnknownMember,
 )
 from ..model import JoinResult, TopicPartition
-from ..wire.consumer_group_state import ClassicMember, ClassicProtocol, MemberState
 from ..wire.consumer_protocol import (
     PROTOCOL_TYPE,
     Assignment,
@@ -34,10 +33,11 @@ from ..wire.consumer_protocol import (
     decode_subscription,
     encode_assignment,
 )
+from ..wire.modern_group_state import ClassicMember, ClassicProtocol, MemberState
 from .consumer_group import ConsumerGroup
-from .consumer_member import JOIN, ConsumerMember, FindTopic, MemberHeartbeat
 from .member import Offer
 from .member_timers import Timer
+from .modern_member import JOIN, FindTopic, MemberHeartbeat, ModernMember
 
 
 def join_heartbeat(
@@ -141,7 +141,7 @@ def sync(
     return encode_assignment(Assignment(assigned), version=assignment_version(chosen.metadata))
 
 
-def must_join(group: ConsumerGroup, member: ConsumerMember) -> bool:
+def must_join(group: ConsumerGroup, member: ModernMember) -> bool:
     """Whether a member of the classic protocol has to join again."""
     current = member.current
     if current.epoch < group.epoch.epoch or current.state is MemberState.UNREVOKED_PARTITIONS:
@@ -151,7 +151,7 @@ def must_join(group: ConsumerGroup, member: ConsumerMember) -> bool:
 
 def _member(
     group: ConsumerGroup, member_id: str, generation: int, group_instance_id: str | None
-) -> ConsumerMember:
+) -> ModernMember:
     member = group.member(member_id, group_instance_id)
     if not member.is_classic:
         raise UnknownMember(f"group {group.name!r} has no member {member_id!r} of the classic protocol")
@@ -163,17 +163,17 @@ def _member(
     return member
 
 
-def _protocol(member: ConsumerMember) -> ClassicProtocol:
+def _protocol(member: ModernMember) -> ClassicProtocol:
     """The protocol that the member is told: its first."""
     assert member.subscription.classic is not None
     return member.subscription.classic.protocols[0]
 
 
-def _restart_session(group: ConsumerGroup, member: ConsumerMember, now_ms: int) -> None:
+def _restart_session(group: ConsumerGroup, member: ModernMember, now_ms: int) -> None:
     group.timers.start(Timer.SESSION, member.member_id, now_ms + member.session_ms(0))
 
 
-def _told_to_join(group: ConsumerGroup, member: ConsumerMember, now_ms: int) -> RebalanceInProgress:
+def _told_to_join(group: ConsumerGroup, member: ModernMember, now_ms: int) -> RebalanceInProgress:
     due = now_ms + member.subscription.rebalance_timeout_ms
     group.timers.start_if_absent(Timer.JOIN, member.member_id, due)
     return RebalanceInProgress(f"group {group.name!r} is rebalancing: join again")

@@ -31,18 +31,18 @@ from .answers import Answers, NotStored
 from .classic import ClassicGroup
 from .completions import Completion
 from .consumer_group import ConsumerGroup
-from .consumer_groups import ConsumerGroupDescription, ConsumerGroups
-from .consumer_member import HeartbeatResult, MemberHeartbeat
 from .dispatch import GroupDispatch
-from .events import Effect, GroupDescription, JoinCompleted, JoinFailed
+from .events import Effect, GroupDescription, GroupState, GroupType, JoinCompleted, JoinFailed
 from .expiry import expire, topics_read
 from .marker import Marker
 from .member import Offer
 from .migration import Migration
+from .modern_group import ModernGroup
+from .modern_groups import ModernGroupDescription
+from .modern_member import HeartbeatResult, MemberHeartbeat
 from .offsets import Offsets, check_offsets, positions
 from .registry import Group, GroupRegistry
 from .share_membership import ShareMembership
-from .share_memberships import ShareMemberships
 
 logger = logging.getLogger(__name__)
 
@@ -64,11 +64,7 @@ class GroupCoordinator:
             initial_rebalance_delay_ms=store.settings.group_initial_rebalance_delay_ms,
             same_metadata=same_topics,
         )
-        self._consumer_groups = ConsumerGroups(store, self._offsets, self._groups)
-        self.share_groups = ShareMemberships(store, self._offsets, self._groups, self._locked)
-        self._dispatch = GroupDispatch(
-            store, self._offsets, self._groups, self._consumer_groups, self.share_groups
-        )
+        self._dispatch = GroupDispatch(store, self._offsets, self._groups)
         self._restored = False
         self._answers = Answers(self._store_metadata, self._leave_if_withdrawn)
         self._closed = False
@@ -191,10 +187,11 @@ class GroupCoordinator:
 
         self._change(group, leave)
 
-    # -- membership of groups of KIP-848 ---------------------------------------------------------------
+    # -- membership of modern groups -------------------------------------------------------------------
 
-    def consumer_heartbeat(
+    def member_heartbeat(
         self,
+        type: GroupType,
         group: str,
         beat: MemberHeartbeat,
         *,
@@ -202,19 +199,22 @@ class GroupCoordinator:
         max_members: int | None = None,
         max_groups: int | None = None,
     ) -> HeartbeatResult:
-        """A heartbeat of a member; its changes are stored. Raises as `ConsumerGroup.heartbeat`, and
-        InvalidRegularExpression, InconsistentProtocol (the group stays a classic one), TooManyGroups,
-        StorageError."""
+        """A heartbeat of a member of a group of that type; its changes are stored.
+
+        Raises as `ModernGroup.heartbeat`, and InvalidRegularExpression, TooManyGroups, StorageError. A group
+        of another type: GroupNotFound; for consumer groups InconsistentProtocol.
+        """
+        groups = self._dispatch.modern_groups[type]
         results: list[HeartbeatResult] = []
 
         def heartbeat() -> Iterable[Effect]:
             self._restore()
-            self._consumer_groups.check(beat)
-            found = self._groups.find(group)
-            if found is None:
+            groups.check(beat)
+            before = self._groups.find(group)
+            if before is None:
                 self._groups.check_room(max_groups)
-            result, effects = self._consumer_groups.heartbeat(
-                group, found, beat, session_timeout_ms=session_timeout_ms, max_members=max_members
+            result, effects = groups.heartbeat(
+                group, before, beat, session_timeout_ms=session_timeout_ms, max_members=max_members
             )
             results.append(result)
             return effects
@@ -233,9 +233,14 @@ class GroupCoordinator:
             if isinstance(found, ConsumerGroup):
                 found.check_epoch(member_id, member_epoch)
 
-    def describe_consumer_group(self, group: str) -> ConsumerGroupDescription:
-        """Raises GroupNotFound, also for a classic group."""
-        return self._locked(lambda: self._consumer_groups.describe(self._groups.get(group)))
+    def describe_modern_group(self, type: GroupType, group: str) -> ModernGroupDescription:
+        """Raises GroupNotFound, also for a group of another type."""
+        return self._locked(lambda: self._dispatch.modern_groups[type].describe(group))
+
+    def modern_group_state(self, type: GroupType, group: str) -> GroupState:
+        """Raises GroupNotFound, also for a group of another type."""
+        modern: ModernGroup = self._locked(lambda: self._dispatch.modern_groups[type].get(group))
+        return modern.state
 
     # -- offsets ---------------------------------------------------------------------------------------
 
@@ -370,6 +375,11 @@ class GroupCoordinator:
         groups = self._locked(lambda: list(self._groups))
         return sorted(group.name for group in groups if not isinstance(group, ShareMembership))
 
+    def list_share_groups(self) -> list[str]:
+        """The share groups that have or had members, sorted."""
+        groups = self._locked(lambda: list(self._groups))
+        return sorted(group.name for group in groups if isinstance(group, ShareMembership))
+
     def describe_group(self, group: str) -> GroupDescription:
         """Raises GroupNotFound."""
         return self._locked(lambda: self._dispatch.describe(self._groups.get(group)))
@@ -407,14 +417,14 @@ class GroupCoordinator:
     ) -> None:
         """Read the stored groups and offsets now; with `clients` also members that are a broker's clients.
 
-        session_timeout_ms: how long members of groups of KIP-848 may be silent from now on; None if they are
+        session_timeout_ms: how long members of modern groups may be silent from now on; None if they are
         gone. migration: how groups with members may change their type from now on.
         Raises CorruptRecord, StorageError.
         """
         with self._lock:
             self._check_open()
             if migration is not None:
-                self._consumer_groups.migration = migration
+                self._dispatch.consumer_groups.migration = migration
             self._restore(clients, session_timeout_ms)
             self._wake_when_due()
 

@@ -9,6 +9,7 @@ Not thread-safe: the coordinator's lock guards it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from ..errors import InconsistentProtocol
 from ..store.store import Store
@@ -16,30 +17,27 @@ from . import classic_requests
 from .classic import ClassicGroup
 from .consumer_group import ConsumerGroup
 from .consumer_groups import ConsumerGroups
-from .events import Effect, GroupDescription, JoinFailed
+from .events import Effect, GroupDescription, GroupType, JoinFailed
 from .member import Offer
+from .modern_group import ModernGroup
+from .modern_groups import ModernGroups
 from .offsets import Offsets
 from .registry import Group, GroupRegistry
 from .share_membership import ShareMembership
-from .share_memberships import ShareMemberships
 
 
 class GroupDispatch:
     """Passes requests on to the group's state machine."""
 
-    def __init__(
-        self,
-        store: Store,
-        offsets: Offsets,
-        groups: GroupRegistry,
-        consumer_groups: ConsumerGroups,
-        share_groups: ShareMemberships,
-    ) -> None:
+    def __init__(self, store: Store, offsets: Offsets, groups: GroupRegistry) -> None:
         self._store = store
         self._offsets = offsets
         self._groups = groups
-        self._consumer_groups = consumer_groups
-        self._share_groups = share_groups
+        self.consumer_groups = ConsumerGroups(store, offsets, groups)
+        self.modern_groups: Mapping[GroupType, ModernGroups[Any]] = {
+            GroupType.CONSUMER: self.consumer_groups,
+            GroupType.SHARE: ModernGroups(ShareMembership, store, offsets, groups),
+        }
 
     def join(
         self,
@@ -56,10 +54,10 @@ class GroupDispatch:
         if isinstance(group, ShareMembership):
             return [JoinFailed(request, InconsistentProtocol(f"group {group.name!r} is a share group"))]
         if isinstance(group, ConsumerGroup):
-            before = self._consumer_groups.before_join(group, member_id, offer.group_instance_id)
+            before = self.consumer_groups.before_join(group, member_id, offer.group_instance_id)
             group = self._groups.get(group.name)
         if isinstance(group, ConsumerGroup):
-            joined = self._consumer_groups.join(
+            joined = self.consumer_groups.join(
                 group, member_id, offer, request, require_known_member=require_known_member
             )
         else:
@@ -87,7 +85,7 @@ class GroupDispatch:
     ) -> list[Effect]:
         """A member of the classic protocol asks for its assignment."""
         if isinstance(group, ConsumerGroup):
-            return self._consumer_groups.sync(
+            return self.consumer_groups.sync(
                 group,
                 member_id,
                 generation,
@@ -119,28 +117,20 @@ class GroupDispatch:
 
     def leave(self, group: Group, member_id: str, group_instance_id: str | None) -> list[Effect]:
         """A member leaves, or an administrator removes it. Raises as `ClassicGroup.leave`; StorageError."""
-        if isinstance(group, ConsumerGroup):
-            return self._consumer_groups.remove(group, member_id, group_instance_id)
-        if isinstance(group, ShareMembership):
-            self._share_groups.remove(group, member_id)
-            return []
+        if isinstance(group, ModernGroup):
+            return self.modern_groups[group.type].remove(group, member_id, group_instance_id)
         return group.leave(member_id, now_ms=self._store.clock_ms(), group_instance_id=group_instance_id)
 
     def tick(self, group: Group, now_ms: int) -> list[Effect]:
         """What time alone brings about."""
-        if isinstance(group, ConsumerGroup):
-            return self._consumer_groups.tick(group, now_ms)
-        if isinstance(group, ShareMembership):
-            self._share_groups.tick(group, now_ms)
-            return []
+        if isinstance(group, ModernGroup):
+            return self.modern_groups[group.type].tick(group, now_ms)
         return group.tick(now_ms)
 
     def describe(self, group: Group) -> GroupDescription:
         """The group in the terms of all groups."""
-        if isinstance(group, ConsumerGroup):
-            return self._consumer_groups.describe_like_classic(group)
-        if isinstance(group, ShareMembership):
-            return self._share_groups.describe_like_classic(group)
+        if isinstance(group, ModernGroup):
+            return self.modern_groups[group.type].describe_like_classic(group)
         return group.describe()
 
     def restore(
@@ -149,19 +139,19 @@ class GroupDispatch:
         """Restore the stored groups with their generations, so that none is used twice.
 
         Without members; but with `clients`, classic groups whose members' hosts are all live, and with
-        session_timeout_ms the members of groups of KIP-848 (`ConsumerGroups.restore`) and of share groups.
+        session_timeout_ms the members of modern groups (`ModernGroups.restore`).
         """
         loaded = self._offsets.load()
         for name in loaded.names():
-            if name in loaded.consumer_groups:
-                self._consumer_groups.restore(name, session_timeout_ms, is_live)
+            if name in loaded.modern_groups[GroupType.CONSUMER]:
+                self.consumer_groups.restore(name, session_timeout_ms, is_live)
                 continue
             group: ClassicGroup = self._groups.create_classic(name)
             metadata = loaded.metadata.get(name)
             if metadata is not None:
-                stay = clients and all(is_live(each.client_host) for each in metadata.members)
+                stay = clients and all(is_live(member.client_host) for member in metadata.members)
                 members = metadata.members if stay else ()
                 group.restore(metadata._replace(members=members), self._store.clock_ms())
-        for name in loaded.share_groups:
+        for name in loaded.modern_groups[GroupType.SHARE]:
             if name not in self._groups:
-                self._share_groups.restore(name, session_timeout_ms)
+                self.modern_groups[GroupType.SHARE].restore(name, session_timeout_ms, is_live)

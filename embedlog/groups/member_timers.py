@@ -1,4 +1,4 @@
-"""The timers of the members of a group of KIP-848: whose time is over is removed.
+"""The timers of the members of a modern group: whose time is over is removed.
 
     SESSION      the member is silent
     REVOCATION   a member of the consumer protocol has not said that it revoked what it was told to

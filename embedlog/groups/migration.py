@@ -29,15 +29,6 @@ from typing import Final, NamedTuple
 
 from ..errors import CorruptRecord, InconsistentProtocol
 from ..model import TopicPartition
-from ..wire.consumer_group_state import (
-    Assignment,
-    ClassicMember,
-    ClassicProtocol,
-    GroupEpoch,
-    MemberAssignment,
-    MemberSubscription,
-    TopicIdPartition,
-)
 from ..wire.consumer_protocol import (
     PROTOCOL_TYPE,
     Subscription,
@@ -47,18 +38,27 @@ from ..wire.consumer_protocol import (
     encode_assignment,
 )
 from ..wire.consumer_protocol import Assignment as ProtocolAssignment
+from ..wire.modern_group_state import (
+    Assignment,
+    ClassicMember,
+    ClassicProtocol,
+    GroupEpoch,
+    MemberAssignment,
+    MemberSubscription,
+    TopicIdPartition,
+)
 from .classic import ClassicGroup
 from .consumer_group import ConsumerGroup
-from .consumer_member import (
+from .member import Member, Offer
+from .modern_member import (
     Change,
-    ConsumerMember,
     EpochChange,
     FindTopic,
     MemberChange,
-    StoredConsumerGroup,
+    ModernMember,
+    StoredModernGroup,
     hash_of,
 )
-from .member import Member, Offer
 
 _STICKY: Final = ("sticky", "cooperative-sticky")
 """Protocols whose data for the members only says what they had. (librdkafka sends it; Kafka refuses it.)"""
@@ -113,7 +113,7 @@ class Migration(NamedTuple):
         )
         return went and self.may_be_classic(group) and len(group) > 0
 
-    def may_be_classic(self, group: ConsumerGroup, but: ConsumerMember | None = None) -> bool:
+    def may_be_classic(self, group: ConsumerGroup, but: ModernMember | None = None) -> bool:
         """Whether all members, perhaps but one, are of the classic protocol, and the group may be, too."""
         return (
             self.policy.downgrades
@@ -122,7 +122,7 @@ class Migration(NamedTuple):
         )
 
 
-def upgraded(group: ClassicGroup, find_topic: FindTopic) -> StoredConsumerGroup:
+def upgraded(group: ClassicGroup, find_topic: FindTopic) -> StoredModernGroup:
     """The group as one of KIP-848.
 
     Raises InconsistentProtocol if what a member said or was assigned cannot be read, or if an assignor of the
@@ -148,7 +148,7 @@ def upgraded(group: ClassicGroup, find_topic: FindTopic) -> StoredConsumerGroup:
     held = _held(said, assigned, find_topic)
     generation = group.generation
     members = {
-        member.member_id: ConsumerMember(
+        member.member_id: ModernMember(
             member.member_id,
             _subscription(member.offer, said[member.member_id]),
             MemberAssignment(generation, generation, assigned=held[member.member_id]),
@@ -163,7 +163,7 @@ def upgraded(group: ClassicGroup, find_topic: FindTopic) -> StoredConsumerGroup:
     missing -= sum(map(len, targets.values()))
     topics_hash = hash_of((name, find_topic(name)) for name in sorted(names))
     epoch = GroupEpoch(generation, ~topics_hash if missing else topics_hash)
-    return StoredConsumerGroup(epoch, generation, members, targets, {})
+    return StoredModernGroup(epoch, generation, members, targets, {})
 
 
 def downgraded(group: ConsumerGroup, find_topic: FindTopic, now_ms: int) -> list[Member]:
@@ -205,7 +205,7 @@ def epoch_before(group: ConsumerGroup, changes: Iterable[Change]) -> int:
     return next((each.before.epoch for each in changes if isinstance(each, EpochChange)), group.epoch.epoch)
 
 
-def _classic(member: ConsumerMember | None) -> bool:
+def _classic(member: ModernMember | None) -> bool:
     return member is not None and member.is_classic
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, TypeAlias
+from typing import Final
 
 from ..codec import COMMIT, control_type, encode_batch
 from ..errors import CorruptRecord, UnstableOffsetCommit
@@ -25,8 +25,7 @@ from ..partition import Partition
 from ..storage.reader import ReadablePartition
 from ..store.store import Store
 from ..validation import as_topic_partition, check_committed
-from ..wire import consumer_group_state, share_group_state
-from ..wire.consumer_group_state import StateKey
+from ..wire.modern_group_state import SHARE, StateKey, Value, decode_value, encode_key, encode_value
 from ..wire.offsets_topic import (
     GroupKey,
     OffsetKey,
@@ -39,14 +38,11 @@ from ..wire.offsets_topic import (
     encode_offset_value,
     partition_for,
 )
+from .events import GroupType
 from .marker import Marker
 from .topic_records import each_batch
 
 logger = logging.getLogger(__name__)
-
-StateValue: TypeAlias = consumer_group_state.Value | share_group_state.Value
-"""What a record holds of a group of KIP-848, or of a share group."""
-
 
 _LEAST_OFFSET: Final = -1 << 63
 
@@ -58,6 +54,9 @@ _Place = tuple[int, int]
 _Pair = tuple[bytes, bytes | None]
 """The key and the value of a record."""
 
+State = dict[StateKey, Value]
+"""What there is of a modern group, by its keys."""
+
 
 class LoadedGroups:
     """The contents of the topic: the offsets of each group, and the metadata of groups that had members."""
@@ -65,10 +64,8 @@ class LoadedGroups:
     def __init__(self) -> None:
         self.offsets: dict[str, GroupOffsets] = {}
         self.metadata: dict[str, GroupMetadata] = {}
-        self.consumer_groups: dict[str, dict[StateKey, Any]] = {}
-        """What there is of groups of KIP-848, by its keys."""
-        self.share_groups: dict[str, dict[StateKey, Any]] = {}
-        """What there is of the members of share groups, by its keys."""
+        self.modern_groups: dict[GroupType, dict[str, State]] = {GroupType.CONSUMER: {}, GroupType.SHARE: {}}
+        """What there is of modern groups, by their type and name."""
         self._pending: dict[_Place, dict[tuple[str, TopicPartition], CommittedOffset]] = {}
 
     def apply(self, key: bytes | None, value: bytes | None) -> None:
@@ -87,12 +84,11 @@ class LoadedGroups:
             else:
                 self.offsets.setdefault(decoded.group, {})[name] = decode_offset_value(value)
         else:
-            decode_value = _of(decoded).decode_value
             self.apply_state(decoded, None if value is None else decode_value(decoded.version, value))
 
-    def apply_state(self, key: StateKey, value: StateValue | None) -> None:
-        """Apply a record of a group of KIP-848, or of a share group."""
-        groups = self.share_groups if _of(key) is share_group_state else self.consumer_groups
+    def apply_state(self, key: StateKey, value: Value | None) -> None:
+        """Apply a record of a modern group."""
+        groups = self.modern_groups[GroupType.SHARE if key.version in SHARE else GroupType.CONSUMER]
         if value is not None:
             groups.setdefault(key.group, {})[key] = value
         elif key.group in groups:
@@ -139,12 +135,8 @@ class LoadedGroups:
     def names(self) -> list[str]:
         """The groups besides share groups."""
         pending = {group for group, _ in self.pending()}
-        return sorted(self.offsets.keys() | self.metadata.keys() | self.consumer_groups.keys() | pending)
-
-
-def _of(key: StateKey) -> Any:
-    """The module that encodes and decodes records with such a key."""
-    return share_group_state if key.version in share_group_state.KEY_VERSIONS else consumer_group_state
+        consumer_groups = self.modern_groups[GroupType.CONSUMER]
+        return sorted(self.offsets.keys() | self.metadata.keys() | consumer_groups.keys() | pending)
 
 
 def check_offsets(offsets: Mapping[TopicPartition, CommittedOffset], *, negative: bool) -> None:
@@ -316,8 +308,8 @@ class Offsets:
             self._append(group, [(encode_group_key(group), encode_group_value(metadata))], now)
             loaded.metadata[group] = metadata
 
-    def save_state(self, group: str, records: Mapping[StateKey, StateValue | None]) -> None:
-        """Store what has changed of a group of KIP-848 or a share group, all of it or nothing.
+    def save_state(self, group: str, records: Mapping[StateKey, Value | None]) -> None:
+        """Store what has changed of a modern group, all of it or nothing.
 
         Raises StorageError.
         """
@@ -328,7 +320,7 @@ class Offsets:
         for key, value in records.items():
             loaded.apply_state(key, value)
 
-    def save_upgrade(self, group: str, records: Mapping[StateKey, StateValue | None]) -> None:
+    def save_upgrade(self, group: str, records: Mapping[StateKey, Value | None]) -> None:
         """A classic group has become one of KIP-848: all of it or nothing. Raises StorageError."""
         loaded = self.load()
         pairs: list[_Pair] = [(encode_group_key(group), None)] if group in loaded.metadata else []
@@ -340,17 +332,17 @@ class Offsets:
     def save_downgrade(self, group: str, metadata: GroupMetadata) -> None:
         """A group of KIP-848 has become a classic one: all of it or nothing. Raises StorageError."""
         loaded, now = self.load(), self._store.clock_ms()
-        stored = dict.fromkeys(loaded.consumer_groups.get(group, ()))
+        consumer_groups = loaded.modern_groups[GroupType.CONSUMER]
+        stored = dict.fromkeys(consumer_groups.get(group, ()))
         metadata = metadata._replace(state_timestamp_ms=now)
         pair = encode_group_key(group), encode_group_value(metadata)
         self._append(group, [*_state_pairs(stored), pair], now)
-        loaded.consumer_groups.pop(group, None)
+        consumer_groups.pop(group, None)
         loaded.metadata[group] = metadata
 
     def forget_state(self, group: str) -> None:
-        """Delete what there is of a group of KIP-848 or a share group besides its offsets."""
-        loaded = self.load()
-        keys = [*loaded.consumer_groups.get(group, ()), *loaded.share_groups.get(group, ())]
+        """Delete what there is of a modern group besides its offsets."""
+        keys = [key for groups in self.load().modern_groups.values() for key in groups.get(group, ())]
         self.save_state(group, dict.fromkeys(keys))
 
     def partition_of(self, group: str) -> Partition:
@@ -393,8 +385,8 @@ class Offsets:
             partition.append(encode_batch([(key, value, (), now_ms) for key, value in pairs]))
 
 
-def _state_pairs(records: Mapping[StateKey, StateValue | None]) -> list[_Pair]:
+def _state_pairs(records: Mapping[StateKey, Value | None]) -> list[_Pair]:
     return [
-        (_of(key).encode_key(key), None if value is None else _of(key).encode_value(value))
+        (encode_key(key), None if value is None else encode_value(key.version, value))
         for key, value in records.items()
     ]

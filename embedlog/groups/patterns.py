@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
-from .consumer_member import InvalidRegularExpression
+from .modern_member import InvalidRegularExpression
 
 _MAX_CHARS: Final = 10_000
 _MAX_MEMORY: Final = 256 << 10  # bytes for one compiled pattern

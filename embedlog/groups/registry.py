@@ -5,17 +5,18 @@
     join_phase.py       how long its join phase lasts
     member.py           its members, and how they agree on a protocol
     events.py           states, effects and descriptions: the output
-    consumer_group.py   the state machine of a group of KIP-848
+    modern_group.py     the state machine of a modern group: of KIP-848, or a share group's members
+    consumer_group.py   what KIP-848 adds
+    share_membership.py what share groups add
     subscriptions.py    what its members subscribe to
-    consumer_member.py  its members, their heartbeats, and what changes
+    modern_member.py    its members, their heartbeats, and what changes
     reconciliation.py   how a member gets from what it has to what it is to have
     assignors.py        who is to have what
     member_timers.py    what its members must do in time
     classic_requests.py what its members of the classic protocol ask
     migration.py        how a group of one type becomes one of the other, with its members
-    consumer_groups.py  what the coordinator does with such groups
-    share_membership.py   the state machine of a share group's members
-    share_memberships.py  what the coordinator does with such groups
+    modern_groups.py    what the coordinator does with such groups
+    consumer_groups.py  what it does with those of KIP-848 besides
 
 A group id names one group, whatever its type. A further type is a state machine of its own that joins the
 union `Group`, with a member of GroupType as its tag.
@@ -29,7 +30,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from ..errors import EmbedlogError, GroupNotEmpty, GroupNotFound, TooManyGroups, UnknownMember, shown
 from ..validation import check_group
@@ -40,6 +41,7 @@ from .member import new_member_id
 from .share_membership import ShareMembership
 
 Group: TypeAlias = ClassicGroup | ConsumerGroup | ShareMembership
+Modern = TypeVar("Modern", ConsumerGroup, ShareMembership)
 
 
 class GroupRegistry:
@@ -122,16 +124,11 @@ class GroupRegistry:
         """The group takes the place of the one of its name, if there is one."""
         self._groups[group.name] = group
 
-    def create_consumer(self, name: str) -> ConsumerGroup:
-        """A new group of KIP-848, in the place of one of that name. Raises InvalidGroup."""
+    def create(self, kind: type[Modern], name: str) -> Modern:
+        """A new modern group, in the place of one of that name. Raises InvalidGroup."""
         check_group(name)
-        group = self._groups[name] = ConsumerGroup(name)
-        return group
-
-    def create_share(self, name: str) -> ShareMembership:
-        """A new share group. Raises InvalidGroup."""
-        check_group(name)
-        group = self._groups[name] = ShareMembership(name)
+        group = kind(name)
+        self.put(group)
         return group
 
     def delete(self, name: str) -> None:

@@ -1,12 +1,12 @@
-"""What the members of a group of KIP-848 subscribe to: topics, and patterns with the topics that match."""
+"""What the members of a modern group subscribe to: topics, and patterns with the topics that match."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
 
-from ..wire.consumer_group_state import ResolvedPattern
-from .consumer_member import ConsumerMember
+from ..wire.modern_group_state import ResolvedPattern
+from .modern_member import ModernMember
 
 
 class Subscriptions:
@@ -17,7 +17,7 @@ class Subscriptions:
         self.resolved: dict[str, ResolvedPattern] = {}  # pattern -> the topics that match
         self._topics: Counter[str] = Counter()  # -> how many members subscribe to it
 
-    def change(self, before: ConsumerMember | None, after: ConsumerMember | None) -> None:
+    def change(self, before: ModernMember | None, after: ModernMember | None) -> None:
         """A member came, changed or went."""
         if before is not None:
             self._topics.subtract(before.subscription.topics)
@@ -43,7 +43,7 @@ class Subscriptions:
         """The topics that the members subscribe to, by name or by a pattern."""
         return set(self._topics).union(*(found.topics for found in self.resolved.values()))
 
-    def names_of(self, member: ConsumerMember) -> set[str]:
+    def names_of(self, member: ModernMember) -> set[str]:
         """The topics that a member subscribes to."""
         said = member.subscription
         found = self.resolved.get(said.pattern) if said.pattern is not None else None

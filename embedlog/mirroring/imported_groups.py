@@ -27,7 +27,7 @@ from ..errors import CorruptRecord, GroupError
 from ..groups.coordinator import GroupCoordinator
 from ..groups.offsets import LoadedGroups
 from ..model import CommittedOffset, Record, TopicPartition
-from ..wire.consumer_group_state import StateKey
+from ..wire.modern_group_state import StateKey
 from ..wire.offsets_topic import GroupKey, OffsetKey, decode_key
 from .legacy_files import Batch, Problem, read_source
 

@@ -17,8 +17,8 @@
                    string client_host, [1+: int32 rebalance_timeout], int32 session_timeout,
                    bytes subscription, bytes assignment
 
-Keys 3 to 8 and 16 are those of consumer groups of KIP-848 (consumer_group_state.py), 10 to 14 those of share
-groups (share_group_state.py).
+Keys 3 to 8 and 16 are those of consumer groups of KIP-848, 10 to 14 those of share groups
+(modern_group_state.py).
 
 A null value (a tombstone) deletes what its key names; callers handle it. Keys are written in versions 1 and
 2. Offset values are written in version 4, as by Kafka 4, and in version 3 without a topic id; group values in
@@ -36,10 +36,10 @@ from typing import ClassVar, Final, NamedTuple
 
 from ..errors import CorruptRecord, InvalidArgument
 from ..model import NO_EPOCH, NO_TIMESTAMP, CommittedOffset, GroupMemberMetadata, GroupMetadata
-from . import share_group_state, versioned
-from .consumer_group_state import KEY_VERSIONS, StateKey
-from .consumer_group_state import decode_key as decode_state_key
+from . import versioned
 from .messages import Message
+from .modern_group_state import KEY_VERSIONS, StateKey
+from .modern_group_state import decode_key as decode_state_key
 from .schema import Api, array, as_uuid, byte_string, id_text, int32, int64, message, string, uuid
 
 OFFSET_KEY_VERSION: Final = 1
@@ -157,8 +157,6 @@ def decode_key(key: bytes | None) -> OffsetKey | GroupKey | StateKey:
         return GroupKey(versioned.decode(GroupMetadataKey, key)[1].group)
     if version in KEY_VERSIONS:
         return decode_state_key(key)
-    if version in share_group_state.KEY_VERSIONS:
-        return share_group_state.decode_key(key)
     raise CorruptRecord(f"unknown version {version} of a __consumer_offsets key", pos=0)
 
 

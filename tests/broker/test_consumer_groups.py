@@ -142,12 +142,12 @@ def test_a_static_member_gets_its_partitions_back(broker: Broker, consumers: Con
     one, _ = consumers.start(group_instance_id="one"), consumers.start(group_instance_id="two")
     consumers.until(consumers.shared(2, 2))
     had = one.assignment()
-    epoch = broker.context.groups.describe_consumer_group(G).epoch
+    epoch = broker.context.groups.describe_modern_group(GroupType.CONSUMER, G).epoch
     consumers.stop(one)
     again = consumers.start(group_instance_id="one")
     consumers.until(consumers.shared(2, 2))
     assert again.assignment() == had
-    assert broker.context.groups.describe_consumer_group(G).epoch == epoch
+    assert broker.context.groups.describe_modern_group(GroupType.CONSUMER, G).epoch == epoch
 
 
 def test_new_partitions_are_assigned(broker: Broker, consumers: Consumers) -> None:

@@ -16,9 +16,9 @@ import kafka_tools
 import embedlog
 from embedlog import CommittedOffset, TopicPartition
 from embedlog.backends.local import WriterBackend
-from embedlog.groups.consumer_member import JOIN, LEAVE, MemberHeartbeat
+from embedlog.groups.events import GroupType
+from embedlog.groups.modern_member import JOIN, LEAVE, MemberHeartbeat
 from embedlog.groups.share_events import ShareChange, ShareKey, StoredShare
-from embedlog.groups.share_membership import ShareHeartbeat
 from embedlog.model import DeliveryState, StateBatch
 from embedlog.runtime.java import java_home
 
@@ -77,7 +77,8 @@ def test_the_dump_tool_reads_groups_of_the_consumer_protocol(tmp_path: Path) -> 
         joins = MemberHeartbeat(
             "m-1", JOIN, rebalance_timeout_ms=60_000, topics=(), owned=frozenset(), pattern="cl.*"
         )
-        log.backend.coordinator.consumer_heartbeat("grüppe", joins, session_timeout_ms=45_000)
+        coordinator = log.backend.coordinator
+        coordinator.member_heartbeat(GroupType.CONSUMER, "grüppe", joins, session_timeout_ms=45_000)
         (segment,) = (tmp_path / "log").glob("__consumer_offsets-0/*.log")
     records = dumped(segment, tmp_path / "classpath", "--offsets-decoder")
     found = {key["type"]: value["data"] for key, value in records if value is not None}
@@ -95,11 +96,12 @@ def test_the_dump_tool_reads_groups_of_the_consumer_protocol(tmp_path: Path) -> 
 def test_the_dump_tool_reads_members_of_share_groups(tmp_path: Path) -> None:
     with embedlog.open(tmp_path / "log", layout="kafka", offsets_topic_num_partitions=1) as log:
         topic_id = log.create_topic("clicks", partitions=2).topic_id
-        share_groups = log.backend.coordinator.share_groups
-        joins = ShareHeartbeat("m-1", JOIN, ["clicks"], "räck", "me", "/127.0.0.1")
-        share_groups.heartbeat("grüppe", joins, session_timeout_ms=45_000)
-        share_groups.heartbeat("grüppe", joins._replace(member_id="m-2"), session_timeout_ms=45_000)
-        share_groups.heartbeat("grüppe", ShareHeartbeat("m-2", LEAVE), session_timeout_ms=45_000)
+        coordinator = log.backend.coordinator
+        joins = MemberHeartbeat(
+            "m-1", JOIN, rack_id="räck", topics=["clicks"], client_id="me", client_host="/127.0.0.1"
+        )
+        for beat in (joins, joins._replace(member_id="m-2"), MemberHeartbeat("m-2", LEAVE)):
+            coordinator.member_heartbeat(GroupType.SHARE, "grüppe", beat, session_timeout_ms=45_000)
         (segment,) = (tmp_path / "log").glob("__consumer_offsets-0/*.log")
     records = dumped(segment, tmp_path / "classpath", "--offsets-decoder")
     assert all(key["data"]["groupId"] == "grüppe" for key, _ in records)

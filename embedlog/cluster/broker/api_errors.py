@@ -8,7 +8,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from ... import errors
 from ...errors.public import PublicError, is_public, public_message
-from ...groups.consumer_member import (
+from ...groups.modern_member import (
     FencedMemberEpoch,
     InvalidRegularExpression,
     StaleMemberEpoch,

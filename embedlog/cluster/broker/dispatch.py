@@ -48,20 +48,19 @@ from .guards.authorization import guarded
 from .handlers.acls import AclHandlers
 from .handlers.commits import CommitHandlers
 from .handlers.configs import ConfigHandlers
-from .handlers.consumer_groups import ConsumerGroupHandlers
 from .handlers.describe import DescribeHandlers
 from .handlers.fetch import FetchHandlers
 from .handlers.group_admin import GroupAdminHandlers
 from .handlers.groups import GroupHandlers
 from .handlers.log import LogHandlers
 from .handlers.metadata import MetadataHandlers
+from .handlers.modern_groups import ConsumerGroupHandlers, ShareGroupHandlers
 from .handlers.offsets import OffsetHandlers
 from .handlers.produce import LastProduce, ProduceHandlers, remember
 from .handlers.quotas import QuotaHandlers
 from .handlers.replicas import ReplicaHandlers
 from .handlers.sasl import SaslHandlers
 from .handlers.share_fetch import ShareFetchHandlers
-from .handlers.share_groups import ShareGroupHandlers
 from .handlers.share_offsets import ShareOffsetHandlers
 from .handlers.topic_partitions import TopicPartitionHandlers
 from .handlers.topics import TopicHandlers

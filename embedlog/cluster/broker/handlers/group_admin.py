@@ -8,7 +8,6 @@ from typing import Final
 
 from ....errors import EmbedlogError, GroupNotFound
 from ....groups.events import GroupDescription, GroupState, GroupType
-from ....groups.share_memberships import SHARE_PROTOCOL_TYPE
 from ....security.operations import ON_A_GROUP
 from ....wire.apis.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
 from ....wire.apis.describe_groups import (
@@ -78,14 +77,14 @@ class GroupAdminHandlers:
                 group = groups.describe_group(name)
             except GroupNotFound:  # a queue's group; or it was deleted meanwhile
                 if name in shared:
-                    yield name, GroupType.SHARE, GroupState.EMPTY, SHARE_PROTOCOL_TYPE
+                    yield name, GroupType.SHARE, GroupState.EMPTY, GroupType.SHARE.value
             else:
                 yield name, group.type, group.state, group.protocol_type
 
     def _shared(self) -> set[str]:
         if self._broker.shares is None:
             return set()
-        return self._broker.queue_groups().union(self._broker.groups.share_groups.list())
+        return self._broker.queue_groups().union(self._broker.groups.list_share_groups())
 
     def describe_groups(
         self, context: RequestContext, request: DescribeGroupsRequest

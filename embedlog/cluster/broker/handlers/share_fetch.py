@@ -24,6 +24,7 @@ from functools import partial
 from typing import Any, Final, TypeAlias
 
 from ....errors import EmbedlogError, GroupNotFound
+from ....groups.events import GroupType
 from ....groups.share_clients import AcknowledgedRange, Acquired
 from ....groups.share_coordinator import ShareGroupCoordinator
 from ....groups.share_group import ShareSettings
@@ -232,7 +233,7 @@ class ShareFetchHandlers:
     def _check_exists(self, group: str) -> None:
         """A fetch makes no group: members join before. Raises GroupNotFound."""
         try:
-            self._broker.groups.share_groups.describe(group)
+            self._broker.groups.modern_group_state(GroupType.SHARE, group)
         except GroupNotFound:
             if group not in self._broker.queue_groups():
                 raise

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 
 from ....errors import EmbedlogError, GroupNotEmpty, GroupNotFound, TooManyGroups, TopicNotFound
-from ....groups.events import GroupState
+from ....groups.events import GroupState, GroupType
 from ....groups.share_coordinator import ShareGroupCoordinator
 from ....validation import check_group
 from ....wire.apis.alter_share_group_offsets import (
@@ -221,7 +221,7 @@ class ShareOffsetHandlers:
         """The state of a share group; Empty for one that only queues use. Raises ApiError, GroupNotFound."""
         self._requests.check_coordinates(group)
         try:
-            return self._broker.groups.share_groups.describe(group).state
+            return self._broker.groups.modern_group_state(GroupType.SHARE, group)
         except GroupNotFound:
             if group in self._broker.queue_groups():
                 return GroupState.EMPTY

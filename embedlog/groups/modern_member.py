@@ -1,8 +1,8 @@
-"""The members of a consumer group of KIP-848: what they say in heartbeats, what they are told, what changes.
+"""The members of a modern group: what they say in heartbeats, what they are told, what changes.
 
 The errors here are those that only clients of a broker get.
 
-Source: Kafka's ConsumerGroupHeartbeat and ConsumerGroupMember (KIP-848).
+Source: Kafka's ConsumerGroupHeartbeat, ShareGroupHeartbeat and ModernGroupMember (KIP-848, KIP-932).
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
-from ..errors import GroupError, InvalidArgument, shown
-from ..wire.consumer_group_state import (
+from ..errors import GroupError, InvalidArgument
+from ..wire.modern_group_state import (
     Assignment,
     ClassicMember,
     GroupEpoch,
@@ -20,7 +20,6 @@ from ..wire.consumer_group_state import (
     MemberSubscription,
     ResolvedPattern,
 )
-from .assignors import ASSIGNORS
 
 JOIN: Final = 0
 LEAVE: Final = -1
@@ -68,6 +67,8 @@ class MemberHeartbeat(NamedTuple):
     member_epoch: JOIN, LEAVE, LEAVE_STATIC, or the epoch of the last answer. topics: the names that it
     subscribes to. pattern: subscribes to the topics that match, too; "" for none. owned: the partitions that
     it reads. classic: the "heartbeat" is the join of a member of the classic protocol (classic_requests.py).
+
+    Members of share groups say their rack and their topics only.
     """
 
     member_id: str
@@ -84,13 +85,6 @@ class MemberHeartbeat(NamedTuple):
     classic: ClassicMember | None = None
 
     @property
-    def is_full(self) -> bool:
-        """Whether it says everything, as after an error: then the answer does, too."""
-        return self.member_epoch == JOIN or (
-            self.rebalance_timeout_ms != -1 and self.says_topics and self.owned is not None
-        )
-
-    @property
     def says_topics(self) -> bool:
         """Whether it says what it subscribes to."""
         return self.topics is not None or self.pattern is not None
@@ -103,12 +97,12 @@ class HeartbeatResult(NamedTuple):
     assigned: Assignment | None
 
 
-class ConsumerMember(NamedTuple):
-    """One member of a consumer group."""
+class ModernMember(NamedTuple):
+    """One member of a modern group."""
 
     member_id: str
-    subscription: MemberSubscription
-    current: MemberAssignment
+    subscription: MemberSubscription = MemberSubscription()
+    current: MemberAssignment = MemberAssignment()
 
     @property
     def subscribed(self) -> tuple[tuple[str, ...], str | None]:
@@ -131,25 +125,13 @@ class ConsumerMember(NamedTuple):
         pattern = self.subscription.pattern
         return () if pattern is None else (pattern,)
 
-    def check_epoch(self, beat: MemberHeartbeat) -> None:
-        """Raises FencedMemberEpoch. The previous epoch is fine if the member has not got the last answer."""
-        current = self.current
-        if beat.member_epoch == current.epoch:
-            return
-        lost_answer = beat.owned is not None and beat.owned <= current.assigned
-        if beat.member_epoch != current.previous_epoch or not lost_answer:
-            raise FencedMemberEpoch(
-                f"member {self.member_id!r} is in epoch {current.epoch}, not {beat.member_epoch}: it stops "
-                "reading its partitions, and joins again"
-            )
-
 
 class MemberChange(NamedTuple):
     """A member came, changed or went. None: it is not in the group."""
 
     member_id: str
-    before: ConsumerMember | None
-    after: ConsumerMember | None
+    before: ModernMember | None
+    after: ModernMember | None
 
 
 class TargetChange(NamedTuple):
@@ -185,37 +167,24 @@ class PatternChange(NamedTuple):
 Change: TypeAlias = MemberChange | TargetChange | EpochChange | TargetEpochChange | PatternChange
 
 
-class StoredConsumerGroup(NamedTuple):
+class StoredModernGroup(NamedTuple):
     """What was stored of a group."""
 
     epoch: GroupEpoch
     target_epoch: int
-    members: Mapping[str, ConsumerMember]
+    members: Mapping[str, ModernMember]
     targets: Mapping[str, Assignment]
     patterns: Mapping[str, ResolvedPattern]
 
 
-def check_heartbeat(beat: MemberHeartbeat) -> None:
-    """Raises InvalidArgument for a heartbeat that no client sends, UnsupportedAssignor."""
+def check_identity(beat: MemberHeartbeat, lowest_epoch: int) -> None:
+    """Raises InvalidArgument for ids and an epoch that no client sends."""
     if not beat.member_id:
         raise InvalidArgument("a member has an id of at least one character")
     if beat.group_instance_id == "":
         raise InvalidArgument("a group_instance_id has at least one character")
-    if beat.member_epoch < LEAVE_STATIC:
+    if beat.member_epoch < lowest_epoch:
         raise InvalidArgument(f"a member epoch of {beat.member_epoch} has no meaning")
-    if beat.member_epoch == LEAVE_STATIC and beat.group_instance_id is None:
-        raise InvalidArgument(f"only a static member leaves with epoch {LEAVE_STATIC}")
-    if beat.member_epoch == JOIN and beat.classic is None:
-        if beat.rebalance_timeout_ms < 0:
-            raise InvalidArgument("a member says its rebalance timeout when it joins")
-        if beat.owned is None or beat.owned:
-            raise InvalidArgument("a member that joins says that it has no partitions")
-        if not beat.says_topics:
-            raise InvalidArgument("a member says its topics when it joins")
-    if beat.assignor is not None and beat.assignor not in ASSIGNORS:
-        raise UnsupportedAssignor(
-            f"there is no assignor {shown(beat.assignor)}: {', '.join(ASSIGNORS)} are supported"
-        )
 
 
 def hash_of(topics: Iterable[tuple[str, GroupTopic | None]]) -> int:
