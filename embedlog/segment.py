@@ -123,7 +123,8 @@ class Segment(SegmentFields):
         self._saving = Lock()
         self._loaded_sizes: tuple[int, int] | None = None  # of the index files, if it grows elsewhere
         self._check_index_at = 0.0  # look for larger ones then
-        self._largest_timestamp_ms: int | None = None
+        self._largest_timestamp: tuple[int, int] | None = None  # (bytes that it is of, in ms)
+        self._last_lookup: tuple[int, BatchHeader] | None = None  # (a time, the first batch with a later one)
         self.times: Times | None = None  # as far as they are known (storage/segment_times.py)
 
     def __repr__(self) -> str:
@@ -236,29 +237,42 @@ class Segment(SegmentFields):
         return data, -1, base + last
 
     def from_time(self, time_ms: int, end: int, *, may_have_gaps: bool = True) -> Iterator[BatchHeader]:
-        """The batches that may contain a record with a timestamp >= time_ms."""
-        pos, expected = 0, self.base_offset
+        """The batches that may contain a record with a timestamp >= time_ms.
+
+        A lookup of a later time goes on where the last one ended: those of a plot's bars read the log once.
+        """
+        pos, expected = self._place_of_time(time_ms, end, may_have_gaps)
+        is_first = True
+        for header in self.walk(pos, end, expected=expected, may_have_gaps=may_have_gaps):
+            if header.max_timestamp_ms >= time_ms:
+                if is_first:
+                    self._last_lookup, is_first = (time_ms, header), False
+                yield header
+
+    def _place_of_time(self, time_ms: int, end: int, may_have_gaps: bool) -> tuple[int, int]:
+        """(pos, base offset) of a batch; all before it are earlier than time_ms."""
         entry = lookup_time(self.entries()[1], time_ms)
+        if self._last_lookup is not None:
+            earlier_ms, header = self._last_lookup
+            is_ahead = entry is None or header.last_offset > self.base_offset + entry[1]
+            if earlier_ms <= time_ms and is_ahead and self._header_at(header.pos, end) == header:
+                return header.pos, header.base_offset
         if entry is not None:
             anchor = self._header_of(*entry, end, may_have_gaps)
             if anchor is not None:
-                pos, expected = anchor.pos, anchor.base_offset
-            else:
-                self._repair_indexes()
-        for header in self.walk(pos, end, expected=expected, may_have_gaps=may_have_gaps):
-            if header.max_timestamp_ms >= time_ms:
-                yield header
+                return anchor.pos, anchor.base_offset
+            self._repair_indexes()
+        return 0, self.base_offset
 
     @property
     def largest_timestamp_ms(self) -> int:
-        """The largest record timestamp, -1 if there is none. May scan the headers, once."""
+        """The largest record timestamp, -1 if there is none. May scan the headers, once for each size."""
         if self.builder is not None:
             return self.builder.largest_timestamp_ms
-        if self.grows_elsewhere:
-            return self._find_largest_timestamp()[0]
-        if self._largest_timestamp_ms is None:
-            self._largest_timestamp_ms = self._find_largest_timestamp()[0]
-        return self._largest_timestamp_ms
+        size = self.size
+        if self._largest_timestamp is None or self._largest_timestamp[0] != size:
+            self._largest_timestamp = size, self._find_largest_timestamp()[0]
+        return self._largest_timestamp[1]
 
     @property
     def youngest_ms(self) -> int:
@@ -446,7 +460,7 @@ class Segment(SegmentFields):
         builder = self.builder
         assert builder is not None
         builder.add_time_entry()
-        self._largest_timestamp_ms = builder.largest_timestamp_ms
+        self._largest_timestamp = self.size, builder.largest_timestamp_ms
         self.modified_ms = modified_ms
         with contextlib.suppress(OSError):  # a hint: rebuilt if missing
             self.save_indexes()

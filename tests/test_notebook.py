@@ -188,7 +188,8 @@ def test_many_topics_and_partitions_cost_a_bounded_number_of_lookups(
 
     monkeypatch.setattr(EngineBackend, "offset_for_time", counting)
     html = log._repr_html_()
-    assert 500 < lookups <= 1_000
+    assert html.count("<svg") == 6  # of one more topic 1,000 lookups might not be enough
+    assert 0 < lookups <= 1_000
     assert "and 10 more topics" in html
     assert len(shown(html)) > 50
     assert "6 of 12 partitions" in html

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from faults import UnsyncedFileSystem, crash, open_log, partition_of
@@ -15,7 +17,8 @@ from hypothesis import strategies as st
 from rounds import examples
 
 import embedlog
-from embedlog.codec import encode_batch
+from embedlog import segment
+from embedlog.codec import BatchHeader, encode_batch, read_header
 from embedlog.errors import CorruptIndex
 from embedlog.index import (
     OFFSET_ENTRY,
@@ -65,10 +68,35 @@ def check(log: Log, records: list[Record]) -> None:
     assert list(log.read("t")) == records
     for record in reversed(records):
         assert next(log.read("t", 0, start=record.offset)) == record
-    for time_ms in {t + d for t in {r.timestamp_ms for r in records} for d in (-1, 0, 1)}:
+    times = sorted({t + d for t in {r.timestamp_ms for r in records} for d in (-1, 0, 1)})
+    for time_ms in (*times[1::2], *times, *reversed(times)):  # a lookup goes on where an earlier one ended
         found = log.offset_for_time("t", 0, time_ms)
         wanted = next((r for r in records if r.timestamp_ms >= time_ms), None)
         assert (found and found[:2]) == (wanted and (wanted.offset, wanted.timestamp_ms)), time_ms
+
+
+@pytest.mark.parametrize("mode", ["rw", "r"])
+def test_lookups_of_ever_later_times_read_each_header_about_once(
+    path: Path, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As those of a plot, one for each bar."""
+    headers = 0
+
+    def counted_header(*args: Any) -> BatchHeader:
+        nonlocal headers
+        headers += 1
+        return read_header(*args)
+
+    with embedlog.open(path) as log:
+        log.create_topic("t")
+        for number in range(100):
+            log.append("t", b"", timestamp_ms=10 * number)
+        with contextlib.nullcontext(log) if mode == "rw" else embedlog.open(path, mode="r") as opened:
+            monkeypatch.setattr(segment, "read_header", counted_header)
+            places = [opened.offset_for_time("t", 0, time_ms) for time_ms in range(0, 991, 5)]
+    offsets = [place.offset for place in places if place is not None]
+    assert offsets == [(number + 1) // 2 for number in range(199)]
+    assert headers < 100 + 3 * len(offsets)
 
 
 def open_reader(path: Path) -> Log:

@@ -139,14 +139,16 @@ def _over_time(
     """The number of offsets in each of `count` equal spans of time."""
     times = [start_ms + (end_ms - start_ms) * number // count for number in range(1, count)]
     bars = [0] * count
-    for tp, each in chosen.items():
-        before = each.log_start_offset
+    for tp, edges in chosen.items():
+        before, following = edges.log_start_offset, None
         for number, time_ms in enumerate(times):
-            found = backend.offset_for_time(*tp, time_ms)
-            after = each.log_end_offset if found is None else min(found.offset, each.log_end_offset)
+            # The first record since a time is also the first one since all times up to its own.
+            if number == 0 or (following is not None and following.timestamp_ms < time_ms):
+                following = backend.offset_for_time(*tp, time_ms)
+            after = edges.log_end_offset if following is None else min(following.offset, edges.log_end_offset)
             bars[number] += max(after - before, 0)
             before = max(before, after)
-        bars[-1] += each.log_end_offset - before
+        bars[-1] += edges.log_end_offset - before
     return bars
 
 
