@@ -129,6 +129,43 @@ def test_a_cancelled_append_is_made_whole_or_not_at_all(
             run(main(f"kafka://{broker.bootstrap_servers}"))
 
 
+def test_an_append_cancelled_before_it_began_is_not_made(run: Run, tmp_path: Path) -> None:
+    fs = BlockingSync(tmp_path)
+
+    async def main() -> None:
+        async with embedlog.aio.open(tmp_path, fs=fs) as log:
+            await log.create_topic("t")
+
+            def append(value: bytes, **options: Any) -> asyncio.Task[embedlog.RecordMetadata]:
+                return asyncio.create_task(log.append("t", value, flush=True, **options))
+
+            fs.blocking = True
+            appends = [append(b"0")]
+            await until(lambda: fs.syncs == 1)
+            appends += [append(b"%d" % number) for number in range(1, 5)]  # they wait for the first one
+            await asyncio.sleep(0)
+            appends[1].cancel()
+            appends[3].cancel()
+            fs.blocking = False
+            fs.go.release()
+            await asyncio.wait(appends)
+            alone = append(b"alone")
+            await asyncio.sleep(0)
+            alone.cancel()
+            await asyncio.wait([alone])
+
+            threads_may_end = threading.Event()
+            calls = [log.threads.start(threads_may_end.wait) for _ in range(100)]  # more than threads
+            expecting = append(b"expecting", expected_offset=3)
+            await asyncio.sleep(0)
+            expecting.cancel()
+            threads_may_end.set()
+            await asyncio.wait([expecting, *calls])
+            assert await all_values(log) == [b"0", b"2", b"4"]
+
+    run(main())
+
+
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("how", first_is_quick(["async for", "poll", "one iterator", "anext"], 2))
 @pytest.mark.parametrize("over", ["directory", "reader", "wire"])

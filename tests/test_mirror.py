@@ -18,7 +18,9 @@ from transactions import Transactions, coordinated
 import embedlog
 from embedlog import InvalidArgument, InvalidType, Log, Mirror, MirrorStatus, Record, TopicPartition
 from embedlog.codec import read_header
-from embedlog.mirroring.source import parse_sources
+from embedlog.mirroring.source import Source, parse_sources
+from embedlog.mirroring.target import MirrorPosition, target_of
+from embedlog.mirroring.worker import PartitionCopy
 from embedlog.storage.producer_state import FIRST_MIRROR_ID
 
 TIMEOUT_S = 60
@@ -352,6 +354,37 @@ def test_a_recreated_topic_is_appended_to_its_copy(
         mirror.stop()
         wanted = [b"old %d" % i for i in range(5)] + [b"new %d" % i for i in range(10)]
         assert [record.value for record in contents(copy)] == wanted
+
+
+@pytest.mark.parametrize("deleted", [0, 3])
+def test_a_topic_made_again_between_fetch_and_append(log: Log, there: Path, deleted: int) -> None:
+    """No record of the new topic is taken for one of the old."""
+    log.create_topic("t")
+    log.append_many("t", [b"old %d" % i for i in range(5)])
+    with embedlog.open(there) as mirror:
+        mirror.create_topic("t")
+        appender = mirror.backend.store.partition("t", 0).appender  # type: ignore[attr-defined]
+        append_copied = appender.append_copied
+
+        def made_again_before(batches: bytearray) -> Any:
+            log.delete_topic("t")
+            log.create_topic("t")
+            log.append_many("t", [b"new %d" % i for i in range(10)])
+            return append_copied(batches)
+
+        topic, target = log.describe_topic("t"), target_of(mirror, None)
+        copy = PartitionCopy(Source(log), topic, 0, target, MirrorPosition(0), goal=5)
+        if deleted:
+            log.delete_records("t", 0, deleted)
+            assert copy.step()  # goes on at the log start
+        appender.append_copied = made_again_before
+        assert copy.step()
+        appender.append_copied = append_copied
+        assert not copy.step() and copy.gone
+        old = [b"old %d" % i for i in range(deleted, 5)]
+        assert [record.value for record in contents(mirror)] == old
+        mirrored(log, to=mirror)
+        assert [record.value for record in contents(mirror)] == old + [b"new %d" % i for i in range(10)]
 
 
 def test_a_deleted_topic_stays_in_the_mirror(log: Log, there: Path) -> None:

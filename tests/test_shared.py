@@ -253,6 +253,9 @@ def test_an_owner_removes_no_other_owners_socket(path: Path) -> None:
     with embedlog.open(path, shared=True):
         path.rename(path.with_name("moved"))
         later = embedlog.open(path, shared=True)
+        identity = unix_sockets.identity(os.fspath(path / "embedlog.sock"))
+    # Its owner would make it again, two seconds later.
+    assert unix_sockets.identity(os.fspath(path / "embedlog.sock")) == identity
     with later, embedlog.open(path, shared=True) as client:
         assert isinstance(client.backend, SharedBackend)
 
@@ -299,10 +302,13 @@ def test_the_socket_has_the_permissions_of_the_directory(path: Path, mode: int) 
 
 def test_a_closed_client_is_closed_and_takes_nothing_over(path: Path, owner: Any) -> None:
     log = embedlog.open(path, shared=True)
+    assert isinstance(log.backend, SharedBackend)
     log.close()
     owner.kill()
     with pytest.raises(Closed):
         log.append("t", b"")
+    log.backend._stand_for_owner()  # a request of another thread that was under way
+    assert log.backend.owned is None
     embedlog.open(path).close()
 
 

@@ -71,7 +71,15 @@ def test_forms(visitor: TestClient) -> None:
     assert visitor.post("/change", data=fields).text == "this"
     own = {"origin": f"http://{HOST}"}
     assert visitor.post("/change", data=fields, headers=own).status_code == 200
-    for wrong in ({"origin": "http://evil.example"}, {"origin": "null"}, {"sec-fetch-site": "cross-site"}):
+    for fetched_from in ("same-origin", "none"):  # of a browser that sends no Origin
+        own = {"sec-fetch-site": fetched_from}
+        assert visitor.post("/change", data=fields, headers=own).status_code == 200
+    for wrong in (
+        {"origin": "http://evil.example"},
+        {"origin": "null"},
+        {"sec-fetch-site": "cross-site"},
+        {"sec-fetch-site": "same-site"},  # another host of the same site
+    ):
         assert visitor.post("/change", data=fields, headers=wrong).status_code == 403
     for given in ({}, {"csrf": ""}, {"csrf": "0" * 64}, {"csrf": "ü"}):
         assert visitor.post("/change", data={**given, "what": "this"}).status_code == 409
