@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
+from rounds import examples
 
 from embedlog.codec import loops, plain_json
 from embedlog.codec.columns import NUMBERS, REALS, TEXTS, BytesColumn, JsonField
@@ -132,7 +133,7 @@ def strings(rows: int, column: BytesColumn) -> pa.Array:
     ]
 )
 @example(values=[b"[" * 5000, b'{"x":' + b"[" * 70 + b"]" * 70 + b', "a": 1}', b'{"a": ' + b"9" * 90 + b"}"])
-@settings(deadline=None, max_examples=10, phases=[Phase.explicit, Phase.generate])
+@settings(deadline=None, max_examples=examples(10), phases=[Phase.explicit, Phase.generate])
 @given(values=st.lists(st.none() | texts(), min_size=1, max_size=20))
 def test_they_are_duckdbs(values: list[bytes | None]) -> None:
     with duckdb.connect(config={"threads": 1}) as connection:

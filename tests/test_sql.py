@@ -27,7 +27,7 @@ import pytest
 from faults import UnsyncedFileSystem, open_log
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from rounds import first_is_quick
+from rounds import examples, first_is_quick
 
 import embedlog
 from embedlog import Record
@@ -311,7 +311,7 @@ fields = (
 )
 
 
-@settings(deadline=None, max_examples=15, phases=[Phase.explicit, Phase.generate])
+@settings(deadline=None, max_examples=examples(15), phases=[Phase.explicit, Phase.generate])
 @given(st.lists(st.dictionaries(st.sampled_from(["a", "b", "c"]), fields), min_size=1, max_size=12))
 def test_a_small_topic_is_what_read_json_makes_of_its_lines(rows: list[dict[str, Any]]) -> None:
     """DuckDB's own reader, told to look at all lines, and to leave nested values and dates alone."""

@@ -19,6 +19,7 @@ from faults import partition_of, store_of
 from housekeeping import housekeep
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from rounds import examples
 from starlette.testclient import TestClient
 
 import embedlog
@@ -120,7 +121,7 @@ def opened() -> Iterator[tuple[Log, Path]]:
         shutil.rmtree(directory)
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(
     batches=st.lists(st.lists(TIMES, min_size=1, max_size=8), max_size=30),
     ranges=st.lists(st.tuples(PLACES, PLACES), min_size=1, max_size=4),

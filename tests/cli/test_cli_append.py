@@ -165,12 +165,19 @@ def test_ctrl_c_closes_the_log_cleanly(log: Path, tmp_path: Path) -> None:
 
 def test_ctrl_c_reaches_a_background_process() -> None:
     """A shell starts `make test &` with SIGINT ignored, which whatever the tests start would inherit."""
-    test = f"{__file__}::test_ctrl_c_closes_the_log_cleanly"
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--timeout=30", test]
-    ran = subprocess.run(
-        ["sh", "-c", "trap '' INT; exec \"$@\"", "sh", *command], cwd=ROOT, capture_output=True, text=True
-    )
-    assert ran.returncode == 0, ran.stdout
+    show = "import signal; print(signal.getsignal(signal.SIGINT) is signal.default_int_handler, flush=True)"
+    start = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {show!r}], check=True)"
+    shown = [
+        subprocess.run(
+            ["sh", "-c", "trap '' INT; exec \"$@\"", "sh", sys.executable, "-c", f"{first}; {start}"],
+            cwd=ROOT / "tests",
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for first in ("pass", "import conftest")
+    ]
+    assert shown == ["False\n", "True\n"]
 
 
 def test_recovery_is_reported(run: Run, log: Path, tmp_path: Path) -> None:

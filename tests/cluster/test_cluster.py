@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from brokers import Brokers, cluster
+from cli_commands import runner
 from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions, NewTopic
 from wire import Wire, batch_of, fetch
@@ -458,7 +459,16 @@ def test_a_partition_stays_with_its_broker(zookeeper: Znodes, tmp_path: Path) ->
         assert moved_to([0]) == ErrorCode.INVALID_REPLICA_ASSIGNMENT
 
 
-def test_describe_cluster(zookeeper: Znodes, tmp_path: Path) -> None:
+def test_describe_cluster(
+    zookeeper: Znodes, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = runner(capsys, tmp_path, monkeypatch)
+
+    def describe(address: str) -> Any:
+        described = run("cluster", "describe", "--json", f"kafka://{address}")
+        assert described.code == 0, described.err
+        return json.loads(described.out)
+
     with cluster(tmp_path, zookeeper.connect, 3, *SHORT) as brokers:
         brokers.create("t", 6)
         produced(brokers.bootstrap, "t", [str(number) for number in range(30)])
@@ -466,7 +476,7 @@ def test_describe_cluster(zookeeper: Znodes, tmp_path: Path) -> None:
         produced(brokers.bootstrap, "t", ["30", "31"])
 
         def described() -> Any:
-            found = _described(brokers[1].address)
+            found = describe(brokers[1].address)
             assert sum(each["leads"] for each in found["brokers"]) == 6 + 50
             assert sum(each["coordinates"] for each in found["brokers"]) == 1
             return found
@@ -483,30 +493,14 @@ def test_describe_cluster(zookeeper: Znodes, tmp_path: Path) -> None:
         asked = brokers[(lost.number + 1) % 3]
 
         def without_it() -> Any:
-            found = _described(asked.address)
+            found = describe(asked.address)
             assert {each["broker"] for each in found["brokers"]} == {0, 1, 2} - {lost.number}
             assert found["topics"]["t"].count(-1) == 2
             return found
 
         assert eventually(without_it, "it is missed")["groups"][0]["lag"] is None
-        text = subprocess.run(
-            [sys.executable, "-m", "embedlog", "cluster", "describe", "--bootstrap-server", asked.address],
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-        assert "2 brokers" in text and "none 2" in text
-
-
-def _described(address: str) -> Any:
-    said = subprocess.run(
-        [sys.executable, "-m", "embedlog", "cluster", "describe", "--json", f"kafka://{address}"],
-        capture_output=True,
-        text=True,
-        timeout=WAIT_S,
-    )
-    assert said.returncode == 0, said.stderr
-    return json.loads(said.stdout)
+        code, text, _ = run("cluster", "describe", "--bootstrap-server", asked.address)
+        assert code == 0 and "2 brokers" in text and "none 2" in text
 
 
 @pytest.mark.jvm
