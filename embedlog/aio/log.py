@@ -27,7 +27,7 @@ from ..clients.partition_reader import DEFAULT_FETCH_BYTES
 from ..clients.partitioner import StickyPartitioner, notify_new_batch
 from ..clients.producer import Producer as SyncProducer
 from ..clients.queue import Queue as SyncQueue
-from ..clients.reader import Where, follower_of, partition_readers
+from ..clients.reader import Where, follower_of
 from ..clients.record_input import Bytes, HeadersInput, as_headers
 from ..clients.subscription import Topics
 from ..clients.topic import KeyOptions, ValueOptions, serde_of
@@ -285,9 +285,8 @@ class Log(AsyncClosing):
         check_group_possible(self._log.backend, group, checked)
         in_loop = self._store is not None
         make: Callable[..., Consumer[Any, Any]] = self._consumer_class or Consumer
-        consumer = make(
-            self._log.backend, self.threads, self._waiters, in_loop, topics, group, checked, serde
-        )
+        where = self._log.backend, self.threads, self._waiters, in_loop
+        consumer = make(*where, topics, group, options=checked, serde=serde)
         self._clients.add(consumer)
         return consumer
 
@@ -322,29 +321,14 @@ class Log(AsyncClosing):
         """
         if follow:
             return self._follow(topic, partition, start, end, max_bytes, isolation_level)
-        return self._read(
-            topic,
-            partition,
-            start=start,
-            end=end,
-            max_bytes=max_bytes,
-            isolation_level=isolation_level,
-        )
+        options: dict[str, Any] = {"max_bytes": max_bytes, "isolation_level": isolation_level}
+        return self._read(topic, partition, start=start, end=end, **options)
 
     _read = in_chunks(SyncLog.read, _CHUNK)
 
-    async def _follow(
-        self,
-        topic: str,
-        partition: int | None,
-        start: Where,
-        end: Where | None,
-        max_bytes: int,
-        isolation_level: str,
-    ) -> AsyncIterator[Record]:
-        follower = await self.threads.run(
-            self._follower, topic, partition, start, end, max_bytes, isolation_level
-        )
+    async def _follow(self, *arguments: Any) -> AsyncIterator[Record]:
+        """arguments: those of `follower_of`, after the backend."""
+        follower = await self.threads.run(follower_of, self._log.backend, *arguments)
         interrupt = LoopInterrupt(self.threads.loop)
         while (records := await self.threads.run(follower.read)) is not None:
             for record in records:
@@ -352,21 +336,6 @@ class Log(AsyncClosing):
             if not records:
                 await self._wait(follower, interrupt, BETWEEN_WAITS_MS / 1000)
                 await self.threads.run(follower.between_waits)
-
-    def _follower(
-        self,
-        topic: str,
-        partition: int | None,
-        start: Where,
-        end: Where | None,
-        max_bytes: int,
-        isolation_level: str,
-    ) -> Follower:
-        backend = self._log.backend
-        readers = partition_readers(
-            backend, topic, partition, start, end, max_bytes, isolation_level, follow=True
-        )
-        return follower_of(backend, topic, readers, partition, end)
 
     async def _wait(self, follower: Follower, interrupt: LoopInterrupt, timeout_s: float) -> None:
         """Sleep until a partition that is followed may have records."""

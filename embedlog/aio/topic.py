@@ -1,45 +1,71 @@
 """A topic with values of a type, for tasks: `embedlog.Topic`, awaited.
 
-Values are encoded and decoded in the event loop, between two awaits. So a function given as on_decode_error
-cannot be a coroutine function: to await something, handle the DeserializationError.
+The code of `embedlog.Topic` runs here over a log for tasks, so it returns coroutines and asynchronous
+iterators. Values are encoded and decoded in the event loop, between two awaits. So a function given as
+on_decode_error cannot be a coroutine function: to await something, handle the DeserializationError.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
-from typing import Any, Generic, Protocol, Self, Unpack
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from functools import wraps
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, Unpack, cast
 
 from ..clients.batch import SendFuture
 from ..clients.options import ConsumerOptions, ProducerOptions, QueueOptions
-from ..clients.partition_reader import DEFAULT_FETCH_BYTES
-from ..clients.reader import Where
 from ..clients.record_input import HeadersInput
 from ..clients.record_serde import RecordSerde
-from ..clients.results import AppendedMany
+from ..clients.topic import Topic as SyncTopic
 from ..clients.topic import check_no_encoders
 from ..errors import DeserializationError
-from ..model import (
-    K,
-    OffsetAndTimestamp,
-    PartitionOffsets,
-    Record,
-    RecordMetadata,
-    TopicDescription,
-    V,
-    of_one_or_two,
-)
+from ..model import K, Record, V, of_one_or_two
 from ..runtime.closing import AsyncClosing, OfOneProcess
 from ..validation import check_topic
 from .consumer import Consumer
 from .producer import Producer
 from .queue import Queue
 
+P = ParamSpec("P")
+R = TypeVar("R")
+S = TypeVar("S")
+T = TypeVar("T")
+
+
+def _awaited(
+    method: Callable[Concatenate[S, P], R],
+) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]:
+    """The coroutine method that runs a method's code over a log for tasks, and awaits what it returns."""
+
+    @wraps(method)
+    async def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return await cast("Coroutine[Any, Any, R]", method(self, *args, **kwargs))
+
+    return call
+
+
+def _iterating(
+    method: Callable[Concatenate[S, P], Iterator[T]],
+) -> Callable[Concatenate[Any, P], AsyncIterator[T]]:
+    """The method whose code returns an asynchronous iterator over a log for tasks."""
+    return cast("Callable[Concatenate[Any, P], AsyncIterator[T]]", method)
+
 
 @of_one_or_two
 class Topic(OfOneProcess, Generic[V, K]):
-    """A topic whose values and keys are encoded and decoded; from `Log.topic`. See `embedlog.Topic`."""
+    """A topic whose values and keys are encoded and decoded; from `Log.topic`.
+
+    It has the methods of `embedlog.Topic`, with the same arguments, results and errors. Methods that may wait
+    are coroutines.
+    """
 
     __slots__ = ("_log", "_serde", "name")
+
+    append = _awaited(SyncTopic[V, K].append)
+    append_many = _awaited(SyncTopic[V, K].append_many)
+    read = _iterating(SyncTopic[V, K].read)
+    describe = _awaited(SyncTopic[V, K].describe)
+    offsets = _awaited(SyncTopic[V, K].offsets)
+    offset_for_time = _awaited(SyncTopic[V, K].offset_for_time)
 
     def __init__(self, log: TopicLog, name: str, serde: RecordSerde[V, K]) -> None:
         check_topic(name)
@@ -50,71 +76,12 @@ class Topic(OfOneProcess, Generic[V, K]):
     def __repr__(self) -> str:
         return f"<embedlog.aio.Topic {self.name!r}: {self._serde}>"
 
-    async def append(
-        self,
-        value: V | None,
-        *,
-        key: K | None = None,
-        headers: HeadersInput | None = (),
-        timestamp_ms: int | None = None,
-        partition: int | None = None,
-        flush: bool = False,
-        expected_offset: int | None = None,
-    ) -> RecordMetadata:
-        """Append one value; see `embedlog.Topic.append` and `Log.append`."""
-        return await self._log.append(
-            self.name,
-            self._serde.encode_value(value),
-            key=self._serde.encode_key(key),
-            headers=headers,
-            timestamp_ms=timestamp_ms,
-            partition=partition,
-            flush=flush,
-            expected_offset=expected_offset,
-        )
-
-    async def append_many(
-        self,
-        records: Iterable[V | tuple[K | None, V | None] | Record[V, K] | None],
-        *,
-        partition: int | None = None,
-        compression: str | int | None = None,
-        flush: bool = False,
-    ) -> AppendedMany:
-        """Append many values; see `embedlog.Topic.append_many`."""
-        encoded = self._serde.encode_many(records)
-        return await self._log.append_many(
-            self.name, encoded, partition=partition, compression=compression, flush=flush
-        )
-
     def producer(self, **options: Unpack[ProducerOptions]) -> TopicProducer[V, K]:
         """A producer for this topic; see `embedlog.Topic.producer`."""
         check_no_encoders(self, options)
         serde = self._serde
         options["encoder"], options["key_encoder"] = serde.value_encoder, serde.key_encoder
         return TopicProducer(self._log.producer(**options), self.name)
-
-    def read(
-        self,
-        partition: int | None = None,
-        *,
-        start: Where = "earliest",
-        end: Where | None = None,
-        max_bytes: int = DEFAULT_FETCH_BYTES,
-        follow: bool = False,
-        isolation_level: str = "read_committed",
-    ) -> AsyncIterator[Record[V, K]]:
-        """Iterate over the records, decoded; see `embedlog.Topic.read`."""
-        records = self._log.read(
-            self.name,
-            partition,
-            start=start,
-            end=end,
-            max_bytes=max_bytes,
-            follow=follow,
-            isolation_level=isolation_level,
-        )
-        return _Decoded(records, self._serde)
 
     async def read_at(
         self, partition: int, offset: int, *, isolation_level: str = "read_committed"
@@ -131,40 +98,17 @@ class Topic(OfOneProcess, Generic[V, K]):
         """A work queue over this topic, whose jobs are decoded; see `embedlog.Topic.queue`."""
         return self._log._queue(self.name, group, options, self._serde)
 
-    async def describe(self) -> TopicDescription:
-        """Describe the topic; see `embedlog.Log.describe_topic`."""
-        return await self._log.describe_topic(self.name)
-
-    async def offsets(self) -> dict[int, PartitionOffsets]:
-        """The offsets of each partition; see `embedlog.Log.offsets`."""
-        return await self._log.offsets(self.name)
-
-    async def offset_for_time(self, partition: int, time_ms: int) -> OffsetAndTimestamp | None:
-        """The offset of the first record at or after a time; see `embedlog.Log.offset_for_time`."""
-        return await self._log.offset_for_time(self.name, partition, time_ms)
+    def _decoded(self, records: AsyncIterator[Record]) -> AsyncIterator[Record[V, K]]:
+        return _Decoded(records, self._serde)
 
 
 class TopicLog(Protocol):
-    """What a Topic needs of its log."""
+    """What a Topic needs of its log, and `embedlog.Topic` of one for tasks."""
 
-    @property
-    def append(self) -> Callable[..., Coroutine[Any, Any, RecordMetadata]]: ...
-    @property
-    def append_many(self) -> Callable[..., Coroutine[Any, Any, AppendedMany]]: ...
     @property
     def producer(self) -> Callable[..., Producer]: ...
     @property
-    def read(self) -> Callable[..., AsyncIterator[Record]]: ...
-    @property
     def read_at(self) -> Callable[..., Coroutine[Any, Any, Record | None]]: ...
-    @property
-    def describe_topic(self) -> Callable[[str], Coroutine[Any, Any, TopicDescription]]: ...
-    @property
-    def offsets(self) -> Callable[[str], Coroutine[Any, Any, dict[int, PartitionOffsets]]]: ...
-    @property
-    def offset_for_time(
-        self,
-    ) -> Callable[[str, int, int], Coroutine[Any, Any, OffsetAndTimestamp | None]]: ...
 
     def _consumer(
         self, topics: str, group: str | None, options: ConsumerOptions, serde: RecordSerde[V, K]

@@ -5,17 +5,12 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from ..backends.port import Backend
 from ..clients.batch import SendFuture
-from ..clients.options import ConsumerOptions
 from ..clients.record_input import HeadersInput
-from ..clients.subscription import Topics
 from ..model import Record
 from ..opentelemetry import Sending, Tracing, of_consumer
 from .consumer import Consumer
 from .producer import Producer
-from .threads import Threads
-from .waiting import Waiters
 
 
 class TracedProducer(Producer):
@@ -53,21 +48,10 @@ class TracedProducer(Producer):
 class TracedConsumer(Consumer[Any, Any]):
     """A consumer whose polls have spans. For its arguments see Consumer."""
 
-    def __init__(
-        self,
-        tracing: Tracing,
-        backend: Backend,
-        threads: Threads,
-        waiters: Waiters,
-        in_loop: bool,
-        topics: Topics,
-        group: str | None,
-        options: ConsumerOptions,
-        serde: Any = None,
-    ) -> None:
-        super().__init__(backend, threads, waiters, in_loop, topics, group, options, serde)
+    def __init__(self, tracing: Tracing, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
         self._tracing = tracing
-        self._about = of_consumer(group, options.get("client_id"))
+        self._about = of_consumer(self.group, named["options"].get("client_id"))
 
     async def poll(self, timeout_ms: float = 0, max_records: int | None = None) -> list[Record[Any, Any]]:
         """As `Consumer.poll`. A poll that returns records has a span, with a link to each one's sending."""

@@ -65,21 +65,32 @@ def read_records(
     again, it is read from its start with `follow` and without an offset as `end`; else raises TopicRecreated.
     Setting `interrupt`, from any thread, ends the iteration after the current chunk.
     """
+    if follow:
+        check_flag("follow", follow)
+        follower = follower_of(backend, topic, partition, start, end, max_bytes, isolation_level)
+        return follow_records(backend, follower, interrupt)
     readers = partition_readers(
         backend, topic, partition, start, end, max_bytes, isolation_level, follow=follow
     )
-    if not follow:
-        return _one_by_one(readers, PartitionReader.read, interrupt)
-    return follow_records(backend, follower_of(backend, topic, readers, partition, end), interrupt)
+    return _one_by_one(readers, PartitionReader.read, interrupt)
 
 
 def follower_of(
-    backend: Backend, topic: str, readers: list[PartitionReader], partition: int | None, end: Where | None
+    backend: Backend,
+    topic: str,
+    partition: int | None,
+    start: Where,
+    end: Where | None,
+    max_bytes: int,
+    isolation_level: str,
 ) -> Follower:
-    """Follows the partitions of `readers`; other arguments as given to `partition_readers`.
+    """Follows partitions as they grow; arguments and errors as `read_records`.
 
     Without `partition` and `end`, partitions that are added later are read, too.
     """
+    readers = partition_readers(
+        backend, topic, partition, start, end, max_bytes, isolation_level, follow=True
+    )
     before_ms = time_ms(end) if isinstance(end, datetime) else None
     return Follower(backend, topic, readers, before_ms, grows=partition is None and end is None)
 

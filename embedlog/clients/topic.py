@@ -222,6 +222,9 @@ class Topic(OfOneProcess, Generic[V, K]):
             follow=follow,
             isolation_level=isolation_level,
         )
+        return self._decoded(records)
+
+    def _decoded(self, records: Iterator[Record]) -> Iterator[Record[V, K]]:
         return self._serde.decode_all(records)
 
     def read_at(
