@@ -508,7 +508,7 @@ def test_an_append_is_served_if_a_handler_leads_in_its_place() -> None:
                 if waiter.batches is not None:
                     value = bytes(waiter.batches)
                     served.append(value)
-                    waiter.settle(Appended(served.index(value), served.index(value), 0, False))
+                    waiter.serve(Appended(served.index(value), served.index(value), 0, False))
 
         def append(value: bytes) -> int:
             return commit.append(bytearray(value), None).base_offset
@@ -545,7 +545,7 @@ def test_a_finalizer_in_a_thread_that_leads_for_others_is_refused() -> None:
             commit.append(bytearray(b"last"), None)
         refused.append(caught.value)
         for waiter in waiters:
-            waiter.settle(Appended(0, 0, 0, False))
+            waiter.serve(Appended(0, 0, 0, False))
 
     commit = GroupCommit(serve, lambda: 1)
     crowd = Crowd()

@@ -371,7 +371,7 @@ def test_a_full_disk_at_the_commit_aborts(tmp_path: Path) -> None:
         assert committed(log) == [b"2"]
 
 
-def test_a_failed_flush_at_the_commit_is_settled_by_an_abort(tmp_path: Path) -> None:
+def test_a_failed_flush_at_the_commit_is_resolved_by_an_abort(tmp_path: Path) -> None:
     fs = FaultyFileSystem(tmp_path / "log")
     with opened(tmp_path / "log", fs=fs) as log:
         with pytest.raises(StorageError) as raised, log.transaction("loader-1", flush=True) as tx:

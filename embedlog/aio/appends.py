@@ -1,6 +1,6 @@
 """Gathers the appends of many tasks, so that they share requests and fsyncs.
 
-    task --append--> group of (topic, partition, flush) --start--> append_many in a thread --settle--> task
+    task --append--> group of (topic, partition, flush) --start--> append_many in a thread --complete--> task
 
 While a thread appends, further appends gather; when it is done, they go next, together. So an append to an
 idle log starts at once, and under load as many share an fsync as came during the last one.
@@ -10,7 +10,7 @@ partition, for errors of the log concern a partition: each task gets the error o
 too large, its partition's records are divided until that one is alone.
 
 Invariants: one thread at a time, so a task's appends keep their order; an append whose task was cancelled
-before its group started is not made; later it is made as a whole; whatever happens, each future is settled.
+before its group started is not made; later it is made as a whole; whatever happens, each future is completed.
 """
 
 from __future__ import annotations
@@ -125,9 +125,9 @@ class Appends:
             except Closed as error:
                 self._give_up(error)
             else:
-                self._appending.add_done_callback(self._settle)
+                self._appending.add_done_callback(self._complete)
 
-    def _settle(self, appended: asyncio.Future[list[_Outcome]]) -> None:
+    def _complete(self, appended: asyncio.Future[list[_Outcome]]) -> None:
         self._appending = None
         error = appended.exception()
         if error is not None:  # a bug, or the log was closed before they were begun

@@ -37,7 +37,7 @@ from ..model import CommittedOffset, K, Record, TopicPartition, V, of_one_or_two
 from ..runtime.closing import AsyncClosing
 from ..runtime.locks import calls_out
 from ..validation import as_seconds, check_flag, check_int
-from .threads import Threads, settle
+from .threads import Threads, complete
 from .waiting import LoopInterrupt, Waiters
 
 if TYPE_CHECKING or LOOPS_IMPLEMENTATION != "compiled":
@@ -81,7 +81,7 @@ class _Core(SyncConsumer[V, K]):
         """Before `chunk`: the application has come back from its last record."""
         with self._alone():
             self._left = iter(())
-            self._positions.settle()
+            self._positions.release()
 
     def in_loop(self, turn: Callable[[], bool | None]) -> bool | None:
         """Take a turn that neither advances nor commits, even if one of them is due. None without records."""
@@ -113,7 +113,7 @@ class _Core(SyncConsumer[V, K]):
     def begin_poll(self) -> None:
         """Before `fetch`: the records of the previous poll are done."""
         with self._using():
-            self._positions.settle()
+            self._positions.release()
 
     def fetch(self) -> bool | None:
         """Take a turn for a poll. True if records are fetched, False if closing, None if there are none."""
@@ -359,7 +359,7 @@ class Consumer(AsyncClosing, Generic[V, K]):
             leaving = self._threads.loop.create_future()
             self._leaving.append(leaving)
             await leaving
-        await self._settled()
+        await self._wait_for_call()
         if not self._closed:
             self._closed = True
             if self._core is not None:
@@ -387,7 +387,7 @@ class Consumer(AsyncClosing, Generic[V, K]):
             raise Closed("the consumer is closed")
         self._busy = True
         try:
-            await self._settled()
+            await self._wait_for_call()
         except BaseException:
             self._leave()
             raise
@@ -399,7 +399,7 @@ class Consumer(AsyncClosing, Generic[V, K]):
             if not each.done():
                 each.set_result(None)
 
-    async def _settled(self) -> None:
+    async def _wait_for_call(self) -> None:
         """Wait for the call of a task that was cancelled."""
         while self._running is not None and not self._running.done():
             await asyncio.wait([self._running])
@@ -421,7 +421,7 @@ class Consumer(AsyncClosing, Generic[V, K]):
             self._leave()
 
     async def _run(self, call: Callable[[], R]) -> R:
-        """Run a call in a thread. It runs on if the task is cancelled; `_settled` waits for it."""
+        """Run a call in a thread. It runs on if the task is cancelled; `_wait_for_call` waits for it."""
         self._running = running = self._threads.start(call)
         running.add_done_callback(_retrieve)
         return await asyncio.shield(running)
@@ -454,7 +454,7 @@ class Consumer(AsyncClosing, Generic[V, K]):
                 result = call()
             except BaseException as raised:
                 error = raised
-            loop.call_soon_threadsafe(settle, future, result, error)
+            loop.call_soon_threadsafe(complete, future, result, error)
         done.result()
 
     def _next_nested(self, loop: asyncio.AbstractEventLoop) -> _Nested | None:

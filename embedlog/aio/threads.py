@@ -1,6 +1,6 @@
 """The threads of an asyncio log: they run what may wait for a disk or a broker.
 
-    task --start--> waiting calls --at most _THREADS at a time--> a thread of the pool --settle--> task
+    task --start--> waiting calls --at most _THREADS at a time--> a thread of the pool --complete--> task
 
 A cancelled task stops waiting for its call. If the call has begun it runs to its end: nothing is left half
 done. If it has not begun, it never does.
@@ -86,7 +86,7 @@ class Threads:
         """Let the threads end after their calls. Does not wait. Calls that have not begun fail."""
         self._closed = True
         for future, _ in self._calls:
-            settle(future, None, Closed("the log is closed"))
+            complete(future, None, Closed("the log is closed"))
         self._calls.clear()
         self._pool.shutdown(wait=False)
         self._spare.shutdown(wait=False)
@@ -102,7 +102,7 @@ class Threads:
     def _ended(self, future: asyncio.Future[R], result: R | None, error: BaseException | None) -> None:
         self._running -= 1
         self._begin()
-        settle(future, result, error)
+        complete(future, result, error)
 
     def _run(self, future: asyncio.Future[R], call: Callable[[], R]) -> None:
         """In a thread."""
@@ -126,7 +126,7 @@ def _after_fork_in_child() -> None:
 os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
-def settle(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+def complete(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
     """Give a future its result or its error, unless its task was cancelled."""
     if future.done():
         return

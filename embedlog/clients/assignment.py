@@ -71,7 +71,7 @@ class Assignment:
         )
 
     @property
-    def is_settled(self) -> bool:
+    def is_stable(self) -> bool:
         """Whether the consumer has what the group assigns to it."""
         return self.membership is None or self.membership.is_stable
 

@@ -118,14 +118,14 @@ class ProducerBatch(BatchFields):
     ) -> None:
         """It was appended. Calls `callback(metadata, None)` for each record, after its own callbacks."""
         self._base_offset, self._log_append_ms, self._durable = base_offset, log_append_ms, durable
-        self._settle(callback)
+        self._end(callback)
 
     def fail(self, error: BaseException, callback: Callback | None = None) -> None:
         """It was not appended. Calls `callback(None, error)` for each record, after its own callbacks."""
         self.error = error
-        self._settle(callback)
+        self._end(callback)
 
-    def _settle(self, callback: Callback | None) -> None:
+    def _end(self, callback: Callback | None) -> None:
         with self.lock:
             self.done.set()
             self.forget()

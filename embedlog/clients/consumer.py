@@ -5,7 +5,7 @@
 
 Each turn, of `poll` and of an iteration alike:
 
-    settle      the records returned last time are done                  positions.py
+    release     the records returned last time are done                  positions.py
     advance     metadata, heartbeat, gain or give up partitions          assignment.py
     commit      what is done, if auto-commit is due                      offset_commits.py
     take        records of the next partition                            reader.py
@@ -247,7 +247,7 @@ class Consumer(Seeking, Generic[V, K]):
         deadline = 0.0
         self._enter()
         try:
-            self._positions.settle()
+            self._positions.release()
             while self._turn():
                 try:
                     records = take(self._positions, limit, self._serde)
@@ -291,7 +291,7 @@ class Consumer(Seeking, Generic[V, K]):
         self._inside.acquire()
         try:
             self._left = _NOTHING
-            self._positions.settle()
+            self._positions.release()
             while (found := self._try_chunk()) is None:
                 self._woken = False
                 self._sleep(_FOREVER)
@@ -318,7 +318,7 @@ class Consumer(Seeking, Generic[V, K]):
         return None
 
     def _at_end(self) -> bool:
-        return self._stop_at_end and self._assignment.is_settled and self._positions.all_idle
+        return self._stop_at_end and self._assignment.is_stable and self._positions.all_idle
 
     def wakeup(self) -> None:
         """Make a waiting `poll` return [], from any thread. If none waits, the next one does not wait."""

@@ -316,7 +316,7 @@ class Positions:
         """The application is still at work on the record that it got last."""
         self._hold(position, position.before_last)
 
-    def settle(self) -> None:
+    def release(self) -> None:
         """The application has come back: the records that it got are done."""
         while self._held:
             self._held.pop().held = None

@@ -14,7 +14,7 @@ the transactional bit, and a partition is added to the transaction before its fi
 The first transaction begins the producer at the coordinator, which fences earlier ones of the id and costs an
 fsync. Those that follow go on with the producer id and epoch that the end of the last one has returned.
 
-An end of unknown outcome (Ctrl-C, a failed disk) is settled at once, by an abort: the coordinator refuses it
+An end of unknown outcome (Ctrl-C, a failed disk) is resolved at once, by an abort: the coordinator refuses it
 if the commit is stored. That the coordinator has aborted a transaction for its time is told from a new
 producer by the epoch: fencing raises it by two, a new producer by one more. After the former it goes on.
 
@@ -360,11 +360,11 @@ class TransactionManager(Closing):
             if commit or not isinstance(explained, TransactionAborted):
                 raise explained from error
         except BaseException as error:
-            self._settle(error, producer)
+            self._abort_unless_committed(error, producer)
             raise
         self._state = _State.READY
 
-    def _settle(self, error: BaseException, producer: ProducerIdAndEpoch) -> None:
+    def _abort_unless_committed(self, error: BaseException, producer: ProducerIdAndEpoch) -> None:
         """After an end of unknown outcome: abort, unless it is committed."""
         self._state = _State.READY
         coordinator = self._backend.transactions

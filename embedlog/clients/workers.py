@@ -348,7 +348,9 @@ class _Feeding:
                     self._free.release()
             if found is None:
                 return
-            job = AsyncJob(self._queue.intake.source, *found, self._queue.intake.backoff, self._loop.settle)
+            job = AsyncJob(
+                self._queue.intake.source, *found, self._queue.intake.backoff, self._loop.run_to_end
+            )
             self._loop.start(self._handle(job))
 
     def wait_for_tasks(self) -> None:
@@ -391,7 +393,7 @@ class _Loop:
         except RuntimeError:  # it has ended: the job was given back
             work.close()
 
-    def settle(self, call: Callable[[], None]) -> asyncio.Future[None]:
+    def run_to_end(self, call: Callable[[], None]) -> asyncio.Future[None]:
         """In the loop: run a call in a thread, to its end."""
         import asyncio
 

@@ -195,7 +195,7 @@ class ClassicGroup:
         if self._members.pending.pop(member_id, None) is None:
             member_id = member_id or self._members.static_id(group_instance_id) or ""
             self._remove(self._members.current(member_id, group_instance_id))
-            self._prepare_if_settled(now_ms)
+            self._prepare_unless_joining(now_ms)
         self._complete_join_if_ready(now_ms)
         return self._drain()
 
@@ -242,7 +242,7 @@ class ClassicGroup:
 
     def rebalance(self, now_ms: int) -> list[Effect]:
         """Make all members join again, say because an assignment could not be stored."""
-        self._prepare_if_settled(now_ms)
+        self._prepare_unless_joining(now_ms)
         self._complete_join_if_ready(now_ms)
         return self._drain()
 
@@ -256,7 +256,7 @@ class ClassicGroup:
         for member in expired:
             self._remove(member)
         if expired:
-            self._prepare_if_settled(now_ms)
+            self._prepare_unless_joining(now_ms)
         self._complete_join_if_ready(now_ms)
         return self._drain()
 
@@ -373,14 +373,14 @@ class ClassicGroup:
         member = self._members.current(member_id, offer.group_instance_id)
         unchanged = member.offer.protocols == offer.protocols
         # The leader of a stable group rejoins to assign again (a topic grew).
-        settled = self.state is GroupState.COMPLETING_REBALANCE or (
+        was_answered = self.state is GroupState.COMPLETING_REBALANCE or (
             self.state is GroupState.STABLE and member_id != self.leader_id
         )
         self._set_join(member, offer, request, now_ms)
-        if unchanged and settled:  # it missed the answer: repeat it
+        if unchanged and was_answered:  # it missed the answer: repeat it
             self._answer_join(member, now_ms)
         else:
-            self._prepare_if_settled(now_ms)
+            self._prepare_unless_joining(now_ms)
 
     def _replace_static(self, old_id: str, offer: Offer, request: object, now_ms: int) -> None:
         """A static member restarted without its id: a new id replaces the old one."""
@@ -406,7 +406,7 @@ class ClassicGroup:
             self._effects.append(MetadataChanged(self.name, self.metadata()))
             self._answer_join(member, now_ms, skip_assignment=member.member_id == self.leader_id)
         else:
-            self._prepare_if_settled(now_ms)
+            self._prepare_unless_joining(now_ms)
 
     def _add(self, member_id: str, offer: Offer, request: object, now_ms: int) -> None:
         if not self._members:
@@ -421,9 +421,9 @@ class ClassicGroup:
         elif self.state is GroupState.EMPTY:
             self._prepare(now_ms)
         else:
-            self._prepare_if_settled(now_ms)
+            self._prepare_unless_joining(now_ms)
 
-    def _prepare_if_settled(self, now_ms: int) -> None:
+    def _prepare_unless_joining(self, now_ms: int) -> None:
         if self.state in (GroupState.STABLE, GroupState.COMPLETING_REBALANCE):
             self._prepare(now_ms)
 

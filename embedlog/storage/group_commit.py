@@ -59,7 +59,7 @@ class Waiter:
         self.error: BaseException | None = None
         self.thread = threading.get_ident()
 
-    def settle(self, appended: Appended) -> None:
+    def serve(self, appended: Appended) -> None:
         """Its batches were appended."""
         self.batches = None
         self.appended = appended
@@ -90,13 +90,13 @@ def append_all(waiters: Sequence[Waiter], append: Append) -> int:
             return len(waiters)
         else:
             for waiter, (count, timestamp_ms) in zip(waiters, shares, strict=True):
-                waiter.settle(Appended(base, base + count - 1, timestamp_ms, False))
+                waiter.serve(Appended(base, base + count - 1, timestamp_ms, False))
                 base += count
             return 0
     refused = 0
     for waiter in waiters:
         try:
-            waiter.settle(append(waiter.batches or bytearray(), waiter.expected_offset)[0])
+            waiter.serve(append(waiter.batches or bytearray(), waiter.expected_offset)[0])
         except BaseException as error:
             waiter.refuse(error)
             refused += 1
@@ -166,7 +166,7 @@ class GroupCommit:
         """Sleep until it is this waiter's turn to lead. False: there is nothing left to do."""
         while True:
             with self._mutex:
-                if self._settled(waiter):
+                if self._is_done(waiter):
                     return False
                 if self._is_owned() and waiter.thread != threading.main_thread().ident:
                     raise would_deadlock()  # a finalizer, in a thread that leads for others
@@ -178,7 +178,7 @@ class GroupCommit:
                 if waiter not in self._waiting:
                     self._waiting.append(waiter)
             wait_for(self, waiter.wakeup.sleep)
-            if self._leader is waiter or self._settled(waiter):
+            if self._leader is waiter or self._is_done(waiter):
                 return self._leader is waiter
             # A handler has led in its place.
 
@@ -186,7 +186,7 @@ class GroupCommit:
         """Does this thread lead? The others wait for that (locks.Held)."""
         return self._leader is not None and self._leader.thread == threading.get_ident()
 
-    def _settled(self, waiter: Waiter) -> bool:
+    def _is_done(self, waiter: Waiter) -> bool:
         return waiter.error is not None or 0 <= waiter.target <= self._reached()
 
     def _lead(self, leader: Waiter) -> None:
@@ -232,7 +232,7 @@ class GroupCommit:
         awake: list[Waiter] = []
         asleep: list[Waiter] = []
         for waiter in self._waiting:
-            (awake if self._settled(waiter) else asleep).append(waiter)
+            (awake if self._is_done(waiter) else asleep).append(waiter)
         if self._leader is leader:
             main = threading.main_thread().ident
             others = [waiter for waiter in asleep if waiter.thread != main] or asleep

@@ -95,7 +95,7 @@ class GroupRequests:
                 result = work()
             except EmbedlogError as error:
                 result = failed(error)
-            settle(response, result)
+            complete(response, result)
 
         response = self._begin(group, transactional_id, begin, failed)
         return self._limited(context, response, failed, timeout_ms)
@@ -119,13 +119,13 @@ class GroupRequests:
                 result = answered(done.result())
             except EmbedlogError as error:
                 result = failed(error)
-            settle(response, result)
+            complete(response, result)
 
         def start(response: Future[_R]) -> None:
             try:
                 promised = begin()
             except EmbedlogError as error:
-                settle(response, failed(error))
+                complete(response, failed(error))
             else:
                 promised.add_done_callback(lambda done: go_on(response, done))
 
@@ -141,7 +141,7 @@ class GroupRequests:
     ) -> _R | Future[_R]:
         if timeout_ms is not None and isinstance(response, Future):
             timed_out = ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"timed out after {timeout_ms:,} ms")
-            settle_after(context, response, timeout_ms, lambda: failed(timed_out))
+            complete_after(context, response, timeout_ms, lambda: failed(timed_out))
         return response
 
     def _begin(
@@ -159,7 +159,7 @@ class GroupRequests:
                 self.check_coordinates_transactions(transactional_id)
             with self._lock:
                 self._check_ready()
-                self._unanswered[response] = lambda: settle(response, failed(_stopping()))
+                self._unanswered[response] = lambda: complete(response, failed(_stopping()))
         except ApiError as error:
             return failed(error)
         response.add_done_callback(self._answered)
@@ -223,14 +223,14 @@ class GroupRequests:
         return settings.offsets_retention_check_interval_ms
 
 
-def settle_after(
+def complete_after(
     context: RequestContext, response: Future[_R], timeout_ms: int, result: Callable[[], _R]
 ) -> None:
     """Complete a future with this result after a time, unless it is complete by then."""
     loop = context.connection.loop
 
     def start_timer() -> None:
-        timer = loop.call_later(timeout_ms / 1000, lambda: settle(response, result()))
+        timer = loop.call_later(timeout_ms / 1000, lambda: complete(response, result()))
         response.add_done_callback(lambda _: loop.post(timer.cancel))
 
     loop.post(start_timer)
@@ -240,7 +240,7 @@ def _stopping() -> ApiError:
     return ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the broker is shutting down")
 
 
-def settle(response: Future[_R], result: _R) -> None:
+def complete(response: Future[_R], result: _R) -> None:
     """Complete a future, unless it is complete already."""
     with contextlib.suppress(InvalidStateError):  # answered by a timeout or the stop
         response.set_result(result)

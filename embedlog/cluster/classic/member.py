@@ -90,7 +90,7 @@ class ZooKeeperMember:
         self._commit_soon = False
         self._closing = False
         self._requested_commits: list[Future[None]] = []
-        self._settled: Future[None] = Future()
+        self._first_rebalance: Future[None] = Future()
         self._id = ""
         self._session = 0
         self._session_over = False
@@ -119,7 +119,7 @@ class ZooKeeperMember:
     def start(self) -> None:
         """Start, and wait for the first rebalance. Raises RebalanceFailed, or the rebalance's own error."""
         self._thread.start()
-        self._settled.result()
+        self._first_rebalance.result()
 
     def owned(self) -> dict[TopicPartition, int]:
         """The partitions that it reads, each with its stream's number."""
@@ -217,8 +217,8 @@ class ZooKeeperMember:
         if self._rebalance():
             self._attempts = 0
             self._retry_at = None
-            if not self._settled.done():
-                self._settled.set_result(None)
+            if not self._first_rebalance.done():
+                self._first_rebalance.set_result(None)
         else:
             self._schedule_retry(None)
 
@@ -232,8 +232,8 @@ class ZooKeeperMember:
     def _schedule_retry(self, error: Exception | None) -> None:
         if self._retry_at is None:
             self._retry_at = time.monotonic() + self._settings.rebalance_backoff_ms / 1000
-        if self._attempts > self._settings.rebalance_max_retries and not self._settled.done():
-            self._settled.set_exception(
+        if self._attempts > self._settings.rebalance_max_retries and not self._first_rebalance.done():
+            self._first_rebalance.set_exception(
                 error
                 or RebalanceFailed(
                     f"consumer {self._id} could not claim all of its partitions in {self._attempts} "
@@ -257,8 +257,8 @@ class ZooKeeperMember:
         self._lease.stop()
         for each in self._requested_commits:
             each.set_exception(Closed("the consumer was shut down"))
-        if not self._settled.done():
-            self._settled.set_exception(Closed("the consumer was shut down"))
+        if not self._first_rebalance.done():
+            self._first_rebalance.set_exception(Closed("the consumer was shut down"))
 
     # -- registration and rebalance --------------------------------------------------------------------
 
@@ -346,7 +346,7 @@ class ZooKeeperMember:
         self._fetchers.wake()
         until = time.monotonic() + handover_ms / 1000
         for stream in self._streams:
-            stream.settle(claims, until)
+            stream.wait_for(claims, until)
             stream.drop(claims)
         if self._settings.auto_commit_enable:
             try:

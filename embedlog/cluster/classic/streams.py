@@ -1,7 +1,7 @@
 """Message streams: iterators of records, each for one thread, over partitions that the consumer owns.
 
     fetchers --> put(claim, records) --> chunks, in order of arrival --> next() --> the application
-    connector -> stop(claims), settle(claims, ...), drop(claims)      before their partitions are released
+    connector -> stop(claims), wait_for(claims, ...), drop(claims)      before their partitions are released
 
 A stream may carry several partitions, a filter's stream several topics; a partition is in one stream. A
 stream's memory is bounded: fetchers ask for more only while fewer than `max_chunks` chunks wait in it.
@@ -151,7 +151,7 @@ class MessageStream:
             self._chunks = deque(chunk for chunk in self._chunks if chunk.claim.alive)
             self._changed.notify_all()
 
-    def settle(self, claims: Collection[Claim], until: float) -> bool:
+    def wait_for(self, claims: Collection[Claim], until: float) -> bool:
         """Wait until the application processes no record of these claims, or until a `time.monotonic()`."""
         with self._changed:
             while self._current is not None and self._current[0] in claims:

@@ -36,7 +36,7 @@ class _Waiting:
         self.response: Future[LogResponse] = Future()
         self.acquired: Future[list[Delivery]] | None = None  # once it has begun
 
-    def settle(self, response: LogResponse) -> bool:
+    def answer(self, response: LogResponse) -> bool:
         """Answer. False if that is too late."""
         try:
             self.response.set_result(response)
@@ -110,7 +110,7 @@ class LogHandlers:
         begun: list[Future[list[Delivery]]] = []
         refused = self._answer(request, lambda _, given: begun.append(self._requests.shares.acquire(given)))
         if not begun:
-            waiting.settle(refused)
+            waiting.answer(refused)
             return
         waiting.acquired = begun[0]
         begun[0].add_done_callback(lambda done: self._acquired(waiting, request, done))
@@ -121,12 +121,12 @@ class LogHandlers:
         if done.cancelled():
             return
         response = self._answer(request, lambda *_: [each[:4] for each in done.result()])
-        if not waiting.settle(response) and done.exception() is None:
+        if not waiting.answer(response) and done.exception() is None:
             with contextlib.suppress(EmbedlogError):  # then their locks expire
                 self._requests.shares.give_back(_arguments(request), done.result())
 
     def _give_up(self, waiting: _Waiting) -> None:
-        waiting.settle(LogResponse(error=Closed.__name__, message="the owner is about to end"))
+        waiting.answer(LogResponse(error=Closed.__name__, message="the owner is about to end"))
         waiting.cancel()
 
     def _answered(self, waiting: _Waiting) -> None:

@@ -141,7 +141,7 @@ class ShareFetchHandlers:
         try:
             waiting = self._begin(context, request)
         except EmbedlogError as error:
-            _settle(
+            _complete(
                 response,
                 ShareFetchResponse(error_code=error_code_for(error), error_message=message_for(error)),
             )
@@ -270,7 +270,7 @@ class ShareFetchHandlers:
             self._waiting.discard(waiting)
         if waiting.timer is not None:
             waiting.connection.loop.post(waiting.timer.cancel)
-        is_answered = _settle(waiting.response, self._response(waiting, found))
+        is_answered = _complete(waiting.response, self._response(waiting, found))
         if not is_answered or waiting.session.is_over:  # then nobody may have them any more
             self._release(waiting.session)
 
@@ -500,7 +500,7 @@ def _partition_data(
     return data
 
 
-def _settle(response: Future[ShareFetchResponse], result: ShareFetchResponse) -> bool:
+def _complete(response: Future[ShareFetchResponse], result: ShareFetchResponse) -> bool:
     """Answer. False if that is too late."""
     try:
         response.set_result(result)

@@ -75,7 +75,7 @@ from ...network.server import PROCESS
 from ..api_errors import ApiError, CodeFor, error_code_for, group_error_code_for
 from ..broker_context import BrokerContext, Handler, RequestContext
 from ..futures import completed, flatten_future, map_future
-from ..group_requests import GroupRequests, settle, settle_after
+from ..group_requests import GroupRequests, complete, complete_after
 from ..peers.transaction_permission import CoordinatorUnavailable
 
 Refused: TypeAlias = Mapping[TopicPartition, ErrorCode]
@@ -423,9 +423,9 @@ class TransactionHandlers:
             answer = EndTxnResponse(producer_id=producer.producer_id, producer_epoch=producer.producer_epoch)
             ended: Future[EndTxnResponse] = Future()
             over = self._coordinator.when_over(request.transactional_id)
-            over.add_done_callback(lambda _: settle(ended, answer))
+            over.add_done_callback(lambda _: complete(ended, answer))
             if not ended.done():
-                settle_after(context, ended, _MARKERS_WAIT_MS, lambda: answer)
+                complete_after(context, ended, _MARKERS_WAIT_MS, lambda: answer)
             return ended
 
         def failed(error: EmbedlogError) -> EndTxnResponse:

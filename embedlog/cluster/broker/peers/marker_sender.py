@@ -45,7 +45,7 @@ logger = logging.getLogger(__name__)
 _Key: TypeAlias = tuple[End, TopicPartition]
 _Result: TypeAlias = tuple[int, TopicPartition]
 
-_SETTLED: Final = frozenset({ErrorCode.NONE, ErrorCode.INVALID_PRODUCER_EPOCH})
+_DONE: Final = frozenset({ErrorCode.NONE, ErrorCode.INVALID_PRODUCER_EPOCH})
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class MarkerSender:
         for key, queued in items.items():
             if self.place(key[1]) is Place.NOWHERE:
                 logger.info("%s was deleted: it needs no marker", key[1])
-                self._settle(queued)
+                self._tell_coordinator(queued)
             else:
                 wanted[key] = queued
         if not wanted:
@@ -109,8 +109,8 @@ class MarkerSender:
         again = []
         for key, queued in wanted.items():
             code = results.get((queued.marker.producer_id, key[1]), ErrorCode.UNKNOWN_SERVER_ERROR)
-            if code in _SETTLED:
-                self._settle(queued)
+            if code in _DONE:
+                self._tell_coordinator(queued)
                 continue
             again.append(key)
             if code == ErrorCode.TRANSACTION_COORDINATOR_FENCED and self._is_coordinator(key[0]):
@@ -132,7 +132,7 @@ class MarkerSender:
     def _is_coordinator(self, end: End) -> bool:
         return self._coordination.coordinates(end.transactional_id, TRANSACTION_STATE_TOPIC)
 
-    def _settle(self, queued: _Queued) -> None:
+    def _tell_coordinator(self, queued: _Queued) -> None:
         try:
             queued.written()
         except EmbedlogError as error:  # the log is being closed; the next start sends it again

@@ -142,24 +142,24 @@ class TransactionPermissions:
     def close(self) -> None:
         """Ask no more. Idempotent."""
         for question in self._channels.close():
-            _settle(question, _refuse_all(question, ErrorCode.NETWORK_EXCEPTION))
+            _answer(question, _refuse_all(question, ErrorCode.NETWORK_EXCEPTION))
 
     def _ask(
         self, broker: int, connection: BrokerConnection, questions: Mapping[int, _Question]
     ) -> tuple[()]:
-        """Ask a coordinator. Each question is settled: the client asks again."""
+        """Ask a coordinator. Each question is answered: the client asks again."""
         asked = list(questions.values())
         try:
             answer = connection.exchange(_request(asked), AddPartitionsToTxnResponse)
         except EmbedlogError:
             for question in asked:
-                _settle(question, _refuse_all(question, ErrorCode.NETWORK_EXCEPTION))
+                _answer(question, _refuse_all(question, ErrorCode.NETWORK_EXCEPTION))
             return ()
         # In the order of the request: several questions may be about one transactional id.
         results = answer.results_by_transaction
         if answer.error_code or len(results) != len(asked):
             for question in asked:
-                _settle(question, _refuse_all(question, answer.error_code or ErrorCode.NETWORK_EXCEPTION))
+                _answer(question, _refuse_all(question, answer.error_code or ErrorCode.NETWORK_EXCEPTION))
             return ()
         for question, result in zip(asked, results, strict=True):
             codes = {
@@ -167,7 +167,7 @@ class TransactionPermissions:
                 for topic in result.topic_results
                 for part in topic.results_by_partition
             }
-            _settle(question, self._answered(question, codes))
+            _answer(question, self._answered(question, codes))
         return ()
 
     def _answered(self, question: _Question, codes: Mapping[TopicPartition, int]) -> Refused:
@@ -227,6 +227,6 @@ def _refuse_all(question: _Question, code: int) -> Refused:
     return dict.fromkeys(question.asked_at, _refusal(code, question.adds))
 
 
-def _settle(question: _Question, refused: Refused) -> None:
+def _answer(question: _Question, refused: Refused) -> None:
     if question.refused.set_running_or_notify_cancel():
         question.refused.set_result(refused)
