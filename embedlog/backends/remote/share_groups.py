@@ -51,7 +51,7 @@ class ShareCalls:
     def __init__(self, ask: AskAgain) -> None:
         self._ask = ask
         self._numbers = itertools.count(1)
-        self._accepting: dict[tuple[str, str, bool], _SharedRequests] = {}  # by what they have in common
+        self._accepting: dict[tuple[str, str, bool], _AcceptRequests] = {}  # by what they have in common
 
     def acquire(
         self,
@@ -107,10 +107,10 @@ class ShareCalls:
         key = group, topic, flush
         if any(each.type != AcknowledgeType.ACCEPT for each in acknowledgements):
             return self._acknowledge(*key, acknowledgements)  # in one request with an accept, either is late
-        shared = self._accepting.get(key)
-        if shared is None:
-            shared = self._accepting.setdefault(key, _SharedRequests(partial(self._acknowledge, *key)))
-        return shared.accept(acknowledgements)
+        requests = self._accepting.get(key)
+        if requests is None:
+            requests = self._accepting.setdefault(key, _AcceptRequests(partial(self._acknowledge, *key)))
+        return requests.accept(acknowledgements)
 
     def _acknowledge(
         self, group: str, topic: str, flush: bool, acknowledgements: Sequence[Acknowledgement]
@@ -145,7 +145,7 @@ class _Accepts(Waiter):
         self.results: list[EmbedlogError | None] = []
 
 
-class _SharedRequests:
+class _AcceptRequests:
     """Sends one request with accepts at a time; the next one takes along all that wait meanwhile."""
 
     def __init__(self, send: Callable[[Sequence[Acknowledgement]], list[EmbedlogError | None]]) -> None:

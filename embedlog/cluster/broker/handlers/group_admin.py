@@ -71,17 +71,17 @@ class GroupAdminHandlers:
         """
         groups = self._broker.groups
         names = set(groups.list_groups())
-        shared = self._shared()
-        for name in sorted(names) + sorted(shared - names):
+        share_groups = self._share_groups()
+        for name in sorted(names) + sorted(share_groups - names):
             try:
                 group = groups.describe_group(name)
             except GroupNotFound:  # a queue's group; or it was deleted meanwhile
-                if name in shared:
+                if name in share_groups:
                     yield name, GroupType.SHARE, GroupState.EMPTY, GroupType.SHARE.value
             else:
                 yield name, group.type, group.state, group.protocol_type
 
-    def _shared(self) -> set[str]:
+    def _share_groups(self) -> set[str]:
         if self._broker.shares is None:
             return set()
         return self._broker.queue_groups().union(self._broker.groups.list_share_groups())
@@ -149,7 +149,7 @@ class GroupAdminHandlers:
         try:
             type = groups.describe_group(name).type
         except GroupNotFound:
-            if name not in self._shared():
+            if name not in self._share_groups():
                 raise
             type = GroupType.SHARE
         else:
