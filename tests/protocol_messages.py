@@ -12,9 +12,14 @@ from embedlog.wire.messages import Message
 from embedlog.wire.schema import Wire, wire_of
 
 EVERY_CLASS = [cls for exchange in APIS.values() for cls in (exchange.request, exchange.response)]
-EVERY_MESSAGE = [
-    (cls, version) for cls in EVERY_CLASS for version in range(cls.api.min_version, cls.api.max_version + 1)
-]
+
+
+def versions_of(cls: type[Message]) -> range:
+    """The versions of a class that embedlog has."""
+    return range(cls.api.min_version, cls.api.max_version + 1)
+
+
+EVERY_MESSAGE = [(cls, version) for cls in EVERY_CLASS for version in versions_of(cls)]
 
 SIGNED = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
 

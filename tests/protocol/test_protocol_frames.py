@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import struct
 
 import pytest
@@ -13,7 +14,7 @@ from kio.schema.request_header.v2.header import RequestHeader as KioHeader2
 from kio.schema.response_header.v0.header import ResponseHeader as KioResponseHeader0
 from kio.schema.response_header.v1.header import ResponseHeader as KioResponseHeader1
 from kio.serial import entity_writer
-from protocol_messages import EVERY_MESSAGE, name_of
+from protocol_messages import versions_of
 
 from embedlog.wire.apis import APIS
 from embedlog.wire.apis.api_versions import ApiVersionsRequest, ApiVersionsResponse
@@ -44,14 +45,15 @@ def as_kio(header: object) -> bytes:
     return buffer.getvalue()
 
 
-REQUESTS = [case for case in EVERY_MESSAGE if issubclass(case[0], Request)]
-RESPONSES = [case for case in EVERY_MESSAGE if issubclass(case[0], Response)]
+@pytest.mark.parametrize(
+    "cls", [exchange.request for exchange in APIS.values()], ids=lambda cls: cls.__name__
+)
+def test_request_frames(cls: type[Request]) -> None:
+    for version, client_id in itertools.product(versions_of(cls), (None, "", "vögel")):
+        check_request_frame(cls, version, client_id)
 
 
-@pytest.mark.parametrize("case", REQUESTS, ids=name_of)
-@pytest.mark.parametrize("client_id", [None, "", "vögel"])
-def test_request_frames(case: tuple[type[Request], int], client_id: str | None) -> None:
-    cls, version = case
+def check_request_frame(cls: type[Request], version: int, client_id: str | None) -> None:
     frame = joined(encode_request(cls(), version, 77, client_id))
     assert struct.unpack_from(">i", frame) == (len(frame) - 4,)
     kio_header = KioHeader2 if cls.api.is_flexible(version) else KioHeader1
@@ -66,9 +68,15 @@ def test_request_frames(case: tuple[type[Request], int], client_id: str | None) 
     assert cls.decode(memoryview(frame)[4:], version, header.body_pos) == cls()
 
 
-@pytest.mark.parametrize("case", RESPONSES, ids=name_of)
-def test_response_frames(case: tuple[type[Response], int]) -> None:
-    cls, version = case
+@pytest.mark.parametrize(
+    "cls", [exchange.response for exchange in APIS.values()], ids=lambda cls: cls.__name__
+)
+def test_response_frames(cls: type[Response]) -> None:
+    for version in versions_of(cls):
+        check_response_frame(cls, version)
+
+
+def check_response_frame(cls: type[Response], version: int) -> None:
     frame = joined(encode_response_chunks(cls(), version, -5))
     assert struct.unpack_from(">i", frame) == (len(frame) - 4,)
     with_tags = cls.api.is_flexible(version) and cls is not ApiVersionsResponse

@@ -129,12 +129,12 @@ def test_all_versions_of_kafka_4_are_there(cls: type[Message]) -> None:
     assert versions == list(range(versions[0], newer))
 
 
-@pytest.mark.parametrize("case", ORACLE, ids=name_of)
-def test_api_keys_and_flexible_versions(case: tuple[type[Message], int]) -> None:
-    cls, version = case
-    their_class = theirs(cls, version)
-    assert their_class.__api_key__ == cls.api.key
-    assert their_class.__flexible__ == cls.api.is_flexible(version)
+@pytest.mark.parametrize("cls", EVERY_CLASS, ids=lambda cls: cls.__name__)
+def test_api_keys_and_flexible_versions(cls: type[Message]) -> None:
+    their_classes = {version: theirs(cls, version) for of, version in ORACLE if of is cls}
+    assert {each.__api_key__ for each in their_classes.values()} == {cls.api.key}
+    flexible = {version: each.__flexible__ for version, each in their_classes.items()}
+    assert flexible == {version: cls.api.is_flexible(version) for version in their_classes}
     assert APIS[cls.api.key].api is cls.api
 
 
