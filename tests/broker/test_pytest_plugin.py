@@ -350,6 +350,8 @@ def test_a_consumer_meets_errors(broker: BrokerForTests) -> None:
         "group.id": "g",
         "auto.offset.reset": "earliest",
         "enable.auto.commit": False,
+        "fetch.error.backoff.ms": 10,
+        "retry.backoff.ms": 10,
     }
     with closing(confluent_kafka.Consumer(settings)) as consumer:
         consumer.subscribe(["t"])

@@ -491,6 +491,7 @@ def test_describe_cluster(
         lost = next(each for each in brokers.all if each.address != group["coordinator"])
         lost.kill()
         asked = brokers[(lost.number + 1) % 3]
+        monkeypatch.setattr("embedlog.cli.cluster._PATIENCE_MS", 1_000)  # with the one that is down
 
         def without_it() -> Any:
             found = describe(asked.address)
