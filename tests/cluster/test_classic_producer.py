@@ -477,6 +477,14 @@ def free_port() -> int:
 # -- a static list -----------------------------------------------------------------------------------------
 
 
+def test_requests_without_a_response_go_before_others_on_a_connection() -> None:
+    with Broker() as broker, Producer(broker_list=f"127.0.0.1:{broker.port}", acks=0) as producer:
+        for topic in "tu":  # the second one's leaders are asked for after the first one's events
+            broker.log.create_topic(topic)
+            producer.send(ProducerData(topic, b"x"))
+            eventually(lambda topic=topic: values(broker, topic) == [b"x"])  # type: ignore[misc]
+
+
 def test_a_list_of_brokers_without_zookeeper() -> None:
     with Broker() as one, Broker() as two:
         for broker in (one, two):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import struct
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
@@ -395,6 +396,14 @@ def half(connection: socket.socket) -> None:
     connection.sendall(struct.pack(">ii", 1000, 1) + bytes(100))
 
 
+def silent_after_its_versions(connection: socket.socket) -> None:
+    header = decode_request_header(connection.recv(1000)[4:])
+    offered = ApiVersionsResponse(api_keys=[ApiVersion(api_key=1, min_version=0, max_version=2)])
+    chunks = encode_response_chunks(offered, header.api_version, header.correlation_id)
+    connection.sendall(b"".join(chunks))  # type: ignore[arg-type]
+    silent(connection)
+
+
 def modern(connection: socket.socket) -> None:
     """As a broker that names topics by id only: Fetch begins at version 13."""
     frame = connection.recv(1000)[4:]
@@ -452,6 +461,23 @@ def test_incompatible_servers(
         for _ in range(2):  # the next request makes a new connection
             with pytest.raises(kind, match=told):
                 consumer.fetch(FetchRequest("t", 0, 0))
+
+
+def test_a_response_that_comes_too_late_is_not_taken_for_another() -> None:
+    """The connection is closed. The time that the broker may wait comes on top of the timeout."""
+    connections = []
+
+    def behave(connection: socket.socket) -> None:
+        connections.append(connection)
+        silent_after_its_versions(connection)
+
+    with peer(behave) as port, SimpleConsumer("127.0.0.1", port, so_timeout_ms=200) as consumer:
+        for _ in range(2):
+            began = time.monotonic()
+            with pytest.raises(errors.RequestTimedOut, match=r"no response to Fetch within 0\.3 s"):
+                consumer.fetch(FetchRequest("t", 0, 0), max_wait_ms=100)
+            assert time.monotonic() - began >= 0.3
+    assert len(connections) == 2
 
 
 def test_nothing_listens() -> None:

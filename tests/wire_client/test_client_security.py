@@ -166,7 +166,13 @@ def test_the_wrong_kind_of_port(authority: Authority) -> None:
 def test_a_broker_that_stalls(authority: Authority, place: str) -> None:
     given = {"security_protocol": "SASL_SSL", "ssl_cafile": authority.file, "sasl_mechanism": "PLAIN", **USER}
     with Peer(plain, server(authority.issue()), stalls_at=place) as peer:
-        fails(RequestTimedOut, "in time", peer.port, request_timeout_ms=300, **given)
+        fails(
+            RequestTimedOut,
+            f"broker 127.0.0.1:{peer.port} did not respond in time",
+            peer.port,
+            request_timeout_ms=300,
+            **given,
+        )
 
 
 @pytest.mark.parametrize("place", ["ApiVersions", "SaslHandshake", "SaslAuthenticate", "Metadata"])
