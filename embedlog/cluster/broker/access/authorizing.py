@@ -8,11 +8,11 @@ from typing import Final
 from ....codec import encode_batch
 from ....errors import InvalidArgument, InvalidSetting, PartitionNotFound, TopicExists
 from ....files.names import INTERNAL_TOPICS, check_topic_name
-from ....security.acl_store import AclStore, DocumentAcls
+from ....security.acl_store import AclStore
 from ....security.acls import parse_super_users
 from ....security.authorizer import Authorizer
 from ....store.store import Store
-from ...coordination import Coordination, SingleBroker
+from ...coordination import Coordination
 from ...settings.broker_settings import BrokerSettings
 from .access import AccessControl
 from .access_log import AccessLog
@@ -21,7 +21,7 @@ _KEPT: Final = {"retention_bytes": 256 << 20}  # of a partition of the topic tha
 
 
 def access_control(
-    settings: BrokerSettings, store: Store, coordination: Coordination
+    settings: BrokerSettings, store: Store, coordination: Coordination, acl_store: Callable[[], AclStore]
 ) -> AccessControl | None:
     """None without an authorizer.
 
@@ -33,7 +33,7 @@ def access_control(
         check_topic_name(topic)
         if topic in INTERNAL_TOPICS:
             raise InvalidSetting(f"authorizer_audit_topic: {topic} is an internal topic, name another one")
-    authorizer = authorizer_of(settings, lambda: _acl_store(store, coordination))
+    authorizer = authorizer_of(settings, acl_store)
     if authorizer is None:
         return None
     audit = _AuditTopic(store, coordination, topic).append if topic else None
@@ -57,17 +57,6 @@ def _check_unused(settings: BrokerSettings) -> None:
     for name in ("super_users", "allow_everyone_if_no_acl_found", "authorizer_audit_topic"):
         if getattr(settings, name):
             raise InvalidSetting(f"{name} needs an authorizer: set authorizer_class_name=AclAuthorizer too")
-
-
-def _acl_store(store: Store, coordination: Coordination) -> AclStore:
-    """In ZooKeeper if that is where the cluster is, else in the log's directory."""
-    if isinstance(coordination, SingleBroker):
-        return DocumentAcls(store.path, store.fs)
-    from ...coordination.registered import RegisteredBroker
-    from ...zookeeper.acls import ZooKeeperAcls
-
-    assert isinstance(coordination, RegisteredBroker)
-    return ZooKeeperAcls(coordination.zookeeper)
 
 
 class _AuditTopic:

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from ....files.names import QUOTAS_FILE
 from ....runtime.closing import Closing
+from ....security.acl_store import AclStore, DocumentAcls
 from ....security.quota_meters import Windows
 from ....security.quota_store import QuotaStore, StoredQuotas
 from ....security.quotas import Quotas
@@ -39,17 +40,17 @@ class BrokerSecurity(Closing):
         listeners: Iterable[Listener],
     ) -> None:
         with contextlib.ExitStack() as undo:
-            self.users = _users_of(store, coordination)
+            self.users, quota_store, acl_store = _stores(store, coordination)
             self.authenticator = authenticator_of(self.users, settings, listeners)
             if self.authenticator is not None:
                 undo.callback(self.authenticator.close)
             self.quotas = Quotas(
-                _quotas_of(store, coordination),
+                quota_store(),
                 Windows(settings.quota_window_num, settings.quota_window_size_seconds),
                 settings.max_connection_creation_rate,
             )
             undo.callback(self.quotas.close)
-            self.access = access_control(settings, store, coordination)
+            self.access = access_control(settings, store, coordination, acl_store)
             if self.access is not None:
                 undo.callback(self.access.close)
             self._undo = undo.pop_all()
@@ -59,23 +60,22 @@ class BrokerSecurity(Closing):
         self._undo.close()
 
 
-def _users_of(store: Store, coordination: Coordination) -> UserStore:
+def _stores(
+    store: Store, coordination: Coordination
+) -> tuple[UserStore, Callable[[], QuotaStore], Callable[[], AclStore]]:
     """In ZooKeeper if that is where the cluster is, else in the log's directory."""
     if isinstance(coordination, SingleBroker):
-        return DocumentUsers(store.path)
-    from ...coordination.registered import RegisteredBroker
-    from ...coordination.zookeeper_users import ZooKeeperUsers
-
-    assert isinstance(coordination, RegisteredBroker)
-    return ZooKeeperUsers(coordination.zookeeper)
-
-
-def _quotas_of(store: Store, coordination: Coordination) -> QuotaStore:
-    """As `_users_of`."""
-    if isinstance(coordination, SingleBroker):
-        return StoredQuotas(os.path.join(store.path, QUOTAS_FILE))
+        quotas_path = os.path.join(store.path, QUOTAS_FILE)
+        return (
+            DocumentUsers(store.path),
+            lambda: StoredQuotas(quotas_path),
+            lambda: DocumentAcls(store.path, store.fs),
+        )
     from ...coordination.registered import RegisteredBroker
     from ...coordination.zookeeper_quotas import ZooKeeperQuotas
+    from ...coordination.zookeeper_users import ZooKeeperUsers
+    from ...zookeeper.acls import ZooKeeperAcls
 
     assert isinstance(coordination, RegisteredBroker)
-    return ZooKeeperQuotas(coordination.zookeeper)
+    zookeeper = coordination.zookeeper
+    return ZooKeeperUsers(zookeeper), lambda: ZooKeeperQuotas(zookeeper), lambda: ZooKeeperAcls(zookeeper)
