@@ -32,7 +32,7 @@ from embedlog.errors import (
 )
 from embedlog.groups.events import GroupState, GroupType
 from embedlog.groups.migration import Migration, MigrationPolicy
-from embedlog.groups.modern_member import LEAVE_STATIC, ModernMember, StaleMemberEpoch
+from embedlog.groups.modern_member import JOIN, LEAVE_STATIC, MemberHeartbeat, ModernMember, StaleMemberEpoch
 from embedlog.model import CommittedOffset, TopicPartition
 from embedlog.wire.consumer_protocol import (
     Assignment,
@@ -251,6 +251,24 @@ def test_a_large_group_stays_classic(new_group: NewGroup) -> None:
     new = group.consumer()
     new.step()
     assert new.refused
+
+
+@pytest.mark.parametrize("type", [GroupType.CONSUMER, GroupType.SHARE])
+def test_a_join_that_cannot_be_stored_has_not_happened(group: Group, type: GroupType) -> None:
+    def join(member_id: str) -> None:
+        beat = MemberHeartbeat(
+            member_id, JOIN, rebalance_timeout_ms=REBALANCE_MS, topics=("t",), owned=frozenset()
+        )
+        group.coordinator.member_heartbeat(type, G, beat, session_timeout_ms=SESSION_MS)
+
+    join("one")
+    before = group.coordinator.describe_modern_group(type, G)
+    group.fs.fail("write", errno.ENOSPC, path="__consumer_offsets")
+    with pytest.raises(StorageError):
+        join("two")
+    assert group.coordinator.describe_modern_group(type, G) == before
+    join("two")
+    assert len(group.coordinator.describe_modern_group(type, G).members) == 2
 
 
 def test_an_upgrade_that_cannot_be_stored_has_not_happened(group: Group) -> None:

@@ -302,6 +302,21 @@ def test_patterns_outlive_the_broker(tmp_path: Path) -> None:
         assert described(wire).subscribed_topic_regex is None
 
 
+def test_what_a_member_is_to_have_is_described_beside_what_it_has(broker: Broker) -> None:
+    with Wire(broker) as wire:
+        for member_id in ("one", "two"):
+            assert heartbeat(wire, member_id=member_id).error_code == 0
+        (group,) = wire.ask(ConsumerGroupDescribeRequest(group_ids=[G]), 1).groups
+    counts = {
+        member.member_id: tuple(
+            sum(len(topic.partitions) for topic in assignment.topic_partitions)
+            for assignment in (member.assignment, member.target_assignment)
+        )
+        for member in group.members
+    }
+    assert counts == {"one": (PARTITIONS, PARTITIONS // 2), "two": (0, PARTITIONS // 2)}
+
+
 def test_a_broker_without_an_engine_for_patterns(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "re2", None)
     with Wire(broker) as wire:
