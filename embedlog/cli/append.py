@@ -248,8 +248,8 @@ def _parser(args: argparse.Namespace) -> Callable[[bytes], _Given]:
     separator = args.key_separator.encode(errors="surrogateescape")
 
     def parse(line: bytes) -> tuple[bytes, bytes]:
-        key, found, value = line.partition(separator)
-        if not found:
+        key, separated, value = line.partition(separator)
+        if not separated:
             raise InvalidArgument(f"there is no {args.key_separator!r} between key and value")
         return key, value
 

@@ -71,18 +71,18 @@ def run(args: argparse.Namespace, ui: UI) -> int:
                 data = file.read()
             return dump(path, data, args, ui)
     with _mapped(path) as data:
-        found = identify(data[:_SNIFFED])
-        if found == EMPTY:
+        form = identify(data[:_SNIFFED])
+        if form == EMPTY:
             ui.note(f"{path} is empty")
             return 0
-        if found == ZEROS:
+        if form == ZEROS:
             ui.note(f"{path} begins with zeros: preallocated, and nothing written")
             return 0
-        if found in (MESSAGE_SET_V0, MESSAGE_SET_V1):
+        if form in (MESSAGE_SET_V0, MESSAGE_SET_V1):
             return _dump_messages(data, args, ui)
-        if found == KAFKA_07:
+        if form == KAFKA_07:
             return _dump_07(data, args, ui)
-        if found == UNKNOWN and find_batch(data, 0, min(len(data), _STEP), 0) is None:
+        if form == UNKNOWN and find_batch(data, 0, min(len(data), _STEP), 0) is None:
             raise InvalidArgument(f"{path} is no file of a log: its bytes are of no format that is known")
         with ui.progress(shown=not ui.out.isatty()) as bars:
             return _dump_batches(data, args, ui, bars)
@@ -119,25 +119,25 @@ def _dump_batches(data: Any, args: argparse.Namespace, ui: UI, bars: Progress) -
         )
     pos = batches = damages = next_offset = 0
     while pos < len(data):
-        found = scan(data, pos, min(pos + _STEP, len(data)))
-        if not found.headers and found.error is None:
-            found = scan(data, pos, len(data))  # one batch larger than a step
-        for header in found.headers:
+        scanned = scan(data, pos, min(pos + _STEP, len(data)))
+        if not scanned.headers and scanned.error is None:
+            scanned = scan(data, pos, len(data))  # one batch larger than a step
+        for header in scanned.headers:
             damages += _dump_batch(data, header, args, ui)
             next_offset = header.next_offset
-        batches += len(found.headers)
-        bars.update("reading", found.end, len(data))
-        if found.error is None and found.headers:
-            pos = found.end
+        batches += len(scanned.headers)
+        bars.update("reading", scanned.end, len(data))
+        if scanned.error is None and scanned.headers:
+            pos = scanned.end
             continue
-        reason = found.error.reason if found.error else "a batch is cut short"
-        if not any(data[found.end : found.end + _STEP]):
-            _tell(args, ui, found.end, len(data), "zeros to the end: preallocated, or a torn tail")
+        reason = scanned.error.reason if scanned.error else "a batch is cut short"
+        if not any(data[scanned.end : scanned.end + _STEP]):
+            _tell(args, ui, scanned.end, len(data), "zeros to the end: preallocated, or a torn tail")
             break
         damages += 1
-        following = find_batch(data, found.end + 1, len(data), next_offset)
+        following = find_batch(data, scanned.end + 1, len(data), next_offset)
         pos = following.pos if following else len(data)
-        _tell(args, ui, found.end, pos, f"DAMAGED: {reason}")
+        _tell(args, ui, scanned.end, pos, f"DAMAGED: {reason}")
     if not args.json:
         last = f" · next offset {next_offset:,}" if batches else ""
         ui.line(

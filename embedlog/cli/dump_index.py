@@ -23,8 +23,8 @@ from .ui import UI, Column, number_columns
 
 def _base_offset(path: str) -> int:
     """The offset in a file's name; 0 if there is none."""
-    found = re.match(r"\d+", os.path.basename(path))
-    return int(found[0]) if found else 0
+    digits = re.match(r"\d+", os.path.basename(path))
+    return int(digits[0]) if digits else 0
 
 
 def dump_offsets(path: str, data: bytes, args: argparse.Namespace, ui: UI) -> int:
@@ -83,14 +83,14 @@ def dump_times(path: str, data: bytes, args: argparse.Namespace, ui: UI) -> int:
 
 def dump_aborted(path: str, data: bytes, args: argparse.Namespace, ui: UI) -> int:
     """A .txnindex file: aborted transactions."""
-    found = decode_aborted(data, path)
-    for transaction in found:
+    transactions = decode_aborted(data, path)
+    for transaction in transactions:
         if args.json:
             ui.json(transaction._asdict())
     if not args.json:
         names = ("producer", "first offset", "last offset", "last stable offset")
-        ui.table(number_columns(*names), found)
-        ui.line(counted(len(found), "aborted transaction"))
+        ui.table(number_columns(*names), transactions)
+        ui.line(counted(len(transactions), "aborted transaction"))
     return 0
 
 

@@ -62,9 +62,9 @@ def commands() -> Iterator[Command]:
 def run(args: argparse.Namespace, ui: UI) -> int:
     if args.status:
         with reader(args) as log:
-            found = status(log, to=args.to, topic=args.topic)
-        _show_status(found, args, ui)
-        return 1 if found.problem else 0
+            table = status(log, to=args.to, topic=args.topic)
+        _show_status(table, args, ui)
+        return 1 if table.problem else 0
     with contextlib.ExitStack() as opened:
         log = opened.enter_context(reader(args)) if is_over_wire(args.directory) else args.directory
         bars = opened.enter_context(ui.progress(sizes=False))
@@ -96,14 +96,14 @@ def _time(text: str) -> datetime:
 def _show_load(done: LoadReport, args: argparse.Namespace, ui: UI) -> None:
     if args.json:
         offsets = {str(p): list(span) for p, span in done.offsets.items()}
-        ui.json({**done._asdict(), "offsets": offsets, "lost": [each._asdict() for each in done.lost]})
+        ui.json({**done._asdict(), "offsets": offsets, "lost": [lost._asdict() for lost in done.lost]})
         return
     loaded = [(str(p), start, end, end - start) for p, (start, end) in sorted(done.offsets.items())]
-    if not any(each[-1] for each in loaded) and not done.replaced:
+    if not any(row[-1] for row in loaded) and not done.replaced:
         ui.line(f"{done.topic}: nothing new; {args.to} has all that is durable")
         return
     columns = number_columns("partition", "from offset", "to", "offsets")
-    ui.table(columns, loaded, totals=("total", "", "", sum(each[-1] for each in loaded)))
+    ui.table(columns, loaded, totals=("total", "", "", sum(row[-1] for row in loaded)))
     ui.line()
     ui.line(
         f"loaded    {counted(done.records, 'record')} in {counted(done.files, 'file')}, {size(done.bytes)}, "
@@ -114,8 +114,8 @@ def _show_load(done: LoadReport, args: argparse.Namespace, ui: UI) -> None:
     if done.bad:
         where = Path(args.to, BAD_DIRECTORY)
         ui.line(f"bad       {counted(done.bad, 'record')} did not fit the schema: {where}")
-    for each in done.lost:
-        ui.line(f"LOST      {done.topic} {each.partition}: offsets {each.start:,}-{each.end - 1:,}")
+    for lost in done.lost:
+        ui.line(f"LOST      {done.topic} {lost.partition}: offsets {lost.start:,}-{lost.end - 1:,}")
     ui.line(f"table     {args.to}, load {done.load}")
 
 
@@ -128,21 +128,24 @@ def _dates(dates: tuple[str, str] | None) -> str:
 # -- status --------------------------------------------------------------------------------------------
 
 
-def _show_status(found: Status, args: argparse.Namespace, ui: UI) -> None:
-    manifest = found.manifest
+def _show_status(table: Status, args: argparse.Namespace, ui: UI) -> None:
+    manifest = table.manifest
     if args.json:
-        ui.json(_status_json(found))
+        ui.json(_status_json(table))
         return
-    rows = [(str(each.partition), each.loaded, each.end, each.lag) for each in found.partitions]
+    rows = [
+        (str(partition.partition), partition.loaded, partition.end, partition.lag)
+        for partition in table.partitions
+    ]
     columns = number_columns("partition", "loaded up to", "log end", "lag")
-    ui.table(columns, rows, totals=("total", "", "", found.lag))
+    ui.table(columns, rows, totals=("total", "", "", table.lag))
     ui.line()
     if manifest is None or not manifest.load:
         ui.line(f"table     {args.to} is not loaded yet")
     else:
         _show_table(manifest, args, ui)
-    if found.problem:
-        ui.line(f"LOST      {found.problem.partition('. ')[0]}")
+    if table.problem:
+        ui.line(f"LOST      {table.problem.partition('. ')[0]}")
         ui.line("          the next load needs --allow-data-loss")
 
 
@@ -164,18 +167,18 @@ def _show_table(manifest: Manifest, args: argparse.Namespace, ui: UI) -> None:
             f"last      load {manifest.load}, {ago} ago: {counted(last.records, 'record')} in "
             f"{duration(last.seconds)}"
         )
-    for each in manifest.lost:
+    for lost in manifest.lost:
         ui.line(
-            f"lost      {manifest.topic} {each.partition}: offsets {each.start:,}-{each.end - 1:,}, gone "
-            f"before load {each.load}"
+            f"lost      {manifest.topic} {lost.partition}: offsets {lost.start:,}-{lost.end - 1:,}, gone "
+            f"before load {lost.load}"
         )
 
 
-def _status_json(found: Status) -> dict[str, Any]:
-    manifest = found.manifest or Manifest(found.topic, "")
+def _status_json(table: Status) -> dict[str, Any]:
+    manifest = table.manifest or Manifest(table.topic, "")
     return {
-        "topic": found.topic,
-        "table": found.table,
+        "topic": table.topic,
+        "table": table.table,
         "load": manifest.load,
         "rows": manifest.rows,
         "bad": manifest.bad_rows,
@@ -184,9 +187,9 @@ def _status_json(found: Status) -> dict[str, Any]:
         "dates": manifest.dates,
         "schema": manifest.schema,
         "date_column": manifest.date_column,
-        "lag": found.lag,
-        "partitions": [{**each._asdict(), "lag": each.lag} for each in found.partitions],
-        "lost": [each._asdict() for each in manifest.lost],
+        "lag": table.lag,
+        "partitions": [{**partition._asdict(), "lag": partition.lag} for partition in table.partitions],
+        "lost": [lost._asdict() for lost in manifest.lost],
         "last": manifest.last and manifest.last._asdict(),
-        "problem": found.problem,
+        "problem": table.problem,
     }

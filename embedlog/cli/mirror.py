@@ -120,8 +120,8 @@ def _tell(status: MirrorStatus, ui: UI) -> None:
         *number_columns("partitions", "records", "size", "behind"),
     )
     rows = [
-        (each.source, each.target_topic, each.partitions, each.records, size(each.bytes), each.behind)
-        for each in status.topics
+        (topic.source, topic.target_topic, topic.partitions, topic.records, size(topic.bytes), topic.behind)
+        for topic in status.topics
     ]
     if rows:
         ui.table(columns, rows)

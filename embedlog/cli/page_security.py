@@ -131,10 +131,10 @@ def security(args: argparse.Namespace) -> Security | None:
         raise InvalidArgument(
             f"the log has no users, so no visitor could log in: embedlog users add {args.directory} NAME"
         )
-    wanted = BrokerSettings().with_changes(own)
+    broker_settings = BrokerSettings().with_changes(own)
     listener = Listener("page", SecurityProtocol.SASL_SSL, args.host, args.port, args.host, args.port)
-    tls = ListenerTls(listener, wanted)
-    authorizer = authorizer_of(wanted, lambda: DocumentAcls(directory))
+    tls = ListenerTls(listener, broker_settings)
+    authorizer = authorizer_of(broker_settings, lambda: DocumentAcls(directory))
     access = None if authorizer is None else AccessControl(authorizer, AccessLog())
     return Security(tls, users, access, client_file)
 
@@ -147,8 +147,8 @@ def address(args: argparse.Namespace, port: int) -> str:
 def hosts(args: argparse.Namespace, port: int) -> list[str]:
     """The values of Host that the page accepts."""
     names = {named(args.host), *args.advertised_host, *_OWN_NAMES}
-    found = [f"{_bracketed(each)}:{port}" for each in sorted(names)]
-    return found + ([_bracketed(each) for each in sorted(names)] if port == _HTTPS else [])
+    values = [f"{_bracketed(name)}:{port}" for name in sorted(names)]
+    return values + ([_bracketed(name) for name in sorted(names)] if port == _HTTPS else [])
 
 
 def _bracketed(host: str) -> str:

@@ -68,9 +68,9 @@ def _explained(error: EmbedlogError, args: argparse.Namespace) -> str:
     directory = getattr(args, "directory", None) or ""  # a command that takes none, or was given none
     if isinstance(error, DirectoryLocked):
         return _locked(error, args, directory)
-    said = str(error).removeprefix(os.path.abspath(directory))
-    if directory and said in (" does not exist", " is empty: it holds no log yet"):
-        return f"{directory}{said}\nembedlog topics create {directory} NAME   makes it, with a topic"
+    problem = str(error).removeprefix(os.path.abspath(directory))
+    if directory and problem in (" does not exist", " is empty: it holds no log yet"):
+        return f"{directory}{problem}\nembedlog topics create {directory} NAME   makes it, with a topic"
     if isinstance(error, DirectoryError) and "one broker of a cluster" in str(error):
         return (
             f"{str(error).partition(', and ')[0]}\ngive --bootstrap-server HOST:PORT in place of {directory}"
@@ -91,8 +91,8 @@ def _explained(error: EmbedlogError, args: argparse.Namespace) -> str:
         unknown = re.search("unknown setting '.*?'", str(error))  # a broker's words may stand around it
         return f"{unknown[0] if unknown else error}\n{where}   names them all"
     if args.command == "groups" and isinstance(error, (InvalidArgument, OffsetOutOfRange)):
-        said = str(error).partition(";")[0]
-        return said.replace("give partitions=", "give --partition ").replace("give topics=", "give --topic")
+        cause = str(error).partition(";")[0]
+        return cause.replace("give partitions=", "give --partition ").replace("give topics=", "give --topic")
     if isinstance(error, OffsetOutOfRange) and error.log_start_offset >= 0:
         return (
             f"{getattr(args, 'topic', '')}: offset {error.offset:,} is outside "
@@ -114,10 +114,10 @@ def _explained(error: EmbedlogError, args: argparse.Namespace) -> str:
 
 
 def _no_broker(error: BrokerUnavailable) -> str:
-    said = re.sub(r"\[Errno -?\d+\] ", "", str(error))
+    cause = re.sub(r"\[Errno -?\d+\] ", "", str(error))
     if isinstance(error, RequestTimedOut):
-        return f"{said}\nit may be busy, or out of reach; what was asked for may be done all the same"
-    return f"{said}\nis a broker running there? embedlog serve DIR   starts one"
+        return f"{cause}\nit may be busy, or out of reach; what was asked for may be done all the same"
+    return f"{cause}\nis a broker running there? embedlog serve DIR   starts one"
 
 
 def _cause(error: EmbedlogError) -> str:

@@ -170,9 +170,9 @@ def _writer(args: argparse.Namespace, ui: UI) -> Callable[[_Records], object]:
     else:
         fill, end = formatter(args.format), "\n"
     if ui.out.isatty():
-        return lambda records: ui.out.write("".join([printable(fill(each)) + end for each in records]))
+        return lambda records: ui.out.write("".join([printable(fill(record)) + end for record in records]))
     raw, raw_end = ui.out.buffer, end.encode()
-    return lambda records: raw.write(b"".join([fill(each) + raw_end for each in records]))
+    return lambda records: raw.write(b"".join([fill(record) + raw_end for record in records]))
 
 
 def _print_group(args: argparse.Namespace, ui: UI, write: Callable[[_Records], object]) -> None:
@@ -203,14 +203,14 @@ def _print_group(args: argparse.Namespace, ui: UI, write: Callable[[_Records], o
 
 def _chunks_of(args: argparse.Namespace, ui: UI, consumer: Consumer) -> Iterator[_Records]:
     left: int | None = args.max_records
-    each = iter(consumer)
-    while wanted := _CHUNK if left is None else min(left, _CHUNK):
+    records_left = iter(consumer)
+    while count := _CHUNK if left is None else min(left, _CHUNK):
         if args.follow:
-            records = consumer.poll(_WAIT_MS, wanted)
+            records = consumer.poll(_WAIT_MS, count)
             if not records and _nobody_reads(ui):
                 return
         else:
-            records = list(itertools.islice(each, wanted))
+            records = list(itertools.islice(records_left, count))
             if not records:
                 return
         if records:
@@ -237,15 +237,15 @@ def _cat(
     readers = partition_readers(
         log.backend, args.topic, args.partition, args.start, args.to, isolation_level=args.isolation_level
     )
-    total = sum(max(each.end - each.position, 0) for each in readers)
+    total = sum(max(partition_reader.end - partition_reader.position, 0) for partition_reader in readers)
     before = 0
-    for each in readers:
-        start = each.position
-        while records := read(each):
+    for partition_reader in readers:
+        start = partition_reader.position
+        while records := read(partition_reader):
             yield records
-            bars.update("reading", before + each.position - start, total)
-        before += max(each.end - start, 0)
-        _note_held_back(ui, each)
+            bars.update("reading", before + partition_reader.position - start, total)
+        before += max(partition_reader.end - start, 0)
+        _note_held_back(ui, partition_reader)
 
 
 def _note_held_back(ui: UI, reader: PartitionReader) -> None:
@@ -277,18 +277,20 @@ def _tail(args: argparse.Namespace, log: Log, ui: UI) -> Iterator[_Records]:
         last: list[Record] = []
         readers = []
         for number, (start, end, _) in edges.items():
-            each = _reader(args, log, topic_id, number, end)
-            if each.read_committed:
-                each.position = max(start, min(end, stable_end(log.backend, each.tp, end)))
-            each.held_back = each.position < end
-            last += _last(log, args, number, start, each.position)
-            readers.append(each)
+            partition_reader = _reader(args, log, topic_id, number, end)
+            if partition_reader.read_committed:
+                partition_reader.position = max(
+                    start, min(end, stable_end(log.backend, partition_reader.tp, end))
+                )
+            partition_reader.held_back = partition_reader.position < end
+            last += _last(log, args, number, start, partition_reader.position)
+            readers.append(partition_reader)
         yield sorted(last, key=_when)[len(last) - min(args.last, len(last)) :]
     if args.follow:
         yield from _follow(args, log, ui, readers)
     else:
-        for each in readers:
-            _note_held_back(ui, each)
+        for partition_reader in readers:
+            _note_held_back(ui, partition_reader)
 
 
 def _reader(args: argparse.Namespace, log: Log, topic_id: str, number: int, offset: int) -> PartitionReader:
@@ -316,25 +318,25 @@ def _when(record: Record) -> tuple[int, int, int]:
 
 def _last(log: Log, args: argparse.Namespace, number: int, start: int, end: int) -> list[Record]:
     """The last records of a partition; compaction and control batches leave fewer records than offsets."""
-    wanted = span = args.last
+    count = span = args.last
     while True:
         first = max(end - span, start)
         records = log.read(args.topic, number, start=first, end=end, isolation_level=args.isolation_level)
-        found = list(records)[-wanted:] if wanted else []
-        if len(found) >= wanted or first == start:
-            return found
+        last = list(records)[-count:] if count else []
+        if len(last) >= count or first == start:
+            return last
         span *= 4
 
 
 def _follow(args: argparse.Namespace, log: Log, ui: UI, readers: list[PartitionReader]) -> Iterator[_Records]:
-    """Follow the partitions, until the reader of our output is gone."""
+    """Follow the partitions, until the partition_reader of our output is gone."""
     committed = args.isolation_level == "read_committed"
     standstills = Standstills(log.backend, _WAIT_MS / 1000)
     while True:
         idle = True
         try:
-            for each in readers:
-                while records := each.read():
+            for partition_reader in readers:
+                while records := partition_reader.read():
                     idle = False
                     yield records
         except (TopicRecreated, PartitionNotFound):  # the new topic may have fewer partitions
@@ -343,7 +345,7 @@ def _follow(args: argparse.Namespace, log: Log, ui: UI, readers: list[PartitionR
         if not idle:
             continue
         ui.flush()
-        positions = {each.tp: each.position for each in readers}
+        positions = {partition_reader.tp: partition_reader.position for partition_reader in readers}
         if committed:
             for where in standstills.look(positions):
                 ui.note(where + _HINT)

@@ -27,15 +27,15 @@ def serializers(given: Iterable[str]) -> dict[str, Serializer[Any]]:
 
     Modules are looked for in the current directory first, as `embedlog work` does.
     """
-    found = {}
+    by_topic = {}
     for text in given:
         topic, equals, how = text.partition("=")
         if not (topic and equals and how):
             raise InvalidArgument(f"--serializer {text!r}: write TOPIC=HOW, where HOW is {_FORMS}")
         serializer = _serializer(how)
         if serializer is not None:
-            found[topic] = serializer
-    return found
+            by_topic[topic] = serializer
+    return by_topic
 
 
 def _serializer(how: str) -> Serializer[Any] | None:

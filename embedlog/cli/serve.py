@@ -125,7 +125,9 @@ def run(args: argparse.Namespace, ui: UI) -> int:
     log_messages(options.pop("log_format", "text"), options.pop("log_level", "warning"))
     raise_open_files()
     # In a terminal, SIGHUP says that it was closed, which ends the broker.
-    in_terminal = any(each is not None and each.isatty() for each in (sys.stdin, sys.stdout, sys.stderr))
+    in_terminal = any(
+        stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr)
+    )
     with Stop(reloads=not in_terminal) as stop, contextlib.ExitStack() as ends:
         try:
             if args.with_zookeeper:
@@ -165,8 +167,8 @@ def _options(args: argparse.Namespace) -> dict[str, Any]:
     options: dict[str, Any] = {}
     if args.config:
         options.update(_from_file(args.config))
-    given = {name: getattr(args, name, None) for name in _OF_FILE}
-    options.update({name: value for name, value in given.items() if value is not None})
+    flags = {name: getattr(args, name, None) for name in _OF_FILE}
+    options.update({name: value for name, value in flags.items() if value is not None})
     if args.broker_id is not None:
         options["broker_id"] = args.broker_id
     if _ZOOKEEPER_AUTH in os.environ:
@@ -225,7 +227,10 @@ def _began(args: argparse.Namespace, ui: UI, broker: Broker, secured: Secured | 
                 "listening": broker.bootstrap_servers,
                 "host": broker.host,
                 "port": broker.port,
-                "listeners": [f"{each.name}://{_address(each.host, each.port)}" for each in broker.listeners],
+                "listeners": [
+                    f"{listener.name}://{_address(listener.host, listener.port)}"
+                    for listener in broker.listeners
+                ],
                 "metrics_port": broker.metrics_port,
                 "broker_id": broker.address.node_id,
                 "cluster_id": cluster_id,
@@ -309,7 +314,7 @@ def _from_file(path: str) -> dict[str, Any]:
     """A configuration file's contents, by underscored names. Raises InvalidArgument, StorageError."""
     try:
         with open(path, "rb") as file:
-            found = tomllib.load(file)
+            contents = tomllib.load(file)
     except OSError as error:
         raise StorageError(f"{path} cannot be read: {error.strerror}", path=path) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -318,13 +323,13 @@ def _from_file(path: str) -> dict[str, Any]:
             "max.connections.per.ip) needs underscores or quotes"
         ) from None
     options: dict[str, Any] = {}
-    for typed, given in _flat(found, "").items():
-        name, value = _meant(typed, given)
+    for typed, raw in _flat(contents, "").items():
+        name, value = _meant(typed, raw)
         if name in options:
             raise InvalidArgument(f"{path} gives {name} twice, once as {typed}")
-        wanted = _OF_FILE.get(name)
-        if wanted is not None and type(value) is not wanted:
-            raise InvalidArgument(f"{path}: {name} must be {wanted.__name__}, not {value!r}")
+        kind = _OF_FILE.get(name)
+        if kind is not None and type(value) is not kind:
+            raise InvalidArgument(f"{path}: {name} must be {kind.__name__}, not {value!r}")
         options[name] = value
     for name in ("port", "advertised_port", "metrics_port"):
         if not 0 <= options.get(name, 0) <= LAST_PORT:
@@ -357,9 +362,9 @@ def _meant(typed: str, value: Any) -> tuple[str, Any]:
         if argument in _OF_FILE:
             return argument, value
         for kind in (BrokerSettings, LogSettings, TopicSettings):
-            found = kind.resolved(name, value)
-            if found is not None:
-                return found
+            resolved = kind.resolved(name, value)
+            if resolved is not None:
+                return resolved
         if is_without_effect(name):
             return name, value
     return names[-1], value  # Broker says that it is unknown

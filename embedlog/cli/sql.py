@@ -249,8 +249,8 @@ def _stream(relation: Any, file: BinaryIO) -> None:
             stream.write_batch(batch)
 
 
-def _schema(given: str) -> tuple[str, str]:
-    topic, equals, fields = given.partition("=")
+def _schema(option: str) -> tuple[str, str]:
+    topic, equals, fields = option.partition("=")
     if not equals or not fields.strip():
-        raise InvalidArgument(f"--schema {given!r}: write TOPIC=FIELDS, e.g. 'orders=id INT, city VARCHAR'")
+        raise InvalidArgument(f"--schema {option!r}: write TOPIC=FIELDS, e.g. 'orders=id INT, city VARCHAR'")
     return topic.strip(), fields

@@ -108,14 +108,14 @@ class _Shell:
         from ..sql.fields import identifier
 
         self._backend.describe_topic(topic)
-        found = self._columns.get(topic)
-        if found is None:
+        columns = self._columns.get(topic)
+        if columns is None:
             name = identifier(topic)
             schemas = {topic: self._schemas[topic]} if topic in self._schemas else None
             with connect(self._backend, name, schemas=schemas) as connection:
                 described = connection.execute(f"DESCRIBE {name}").fetchall()
-            found = self._columns[topic] = [(row[0], row[1]) for row in described]
-        return found
+            columns = self._columns[topic] = [(row[0], row[1]) for row in described]
+        return columns
 
     def _command(self, text: str) -> None:
         command, *words = text.rstrip(";").split()
@@ -188,8 +188,8 @@ def _candidates(shell: _Shell, statement: str, word: str) -> list[tuple[str, str
         offered += [(_quoted(topic), "topic") for topic in topics]
         offered += [(name if word.islower() else name.upper(), "") for name in _keywords()]
     begun = word.lstrip('"').lower()
-    found = [each for each in offered if each[0].lstrip('"').lower().startswith(begun) and begun]
-    return list(dict.fromkeys(found))
+    fitting = [name for name in offered if begun and name[0].lstrip('"').lower().startswith(begun)]
+    return list(dict.fromkeys(fitting))
 
 
 def _quoted(name: str) -> str:

@@ -61,26 +61,26 @@ def run(args: argparse.Namespace, ui: UI) -> int:
     if args.directory is None:
         raise InvalidArgument("stats needs a DIR, --bootstrap-server or --build")
     with viewed(args) as engine:
-        found = [
-            (each, contents(engine, each))
+        samples = [
+            (partition, contents(engine, partition))
             for topic in args.topics or engine.topics()
-            for each in partition_sizes(engine, topic)
+            for partition in partition_sizes(engine, topic)
         ]
         if args.json:
-            for each, inside in found:
-                ui.json(_as_json(each, inside))
-        elif found:
-            _table(args, ui, found, on_disk=isinstance(engine, ReadOnlyStore))
+            for partition, inside in samples:
+                ui.json(_as_json(partition, inside))
+        elif samples:
+            _table(args, ui, samples, on_disk=isinstance(engine, ReadOnlyStore))
             if isinstance(engine, ReadOnlyStore):
-                _state(ui, engine, found)
+                _state(ui, engine, samples)
         else:
             ui.line("no topics yet")
     return 0
 
 
-def _as_json(each: PartitionSize, inside: Contents) -> dict[str, Any]:
+def _as_json(partition: PartitionSize, inside: Contents) -> dict[str, Any]:
     return {
-        **each.as_json(),
+        **partition.as_json(),
         **({} if inside.first_ms is None else {"first_timestamp_ms": inside.first_ms}),
         "oldest_timestamp_ms": inside.oldest_ms,
         "newest_timestamp_ms": inside.newest_ms,
@@ -92,27 +92,27 @@ def _as_json(each: PartitionSize, inside: Contents) -> dict[str, Any]:
 
 
 def _table(
-    args: argparse.Namespace, ui: UI, found: list[tuple[PartitionSize, Contents]], *, on_disk: bool
+    args: argparse.Namespace, ui: UI, samples: list[tuple[PartitionSize, Contents]], *, on_disk: bool
 ) -> None:
     groups: dict[tuple[str, int], list[tuple[PartitionSize, Contents]]] = {}
-    for each, inside in found:
-        number = each.partition if args.partitions else -1
-        groups.setdefault((each.topic, number), []).append((each, inside))
+    for partition, inside in samples:
+        number = partition.partition if args.partitions else -1
+        groups.setdefault((partition.topic, number), []).append((partition, inside))
 
     def summed(members: list[tuple[PartitionSize, Contents]]) -> Iterator[object]:
-        yield sum(each.records for each, _ in members)
+        yield sum(partition.records for partition, _ in members)
         if on_disk:
             if args.partitions:
-                yield in_all(each.segments for each, _ in members)
-            yield size(in_all(each.bytes for each, _ in members) or 0)
+                yield in_all(partition.segments for partition, _ in members)
+            yield size(in_all(partition.bytes for partition, _ in members) or 0)
             yield _ratio(members)
         about = "" if all(inside.is_exact for _, inside in members) else "about "
         firsts = (inside.oldest_ms if on_disk else inside.first_ms for _, inside in members)
-        for found in (
+        for time_ms in (
             min(_known(firsts), default=NO_TIMESTAMP),
             max(_known(inside.newest_ms for _, inside in members), default=NO_TIMESTAMP),
         ):
-            yield day(found) if found == NO_TIMESTAMP else about + day(found)
+            yield day(time_ms) if time_ms == NO_TIMESTAMP else about + day(time_ms)
 
     rows = [
         (topic, str(number) if args.partitions else len(members), *summed(members))
@@ -127,12 +127,12 @@ def _table(
         Column("oldest" if on_disk else "first"),
         Column("newest"),
     )
-    totals = ("total", "" if args.partitions else len(found), *summed(found)) if len(rows) > 1 else None
+    totals = ("total", "" if args.partitions else len(samples), *summed(samples)) if len(rows) > 1 else None
     ui.table(columns, rows, totals=totals)
 
 
 def _known(times_ms: Iterable[int | None]) -> Iterator[int]:
-    return (each for each in times_ms if each is not None and each != NO_TIMESTAMP)
+    return (time_ms for time_ms in times_ms if time_ms is not None and time_ms != NO_TIMESTAMP)
 
 
 def _ratio(members: list[tuple[PartitionSize, Contents]]) -> str | None:
@@ -142,17 +142,17 @@ def _ratio(members: list[tuple[PartitionSize, Contents]]) -> str | None:
     return f"{raw / stored:.1f}x" if codecs else None
 
 
-def _state(ui: UI, engine: ReadOnlyStore, found: list[tuple[PartitionSize, Contents]]) -> None:
-    unflushed = in_all(each.unflushed for each, _ in found)
+def _state(ui: UI, engine: ReadOnlyStore, samples: list[tuple[PartitionSize, Contents]]) -> None:
+    unflushed = in_all(partition.unflushed for partition, _ in samples)
     used = size(measure(engine.fs, engine.path) + measure_others(engine.fs, engine.path))
     bound = _bound(engine)
     used += f" on disk, of {size(bound)} (max_bytes)" if bound is not None else " on disk"
     free = engine.fs.free_bytes(engine.path)
     waiting = f" · {counted(unflushed, 'record')} appended and not yet durable" if unflushed else ""
     ui.line(f"\nlayout {engine.catalog.layout.name} · {used} · {size(free)} free{waiting}")
-    for each, _ in found:
-        if each.state != "ok":
-            ui.line(f"{each.topic} {each.partition} is {each.state}: it refuses appends")
+    for partition, _ in samples:
+        if partition.state != "ok":
+            ui.line(f"{partition.topic} {partition.partition} is {partition.state}: it refuses appends")
 
 
 def _bound(engine: ReadOnlyStore) -> int | None:

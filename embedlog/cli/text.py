@@ -131,25 +131,25 @@ def _unknown(name: str) -> str:
 
 
 def _timestamp(fields: dict[str, Any]) -> int:
-    given = fields.get("timestamp_ms", fields.get("timestamp"))
-    if given is None:
+    timestamp = fields.get("timestamp_ms", fields.get("timestamp"))
+    if timestamp is None:
         return -1
-    if isinstance(given, int) and not isinstance(given, bool):
-        return given
-    if isinstance(given, str):
+    if isinstance(timestamp, int) and not isinstance(timestamp, bool):
+        return timestamp
+    if isinstance(timestamp, str):
         try:
-            return time_ms(datetime.fromisoformat(given))
+            return time_ms(datetime.fromisoformat(timestamp))
         except ValueError:
             pass
-    raise InvalidArgument(f"timestamp must be milliseconds since the epoch or an ISO time, not {given!r}")
+    raise InvalidArgument(f"timestamp must be milliseconds since the epoch or an ISO time, not {timestamp!r}")
 
 
-def _headers(given: Any) -> Headers:
-    if given is None:
+def _headers(fields: Any) -> Headers:
+    if fields is None:
         return ()
-    pairs = list(given.items()) if isinstance(given, dict) else given
+    pairs = list(fields.items()) if isinstance(fields, dict) else fields
     if not isinstance(pairs, list):
-        raise InvalidArgument(f"headers must be [name, value] pairs or an object, not {given!r:.80}")
+        raise InvalidArgument(f"headers must be [name, value] pairs or an object, not {fields!r:.80}")
     headers = []
     for pair in pairs:
         if not isinstance(pair, (list, tuple)) or len(pair) != 2 or not isinstance(pair[0], str):
@@ -168,14 +168,14 @@ def formatter(template: str) -> Callable[[Record], bytes]:
     """
     if template == "{value}":
         return lambda record: record.value or b""
-    template = _ESCAPE.sub(lambda found: _ESCAPES[found[0]], template)
+    template = _ESCAPE.sub(lambda escape: _ESCAPES[escape[0]], template)
     try:
-        wanted = {name for _, name, _, _ in string.Formatter().parse(template) if name is not None}
-        unknown = sorted(wanted.difference(FIELDS))
+        names = {name for _, name, _, _ in string.Formatter().parse(template) if name is not None}
+        unknown = sorted(names.difference(FIELDS))
         if unknown:
             known = ", ".join(FIELDS)
             raise InvalidArgument(f"--format has no field {{{unknown[0]}}}; the fields are {known}")
-        fields = [(name, _FIELDS[name]) for name in wanted]
+        fields = [(name, _FIELDS[name]) for name in names]
 
         def fill(record: Record) -> bytes:
             filled = template.format_map({name: field(record) for name, field in fields})
@@ -198,10 +198,10 @@ def kcat_formatter(template: str) -> Callable[[Record], bytes]:
     """
     parts: list[bytes | Callable[[Record], bytes]] = []
     end = 0
-    for found in _KCAT.finditer(template):
-        parts.append(template[end : found.start()].encode(errors="surrogateescape"))
-        end = found.end()
-        text = found[0]
+    for token in _KCAT.finditer(template):
+        parts.append(template[end : token.start()].encode(errors="surrogateescape"))
+        end = token.end()
+        text = token[0]
         if text.startswith("\\"):
             parts.append(_kcat_escape(text))
         elif text == "%%":
@@ -277,5 +277,5 @@ def in_a_line(data: bytes) -> str:
     return visible_in_a_line(printable(data))
 
 
-def _escaped(found: re.Match[str]) -> str:
-    return f"\\x{ord(found[0]) - 0xDC00:02x}"
+def _escaped(lone: re.Match[str]) -> str:
+    return f"\\x{ord(lone[0]) - 0xDC00:02x}"

@@ -127,7 +127,7 @@ def _look(args: argparse.Namespace, log: Log, before: _Look | None) -> tuple[_Lo
         with contextlib.suppress(TopicNotFound):  # deleted meanwhile
             edges = log.offsets(name).values()
             sizes = log.backend.sizes(name)
-            end, taken = sum(each.log_end_offset for each in edges), sum(sizes.values()) if sizes else None
+            end, taken = sum(edge.log_end_offset for edge in edges), sum(sizes.values()) if sizes else None
             now.topics[name] = end, taken
             last_end, last_taken = before.topics.get(name, (0, 0)) if before else (end, taken)
             topics.append(
@@ -136,12 +136,13 @@ def _look(args: argparse.Namespace, log: Log, before: _Look | None) -> tuple[_Lo
                     "partitions": len(edges),
                     "records_per_s": _rate(now, before, end, last_end),
                     "bytes_per_s": _rate(now, before, taken, last_taken),
-                    "offsets": end - sum(each.log_start_offset for each in edges),
+                    "offsets": end - sum(edge.log_start_offset for edge in edges),
                     "bytes": taken,
                 }
             )
     for group in log.describe_groups():
-        done = sum(each.committed.offset for each in group.partitions.values() if each.committed)
+        partitions = group.partitions.values()
+        done = sum(partition.committed.offset for partition in partitions if partition.committed)
         now.groups[group.group] = done
         groups.append(
             {
@@ -165,7 +166,7 @@ def _look(args: argparse.Namespace, log: Log, before: _Look | None) -> tuple[_Lo
             )
     if isinstance(log.backend, RemoteBackend):
         cluster = log.backend.describe_cluster()
-        leaders = [leader for each in cluster.leaders.values() for leader in each]
+        leaders = [leader for of_topic in cluster.leaders.values() for leader in of_topic]
         for node, (host, port) in sorted(cluster.brokers.items()):
             address = f"{host}:{port}"
             brokers.append({"broker": node, "address": address, "leads": leaders.count(node)})
@@ -207,14 +208,14 @@ def _tables(ui: UI, facts: Facts, order: str, rows: Mapping[str, int] | None = N
         things: list[Facts] = facts[kind]
         if not things:
             continue
-        wanted = _ORDERS.get(order)
-        if wanted in things[0]:
-            things = sorted(things, key=lambda each: -(each[wanted] or 0))
+        number = _ORDERS.get(order)
+        if number in things[0]:
+            things = sorted(things, key=lambda thing: -(thing[number] or 0))
         if not first:
             yield ""
         first = False
         most = len(things) if rows is None else rows[kind]
-        yield from ui.table_lines(columns, [tuple(_said(each).values()) for each in things[:most]])
+        yield from ui.table_lines(columns, [tuple(_texts(thing).values()) for thing in things[:most]])
         if len(things) > most:
             yield f"and {len(things) - most:,} more"
     if first:
@@ -232,17 +233,17 @@ def _rows(facts: Facts, lines: int) -> dict[str, int]:
     return rows
 
 
-def _said(thing: Facts) -> Facts:
+def _texts(thing: Facts) -> Facts:
     """With units."""
-    said = dict(thing)
+    texts = dict(thing)
     for name, value in thing.items():
         if value is not None and name in ("bytes", "bytes_per_s"):
-            said[name] = size(round(value))
+            texts[name] = size(round(value))
         elif name == "records_per_s" and value is not None:
-            said[name] = round(value)
+            texts[name] = round(value)
         elif name == "broker":
-            said[name] = str(value)
-    return said
+            texts[name] = str(value)
+    return texts
 
 
 def _lines(ui: UI, facts: Facts) -> None:
@@ -250,8 +251,8 @@ def _lines(ui: UI, facts: Facts) -> None:
     for kind in _COLUMNS:
         for thing in facts[kind]:
             (_, name), *numbers = thing.items()
-            said = " ".join(f"{field}={'-' if value is None else value}" for field, value in numbers)
-            ui.line(f"{iso(facts['time_ms'])} {kind[:-1]} {name} {said}")
+            fields = " ".join(f"{field}={'-' if value is None else value}" for field, value in numbers)
+            ui.line(f"{iso(facts['time_ms'])} {kind[:-1]} {name} {fields}")
 
 
 @contextlib.contextmanager

@@ -231,12 +231,12 @@ class _Bars(Progress):
             return
         if self._bars is None:
             self._start()
-        said = self._said(done, total, now - begun)
+        text = self._text(done, total, now - begun)
         if name not in self._tasks:
-            self._tasks[name] = self._bars.add_task(visible_in_a_line(name), total=total, said=said)
-        self._bars.update(self._tasks[name], completed=done, total=total, said=said)
+            self._tasks[name] = self._bars.add_task(visible_in_a_line(name), total=total, text=text)
+        self._bars.update(self._tasks[name], completed=done, total=total, text=text)
 
-    def _said(self, done: int, total: int | None, seconds: float) -> str:
+    def _text(self, done: int, total: int | None, seconds: float) -> str:
         shown = size if self._sizes else "{:,}".format
         far = shown(done) if total is None else f"{shown(done)} / {shown(total)}"
         return f"{far}   {shown(int(done / seconds))}/s" if seconds else far
@@ -255,7 +255,7 @@ class _Bars(Progress):
         self._bars = progress.Progress(
             progress.TextColumn("{task.description}", markup=False),
             progress.BarColumn(complete_style="cyan", finished_style="cyan", pulse_style="cyan"),
-            progress.TextColumn("{task.fields[said]}", markup=False),
+            progress.TextColumn("{task.fields[text]}", markup=False),
             progress.TimeRemainingColumn(compact=True),
             console=self._console_of(),
         )
@@ -269,28 +269,28 @@ def _fitting(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: in
     """
     from rich.cells import cell_len
 
-    wanted = {
+    full = {
         n: max(len(column.name), *(cell_len(row[n]) for row in rows), 0) for n, column in enumerate(columns)
     }
-    if _width(wanted) <= width:
-        return wanted
+    if _width(full) <= width:
+        return full
     words = {
         n: max((cell_len(word) for row in rows for word in row[n].split()), default=0)
         for n, column in enumerate(columns)
         if column.folds
     }
-    given = {n: min(wide, _least(columns[n], wide, words.get(n, 0))) for n, wide in wanted.items()}
-    for n in sorted(wanted, key=lambda n: -columns[n].spare):
-        if columns[n].spare and _width(given) > width:
-            del given[n]
-    if _width(given) > width:
-        given.update({n: min(given[n], _FOLDED) for n in words})
-    for _ in range(width - _width(given)):
-        needy = [n for n in given if given[n] < wanted[n]]
+    fitted = {n: min(wide, _least(columns[n], wide, words.get(n, 0))) for n, wide in full.items()}
+    for n in sorted(full, key=lambda n: -columns[n].spare):
+        if columns[n].spare and _width(fitted) > width:
+            del fitted[n]
+    if _width(fitted) > width:
+        fitted.update({n: min(fitted[n], _FOLDED) for n in words})
+    for _ in range(width - _width(fitted)):
+        needy = [n for n in fitted if fitted[n] < full[n]]
         if not needy:
             break
-        given[min(needy, key=given.__getitem__)] += 1
-    return given
+        fitted[min(needy, key=fitted.__getitem__)] += 1
+    return fitted
 
 
 def _shown(cell: str, column: Column, width: int) -> str:

@@ -122,15 +122,15 @@ def _function(text: str, directory: str) -> Callable[..., object]:
     if place not in sys.path:
         sys.path.insert(0, place)
     try:
-        found: Any = importlib.import_module(module_name)
+        member: Any = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
             raise  # the module is there, and misses another
         raise InvalidArgument(f"there is no module {module_name!r} in {place} or on Python's path") from None
     for part in name.split("."):
-        if not hasattr(found, part):
+        if not hasattr(member, part):
             raise InvalidArgument(f"{module_name} has no {name!r}")
-        found = getattr(found, part)
-    declared(found)
-    function: Callable[..., object] = found
+        member = getattr(member, part)
+    declared(member)
+    function: Callable[..., object] = member
     return function
