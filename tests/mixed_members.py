@@ -26,9 +26,9 @@ from embedlog.errors import (
     UnknownMember,
 )
 from embedlog.groups.coordinator import GroupCoordinator
-from embedlog.groups.events import GroupDescription, GroupType
-from embedlog.groups.migration import Migration
-from embedlog.groups.modern_member import (
+from embedlog.groups.machines.events import GroupDescription, GroupType
+from embedlog.groups.machines.migration import Migration
+from embedlog.groups.machines.modern_member import (
     JOIN,
     LEAVE,
     FencedMemberEpoch,

@@ -7,7 +7,7 @@ import time
 
 from embedlog import Log
 from embedlog.backends.local import WriterBackend
-from embedlog.groups.share_events import ShareChange, ShareKey, StoredShare
+from embedlog.groups.machines.share_events import ShareChange, ShareKey, StoredShare
 from embedlog.groups.share_state import ShareState
 from embedlog.model import DeliveryState, ShareDelay, ShareLock, ShareRejection, StateBatch
 

@@ -19,9 +19,9 @@ from embedlog.errors import (
     InvalidArgument,
     UnknownMember,
 )
-from embedlog.groups.consumer_group import ConsumerGroup
-from embedlog.groups.events import GroupState
-from embedlog.groups.modern_member import (
+from embedlog.groups.machines.consumer_group import ConsumerGroup
+from embedlog.groups.machines.events import GroupState
+from embedlog.groups.machines.modern_member import (
     JOIN,
     LEAVE,
     LEAVE_STATIC,

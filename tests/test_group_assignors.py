@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from embedlog.groups.assignors import ASSIGNORS, MemberSpec, range_assignor, uniform
+from embedlog.groups.machines.assignors import ASSIGNORS, MemberSpec, range_assignor, uniform
 from embedlog.wire.modern_group_state import Assignment
 
 T, U, V = b"t", b"u", b"v"

@@ -30,9 +30,15 @@ from embedlog.errors import (
     StorageError,
     UnknownMember,
 )
-from embedlog.groups.events import GroupState, GroupType
-from embedlog.groups.migration import Migration, MigrationPolicy
-from embedlog.groups.modern_member import JOIN, LEAVE_STATIC, MemberHeartbeat, ModernMember, StaleMemberEpoch
+from embedlog.groups.machines.events import GroupState, GroupType
+from embedlog.groups.machines.migration import Migration, MigrationPolicy
+from embedlog.groups.machines.modern_member import (
+    JOIN,
+    LEAVE_STATIC,
+    MemberHeartbeat,
+    ModernMember,
+    StaleMemberEpoch,
+)
 from embedlog.model import CommittedOffset, TopicPartition
 from embedlog.wire.consumer_protocol import (
     Assignment,

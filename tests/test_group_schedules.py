@@ -21,8 +21,8 @@ from embedlog.errors import (
     RebalanceInProgress,
     UnknownMember,
 )
-from embedlog.groups.classic import ClassicGroup
-from embedlog.groups.events import (
+from embedlog.groups.machines.classic import ClassicGroup
+from embedlog.groups.machines.events import (
     Effect,
     GroupState,
     JoinCompleted,
@@ -32,7 +32,7 @@ from embedlog.groups.events import (
     SyncCompleted,
     SyncFailed,
 )
-from embedlog.groups.member import Offer
+from embedlog.groups.machines.member import Offer
 from embedlog.model import GroupMetadata, JoinResult, TopicPartition
 from embedlog.wire.consumer_protocol import (
     Assignment,

@@ -19,9 +19,9 @@ from embedlog.errors import (
     RebalanceInProgress,
     UnknownMember,
 )
-from embedlog.groups.classic import ClassicGroup
-from embedlog.groups.consumer_group import ConsumerGroup
-from embedlog.groups.events import (
+from embedlog.groups.machines.classic import ClassicGroup
+from embedlog.groups.machines.consumer_group import ConsumerGroup
+from embedlog.groups.machines.events import (
     Effect,
     GroupState,
     JoinCompleted,
@@ -32,9 +32,9 @@ from embedlog.groups.events import (
     SyncCompleted,
     SyncFailed,
 )
-from embedlog.groups.member import NEW_MEMBER_JOIN_TIMEOUT_MS, Offer, new_member_id
-from embedlog.groups.registry import GroupRegistry
-from embedlog.groups.share_membership import ShareMembership
+from embedlog.groups.machines.member import NEW_MEMBER_JOIN_TIMEOUT_MS, Offer, new_member_id
+from embedlog.groups.machines.registry import GroupRegistry
+from embedlog.groups.machines.share_membership import ShareMembership
 from embedlog.model import GroupMemberMetadata, GroupMetadata, JoinedMember, JoinResult
 
 SESSION_MS, REBALANCE_MS = 10_000, 60_000

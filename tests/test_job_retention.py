@@ -14,7 +14,7 @@ from share_groups import Group, accepted, key_of, state_of
 
 import embedlog
 from embedlog import Log, LogFull
-from embedlog.groups.share_events import ShareChange
+from embedlog.groups.machines.share_events import ShareChange
 from embedlog.model import (
     Acknowledgement,
     AcknowledgeType,

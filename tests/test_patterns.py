@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from embedlog.groups.modern_member import InvalidRegularExpression
-from embedlog.groups.patterns import TopicPatterns
+from embedlog.groups.machines.modern_member import InvalidRegularExpression
+from embedlog.groups.machines.patterns import TopicPatterns
 
 
 def test_topics_come_and_go() -> None:

@@ -33,9 +33,9 @@ from embedlog.errors import (
 )
 from embedlog.groups.dead_letters import append_dead_letters, find_dead_letters
 from embedlog.groups.delays_ahead import DelaysAhead
+from embedlog.groups.machines.share_events import ShareChange, ShareKey
 from embedlog.groups.read_ahead import ReadAhead
 from embedlog.groups.share_coordinator import ShareGroupCoordinator
-from embedlog.groups.share_events import ShareChange, ShareKey
 from embedlog.model import (
     DUE_HEADER,
     Acknowledgement,

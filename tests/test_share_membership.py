@@ -10,16 +10,16 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from embedlog.errors import EmbedlogError, GroupFull, GroupNotFound, InvalidArgument, UnknownMember
-from embedlog.groups.events import GroupState
-from embedlog.groups.modern_groups import records_of, stored_group
-from embedlog.groups.modern_member import (
+from embedlog.groups.machines.events import GroupState
+from embedlog.groups.machines.modern_member import (
     Change,
     FencedMemberEpoch,
     GroupTopic,
     HeartbeatResult,
     MemberHeartbeat,
 )
-from embedlog.groups.share_membership import ShareMembership
+from embedlog.groups.machines.share_membership import ShareMembership
+from embedlog.groups.modern_groups import records_of, stored_group
 from embedlog.wire.modern_group_state import StateKey
 
 pytestmark = pytest.mark.plain

@@ -12,9 +12,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from rounds import examples
 
 from embedlog.errors import EmbedlogError, LockLost
-from embedlog.groups.finished_ranges import FinishedRanges
-from embedlog.groups.share_events import ShareChange, StoredShare
-from embedlog.groups.share_partition import SharePartition
+from embedlog.groups.machines.finished_ranges import FinishedRanges
+from embedlog.groups.machines.share_events import ShareChange, StoredShare
+from embedlog.groups.machines.share_partition import SharePartition
 from embedlog.model import (
     Acknowledgement,
     AcknowledgeType,

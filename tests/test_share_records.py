@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from embedlog.errors import CorruptRecord, InvalidArgument
-from embedlog.groups.share_events import ShareKey
-from embedlog.groups.share_records import Clocks, History, LoadedShares, latest
+from embedlog.groups.machines.share_events import ShareKey
+from embedlog.groups.machines.share_records import Clocks, History, LoadedShares, latest
 from embedlog.model import DeliveryState, ShareDelay, ShareLock, ShareRejection, StateBatch
 from embedlog.wire import queue_state, share_state
 from embedlog.wire.queue_state import QueueState

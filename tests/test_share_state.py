@@ -35,7 +35,7 @@ from embedlog.errors import (
 )
 from embedlog.files.filesystem import FileSystem
 from embedlog.files.names import QUEUE_STATE_TOPIC, SHARE_STATE_TOPIC
-from embedlog.groups.share_events import ShareChange
+from embedlog.groups.machines.share_events import ShareChange
 from embedlog.groups.share_state import ShareState
 from embedlog.model import DeliveryState, ShareDelay, ShareLock, ShareRejection, StateBatch
 from embedlog.wire.share_state import decode_key

@@ -13,7 +13,7 @@ import embedlog
 from embedlog.clients.queue_admin import describe_queues, purge, unfinished_jobs
 from embedlog.cluster import Broker
 from embedlog.errors import GroupNotFound, TopicNotFound, UnsupportedByBackend
-from embedlog.groups.share_events import ShareChange
+from embedlog.groups.machines.share_events import ShareChange
 
 
 def test_every_job_is_in_one_state(path: Path) -> None:

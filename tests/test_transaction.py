@@ -21,7 +21,7 @@ from embedlog.errors import (
     ProducerFenced,
     TransactionError,
 )
-from embedlog.groups.transaction import (
+from embedlog.groups.machines.transaction import (
     LARGEST_EPOCH,
     Change,
     ProducerIdAndEpoch,

@@ -32,8 +32,8 @@ from embedlog.errors import (
 )
 from embedlog.files.names import TRANSACTION_STATE_TOPIC
 from embedlog.groups.coordinator import GroupCoordinator
+from embedlog.groups.machines.transaction import ProducerIdAndEpoch
 from embedlog.groups.offsets import OFFSETS_TOPIC
-from embedlog.groups.transaction import ProducerIdAndEpoch
 from embedlog.groups.transaction_coordinator import TransactionCoordinator
 from embedlog.model import CommittedOffset
 from embedlog.wire.transaction_state import TransactionState

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from ..errors import EmbedlogError
-    from ..groups.events import GroupDescription
-    from ..groups.transaction import ProducerIdAndEpoch
+    from ..groups.machines.events import GroupDescription
+    from ..groups.machines.transaction import ProducerIdAndEpoch
     from ..wire.transaction_state import TransactionMetadata
 
 

@@ -12,8 +12,8 @@ from collections.abc import Iterable
 
 from ..errors import EmbedlogError, GroupNotFound
 from ..files.names import WRITER_FILE
-from ..groups.consumer_group import ConsumerGroup
-from ..groups.events import GroupDescription, GroupState, GroupType, MemberDescription
+from ..groups.machines.consumer_group import ConsumerGroup
+from ..groups.machines.events import GroupDescription, GroupState, GroupType, MemberDescription
 from ..groups.modern_groups import like_classic, stored_group
 from ..groups.offsets import OFFSETS_TOPIC, current, load_groups, positions
 from ..model import CommittedOffset, GroupMemberMetadata, TopicPartition

@@ -13,8 +13,8 @@ from typing import Final
 
 from ..errors import CorruptRecord, GroupNotFound, OffsetOutOfRange
 from ..files.names import QUEUE_STATE_TOPIC, SHARE_STATE_TOPIC
-from ..groups.share_events import ShareKey, StoredShare
-from ..groups.share_records import Clocks, History, latest
+from ..groups.machines.share_events import ShareKey, StoredShare
+from ..groups.machines.share_records import Clocks, History, latest
 from ..groups.share_state import read_shares
 from ..groups.topic_records import due_ms, record_of, records_between
 from ..model import (

@@ -26,7 +26,7 @@ from ..errors import (
     counted,
     shown,
 )
-from ..groups.events import MemberDescription
+from ..groups.machines.events import MemberDescription
 from ..model import NO_TIMESTAMP, CommittedOffset, PartitionOffsets, TopicPartition
 from ..runtime.closing import OfOneProcess
 from ..validation import check_flag, check_group, check_topic, is_several

@@ -53,7 +53,7 @@ from ..errors import (
     TransactionAborted,
     TransactionError,
 )
-from ..groups.transaction import ProducerIdAndEpoch
+from ..groups.machines.transaction import ProducerIdAndEpoch
 from ..model import (
     Appended,
     AppendedInPieces,

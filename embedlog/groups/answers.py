@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeAlias
 from ..errors import EmbedlogError
 from ..model import GroupMetadata
 from .completions import Completion, calling, completion
-from .events import (
+from .machines.events import (
     Effect,
     JoinCompleted,
     MetadataChanged,

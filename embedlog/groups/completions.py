@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from typing import TypeAlias
 
 from ..errors import EmbedlogError
-from .events import JoinCompleted, JoinFailed, SyncCompleted, SyncFailed
+from .machines.events import JoinCompleted, JoinFailed, SyncCompleted, SyncFailed
 
 Completion: TypeAlias = Callable[[], None]
 

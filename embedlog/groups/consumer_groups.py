@@ -1,7 +1,7 @@
 """The coordinator's groups of KIP-848: modern groups (modern_groups.py) that live with the classic protocol.
 
 A group id is of a classic group or of one of these. It changes its type when a member of the other protocol
-joins while the group has no members, and as migration.py says while it has some. The offsets stay.
+joins while the group has no members, and as machines/migration.py says while it has some. The offsets stay.
 
 What these methods return besides an answer are effects for the coordinator to carry out, as of a classic
 group: answers to joins and syncs, and which members of the classic protocol must join again.
@@ -17,10 +17,10 @@ from collections.abc import Sequence
 from ..errors import EmbedlogError, FencedInstance, InconsistentProtocol, MemberIdRequired
 from ..store.store import Store
 from ..wire.modern_group_state import GroupEpoch
-from .classic import ClassicGroup
-from .classic_requests import join_heartbeat, joined, must_join, sync
-from .consumer_group import ConsumerGroup
-from .events import (
+from .machines.classic import ClassicGroup
+from .machines.classic_requests import join_heartbeat, joined, must_join, sync
+from .machines.consumer_group import ConsumerGroup
+from .machines.events import (
     Effect,
     GroupDescription,
     GroupState,
@@ -30,10 +30,9 @@ from .events import (
     SyncCompleted,
     SyncFailed,
 )
-from .member import Offer
-from .migration import Migration, downgraded, epoch_before, upgraded
-from .modern_groups import ModernGroups, like_classic, records_of
-from .modern_member import (
+from .machines.member import Offer
+from .machines.migration import Migration, downgraded, epoch_before, upgraded
+from .machines.modern_member import (
     JOIN,
     Change,
     EpochChange,
@@ -45,9 +44,10 @@ from .modern_member import (
     TargetChange,
     TargetEpochChange,
 )
+from .machines.registry import Group, GroupRegistry
+from .machines.share_membership import ShareMembership
+from .modern_groups import ModernGroups, like_classic, records_of
 from .offsets import Offsets
-from .registry import Group, GroupRegistry
-from .share_membership import ShareMembership
 
 logger = logging.getLogger(__name__)
 

@@ -28,21 +28,21 @@ from ..store.store import Store
 from ..validation import check_group
 from ..wire.consumer_protocol import PROTOCOL_TYPE, same_topics
 from .answers import Answers, NotStored
-from .classic import ClassicGroup
 from .completions import Completion
-from .consumer_group import ConsumerGroup
 from .dispatch import GroupDispatch
-from .events import Effect, GroupDescription, GroupState, GroupType, JoinCompleted, JoinFailed
 from .expiry import expire, topics_read
+from .machines.classic import ClassicGroup
+from .machines.consumer_group import ConsumerGroup
+from .machines.events import Effect, GroupDescription, GroupState, GroupType, JoinCompleted, JoinFailed
+from .machines.member import Offer
+from .machines.migration import Migration
+from .machines.modern_group import ModernGroup
+from .machines.modern_member import HeartbeatResult, MemberHeartbeat
+from .machines.registry import Group, GroupRegistry
+from .machines.share_membership import ShareMembership
 from .marker import Marker
-from .member import Offer
-from .migration import Migration
-from .modern_group import ModernGroup
 from .modern_groups import ModernGroupDescription
-from .modern_member import HeartbeatResult, MemberHeartbeat
 from .offsets import Offsets, check_offsets, positions
-from .registry import Group, GroupRegistry
-from .share_membership import ShareMembership
 
 logger = logging.getLogger(__name__)
 

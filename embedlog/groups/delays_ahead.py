@@ -16,7 +16,7 @@ from ..codec.fetch_decoder import Records, decode_chunk
 from ..errors import CorruptRecord, OffsetOutOfRange
 from ..partition import Partition
 from ..runtime.locks import Lock
-from .ready_records import DelayedRecords
+from .machines.ready_records import DelayedRecords
 from .topic_records import due_ms
 
 _FETCH_BYTES = 256 << 10

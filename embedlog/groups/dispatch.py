@@ -13,17 +13,17 @@ from typing import Any
 
 from ..errors import InconsistentProtocol
 from ..store.store import Store
-from . import classic_requests
-from .classic import ClassicGroup
-from .consumer_group import ConsumerGroup
 from .consumer_groups import ConsumerGroups
-from .events import Effect, GroupDescription, GroupType, JoinFailed
-from .member import Offer
-from .modern_group import ModernGroup
+from .machines import classic_requests
+from .machines.classic import ClassicGroup
+from .machines.consumer_group import ConsumerGroup
+from .machines.events import Effect, GroupDescription, GroupType, JoinFailed
+from .machines.member import Offer
+from .machines.modern_group import ModernGroup
+from .machines.registry import Group, GroupRegistry
+from .machines.share_membership import ShareMembership
 from .modern_groups import ModernGroups
 from .offsets import Offsets
-from .registry import Group, GroupRegistry
-from .share_membership import ShareMembership
 
 
 class GroupDispatch:

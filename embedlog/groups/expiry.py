@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from ..errors import CorruptRecord
 from ..model import NO_TIMESTAMP, CommittedOffset, TopicPartition
 from ..wire.consumer_protocol import PROTOCOL_TYPE, decode_subscription
-from .classic import ClassicGroup
-from .consumer_group import ConsumerGroup
-from .events import GroupDescription
+from .machines.classic import ClassicGroup
+from .machines.consumer_group import ConsumerGroup
+from .machines.events import GroupDescription
 from .offsets import Offsets
 
 

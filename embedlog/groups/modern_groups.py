@@ -33,10 +33,10 @@ from ..wire.modern_group_state import (
     StateKey,
     Value,
 )
-from .events import Effect, GroupDescription, GroupState, GroupType, MemberDescription
-from .member_timers import Timer
-from .modern_group import ModernGroup
-from .modern_member import (
+from .machines.events import Effect, GroupDescription, GroupState, GroupType, MemberDescription
+from .machines.member_timers import Timer
+from .machines.modern_group import ModernGroup
+from .machines.modern_member import (
     JOIN,
     Change,
     EpochChange,
@@ -49,9 +49,9 @@ from .modern_member import (
     StoredModernGroup,
     TargetChange,
 )
+from .machines.patterns import TopicPatterns
+from .machines.registry import Group, GroupRegistry, Modern
 from .offsets import Offsets
-from .patterns import TopicPatterns
-from .registry import Group, GroupRegistry, Modern
 
 logger = logging.getLogger(__name__)
 

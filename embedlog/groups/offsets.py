@@ -38,7 +38,7 @@ from ..wire.offsets_topic import (
     encode_offset_value,
     partition_for,
 )
-from .events import GroupType
+from .machines.events import GroupType
 from .marker import Marker
 from .topic_records import each_batch
 

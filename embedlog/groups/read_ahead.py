@@ -23,7 +23,7 @@ from typing import Final
 from ..codec.fetch_decoder import Records, decode_chunk
 from ..model import NO_TIMESTAMP, Record
 from ..partition import Partition
-from .share_partition import SharePartition
+from .machines.share_partition import SharePartition
 from .topic_records import due_ms, record_of
 
 _FETCH_BYTES: Final = 256 << 10

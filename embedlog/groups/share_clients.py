@@ -6,7 +6,7 @@
 
 The library's queues ask for any record of a topic, and name a delivery by its id. A share consumer asks for a
 partition, and names a record by its offset: the lock of that member on that offset is the delivery. Both act
-on the same state machines (share_partition.py), so what one has locked the other does not get.
+on the same state machines (machines/share_partition.py), so what one has locked the other does not get.
 
 A group's settings hold as long as no queue of the library has given its options to the group since the log
 was opened: what those say of dead letters and of the order by key is not to be undone by another client.
@@ -37,10 +37,10 @@ from ..errors import (
     StorageError,
 )
 from ..model import Acknowledgement, AcknowledgeType
-from .share_events import ShareChange
+from .machines.share_events import ShareChange
+from .machines.share_locks import Held
+from .machines.share_partition import SharePartition
 from .share_group import MOST_RECORDS, Completion, Part, ShareGroup, ShareSettings, ShareWatch, Surroundings
-from .share_locks import Held
-from .share_partition import SharePartition
 
 GAP: Final = 0
 """An acknowledgement's type for an offset at which the client has found no record."""

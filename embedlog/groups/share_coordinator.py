@@ -44,8 +44,8 @@ from ..runtime.scheduler import Scheduler
 from ..store.store import Store
 from ..validation import check_group, check_int
 from .dead_letters import append_dead_letters, dead_letter_partition, find_dead_letters
+from .machines.share_events import ShareChange
 from .share_clients import ShareClients
-from .share_events import ShareChange
 from .share_group import (
     MOST_RECORDS,
     Completion,

@@ -41,9 +41,9 @@ from ..partition import Partition
 from ..runtime.futures import new_future
 from ..store.store import Store
 from .delays_ahead import DelaysAhead
+from .machines.share_events import ShareChange, ShareKey
+from .machines.share_partition import SharePartition
 from .read_ahead import ReadAhead
-from .share_events import ShareChange, ShareKey
-from .share_partition import SharePartition
 from .share_state import ShareState
 
 _ID_BITS: Final = 48  # of a first delivery id: leaves almost 2^63 for the next ones

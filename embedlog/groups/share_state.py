@@ -2,7 +2,7 @@
 
     write(change)   locks, delays, rejections --> __queue_state         wire/queue_state.py
                     start offset, batches ------> __share_group_state   wire/share_state.py, as Kafka does it
-    load()          both topics, from their log start, folded           share_records.py
+    load()          both topics, from their log start, folded           machines/share_records.py
 
 Each change is at most one record in each topic, the one in `__queue_state` first: a hand-out is one append,
 an acceptance another. After 500 updates of a partition, or four times as many as its last snapshot has
@@ -48,8 +48,8 @@ from ..wire.share_state import (
     encode_update,
     partition_of,
 )
-from .share_events import ShareChange, ShareKey, StoredShare
-from .share_records import Clocks, History, LoadedShare, LoadedShares
+from .machines.share_events import ShareChange, ShareKey, StoredShare
+from .machines.share_records import Clocks, History, LoadedShare, LoadedShares
 from .topic_records import each_record
 
 logger = logging.getLogger(__name__)

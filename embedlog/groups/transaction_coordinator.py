@@ -5,10 +5,10 @@
     end               a record: PrepareCommit or PrepareAbort    --> a marker in each partition
                       a record: CompleteCommit or CompleteAbort  --> the next transaction may begin
 
-What is decided is decided in transaction.py. Each step is stored before it counts, and the first use after a
-start goes on where the last process stopped: it writes the markers of what was prepared, and lets go on what
-is open, until its time is over or its process has ended (producer_processes.py). A marker that cannot be
-written (its partition failed, the disk is full) is written later; until then its producer gets
+What is decided is decided in machines/transaction.py. Each step is stored before it counts, and the first use
+after a start goes on where the last process stopped: it writes the markers of what was prepared, and lets go
+on what is open, until its time is over or its process has ended (producer_processes.py). A marker that cannot
+be written (its partition failed, the disk is full) is written later; until then its producer gets
 ConcurrentTransactions.
 
 A partition permits a producer to open a transaction until its marker, in memory. Permission and marker meet
@@ -54,9 +54,9 @@ from ..validation import check_int
 from ..wire.transaction_state import TransactionMetadata
 from .coordinator import GroupCoordinator
 from .end_waiters import Ended, EndWaiters
+from .machines.transaction import RAISES_EPOCHS, Change, ProducerIdAndEpoch, Transaction
 from .other_brokers import End, OtherBrokers, is_here
 from .producer_processes import UNKNOWN, has_ended, look_ms, owner
-from .transaction import RAISES_EPOCHS, Change, ProducerIdAndEpoch, Transaction
 from .transaction_log import TransactionLog
 from .transaction_markers import TransactionMarkers
 

@@ -26,10 +26,10 @@ from ..wire.transaction_state import (
     encode_key,
     encode_value,
 )
+from .machines.transaction import ProducerIdAndEpoch
 from .other_brokers import OtherBrokers, is_here
 from .producer_processes import HEADER as PROCESS_HEADER
 from .topic_records import each_record
-from .transaction import ProducerIdAndEpoch
 
 logger = logging.getLogger(__name__)
 

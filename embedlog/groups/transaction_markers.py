@@ -28,10 +28,10 @@ from ..model import TopicPartition
 from ..partition import Partition
 from ..store.store import Store
 from .coordinator import GroupCoordinator
+from .machines.transaction import RAISES_EPOCHS, ProducerIdAndEpoch, Transaction
 from .marker import Marker
 from .offsets import OFFSETS_TOPIC
 from .other_brokers import End, OtherBrokers, Place, is_here
-from .transaction import RAISES_EPOCHS, ProducerIdAndEpoch, Transaction
 from .transaction_log import TransactionLog
 
 logger = logging.getLogger(__name__)

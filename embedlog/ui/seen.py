@@ -17,7 +17,7 @@ from ..backends.port import Backend
 from ..clients.queue_admin import REDRIVE_GROUP
 from ..cluster.broker.access.access import Access
 from ..errors import AuthorizationFailed, EmbedlogError, GroupNotFound, TopicNotFound, TransactionNotFound
-from ..groups.events import GroupDescription, MemberDescription
+from ..groups.machines.events import GroupDescription, MemberDescription
 from ..log import Log
 from ..model import CommittedOffset, TopicPartition
 from ..runtime.closing import open_handles

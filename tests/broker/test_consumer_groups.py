@@ -17,7 +17,7 @@ from wire import Wire
 
 import embedlog
 from embedlog.cluster import Broker
-from embedlog.groups.events import GroupState, GroupType
+from embedlog.groups.machines.events import GroupState, GroupType
 from embedlog.wire.apis.consumer_group_describe import ConsumerGroupDescribeRequest
 from embedlog.wire.apis.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest, TopicPartitions
 from embedlog.wire.apis.offset_commit import (

@@ -20,7 +20,7 @@ from programs import Program
 from embedlog import TopicPartition
 from embedlog.cluster import Broker
 from embedlog.errors import GroupNotFound
-from embedlog.groups.events import GroupState
+from embedlog.groups.machines.events import GroupState
 
 G = "g"
 PARTITIONS = 4

@@ -20,7 +20,7 @@ from wire import Wire
 
 import embedlog
 from embedlog.cluster import Broker
-from embedlog.groups.events import GroupState, GroupType
+from embedlog.groups.machines.events import GroupState, GroupType
 from embedlog.model import TopicPartition
 from embedlog.wire.apis.consumer_group_describe import ConsumerGroupDescribeRequest
 from embedlog.wire.apis.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest

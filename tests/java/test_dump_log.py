@@ -16,9 +16,9 @@ import kafka_tools
 import embedlog
 from embedlog import CommittedOffset, TopicPartition
 from embedlog.backends.local import WriterBackend
-from embedlog.groups.events import GroupType
-from embedlog.groups.modern_member import JOIN, LEAVE, MemberHeartbeat
-from embedlog.groups.share_events import ShareChange, ShareKey, StoredShare
+from embedlog.groups.machines.events import GroupType
+from embedlog.groups.machines.modern_member import JOIN, LEAVE, MemberHeartbeat
+from embedlog.groups.machines.share_events import ShareChange, ShareKey, StoredShare
 from embedlog.model import DeliveryState, StateBatch
 from embedlog.runtime.java import java_home
 

@@ -15,7 +15,7 @@ from typing import Final, TypeVar
 
 from ...errors import EmbedlogError, GroupNotFound, TopicNotFound, UnknownMember, UnstableOffsetCommit
 from ...files.names import check_topic_name
-from ...groups.events import GroupDescription, GroupState, GroupType, MemberDescription
+from ...groups.machines.events import GroupDescription, GroupState, GroupType, MemberDescription
 from ...model import CommittedOffset, JoinedMember, JoinResult, TopicPartition
 from ...runtime.futures import new_future
 from ...validation import as_topic_partition, as_topic_partitions, check_committed

@@ -20,7 +20,7 @@ from typing import Final
 
 from ...codec import read_header
 from ...errors import BrokerUnavailable, InvalidTxnState, TransactionNotFound, UnsupportedByBackend
-from ...groups.transaction import ProducerIdAndEpoch
+from ...groups.machines.transaction import ProducerIdAndEpoch
 from ...model import (
     Appended,
     AppendedInPieces,

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from ... import errors
 from ...errors.public import PublicError, is_public, public_message
-from ...groups.modern_member import (
+from ...groups.machines.modern_member import (
     FencedMemberEpoch,
     InvalidRegularExpression,
     StaleMemberEpoch,

@@ -20,7 +20,7 @@ from typing import Any, Final, TypeVar
 
 from ...errors import Closed, EmbedlogError
 from ...files.names import TRANSACTION_STATE_TOPIC
-from ...groups.migration import Migration, MigrationPolicy
+from ...groups.machines.migration import Migration, MigrationPolicy
 from ...runtime.background_failures import log_failure
 from ...runtime.locks import Lock
 from ...wire.error_codes import ErrorCode

@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from typing import Final
 
 from ....errors import EmbedlogError, GroupNotFound
-from ....groups.events import GroupDescription, GroupState, GroupType
+from ....groups.machines.events import GroupDescription, GroupState, GroupType
 from ....security.operations import ON_A_GROUP
 from ....wire.apis.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
 from ....wire.apis.describe_groups import (

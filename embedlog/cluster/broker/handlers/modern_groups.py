@@ -1,8 +1,8 @@
 """ConsumerGroupHeartbeat, ConsumerGroupDescribe, ShareGroupHeartbeat, ShareGroupDescribe (KIP-848, KIP-932).
 
 A member says what it subscribes to, and in a consumer group what it reads; the answer says what it may read,
-as topic ids. The coordinator decides (groups/modern_group.py). These handlers know the requests' versions,
-the broker's limits and the groups' settings.
+as topic ids. The coordinator decides (groups/machines/modern_group.py). These handlers know the requests'
+versions, the broker's limits and the groups' settings.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from concurrent.futures import Future
 from typing import Any, ClassVar, Final, NamedTuple, TypeAlias
 
 from ....errors import EmbedlogError, GroupNotFound, InconsistentProtocol
-from ....groups.assignors import SIMPLE
 from ....groups.coordinator import REMOTE
-from ....groups.events import GroupState, GroupType
+from ....groups.machines.assignors import SIMPLE
+from ....groups.machines.events import GroupState, GroupType
+from ....groups.machines.modern_member import JOIN, HeartbeatResult, MemberHeartbeat, ModernMember
 from ....groups.modern_groups import ModernGroupDescription
-from ....groups.modern_member import JOIN, HeartbeatResult, MemberHeartbeat, ModernMember
 from ....security.operations import ON_A_GROUP
 from ....validation import check_group
 from ....wire.apis import (

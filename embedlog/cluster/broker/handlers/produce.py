@@ -39,7 +39,7 @@ from ....errors import (
     UnexpectedOffset,
 )
 from ....files.names import INTERNAL_TOPICS
-from ....groups.transaction import ProducerIdAndEpoch
+from ....groups.machines.transaction import ProducerIdAndEpoch
 from ....model import Appended, TopicPartition
 from ....partition import Partition
 from ....wire.apis.produce import (

@@ -24,7 +24,7 @@ from functools import partial
 from typing import Any, Final, TypeAlias
 
 from ....errors import EmbedlogError, GroupNotFound
-from ....groups.events import GroupType
+from ....groups.machines.events import GroupType
 from ....groups.share_clients import AcknowledgedRange, Acquired
 from ....groups.share_coordinator import ShareGroupCoordinator
 from ....groups.share_group import ShareSettings

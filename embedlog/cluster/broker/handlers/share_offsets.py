@@ -13,7 +13,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 
 from ....errors import EmbedlogError, GroupNotEmpty, GroupNotFound, TooManyGroups, TopicNotFound
-from ....groups.events import GroupState, GroupType
+from ....groups.machines.events import GroupState, GroupType
 from ....groups.share_coordinator import ShareGroupCoordinator
 from ....validation import check_group
 from ....wire.apis.alter_share_group_offsets import (

@@ -47,9 +47,9 @@ from ....errors import (
     UnknownMember,
 )
 from ....files.names import INTERNAL_TOPICS, TRANSACTION_STATE_TOPIC
+from ....groups.machines.transaction import ProducerIdAndEpoch
 from ....groups.offsets import OFFSETS_TOPIC
 from ....groups.producer_processes import UNKNOWN, client
-from ....groups.transaction import ProducerIdAndEpoch
 from ....groups.transaction_coordinator import TransactionCoordinator
 from ....model import NO_EPOCH, CommittedOffset, TopicPartition
 from ....wire.apis.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse

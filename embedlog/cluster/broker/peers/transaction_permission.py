@@ -29,7 +29,7 @@ from typing import Final, NamedTuple
 
 from ....errors import ConcurrentTransactions, EmbedlogError
 from ....files.names import TRANSACTION_STATE_TOPIC
-from ....groups.transaction import RAISES_EPOCHS, ProducerIdAndEpoch
+from ....groups.machines.transaction import RAISES_EPOCHS, ProducerIdAndEpoch
 from ....groups.transaction_coordinator import TransactionCoordinator
 from ....model import TopicPartition
 from ....store.store import Store

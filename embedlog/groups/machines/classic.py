@@ -35,7 +35,7 @@ import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import ClassVar
 
-from ..errors import (
+from ...errors import (
     EmbedlogError,
     FencedInstance,
     GroupNotFound,
@@ -46,8 +46,8 @@ from ..errors import (
     RebalanceInProgress,
     UnknownMember,
 )
-from ..model import GroupMetadata, JoinResult
-from ..wire.consumer_protocol import PROTOCOL_TYPE
+from ...model import GroupMetadata, JoinResult
+from ...wire.consumer_protocol import PROTOCOL_TYPE
 from .events import (
     Effect,
     GroupDescription,

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable
 from heapq import heappop, heappush
 from typing import NamedTuple, TypeVar
 
-from ..model import (
+from ...model import (
     NO_TIMESTAMP,
     DeliveryState,
     ShareDelay,
@@ -29,8 +29,8 @@ from ..model import (
     ShareRejection,
     StateBatch,
 )
-from ..wire.queue_state import QueueState, decode_state
-from ..wire.share_state import UNCHANGED, decode_snapshot, decode_update
+from ...wire.queue_state import QueueState, decode_state
+from ...wire.share_state import UNCHANGED, decode_snapshot, decode_update
 from .share_events import ShareKey, StoredShare
 
 T = TypeVar("T")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
-from ..model import DeliveryState, ShareDelay, ShareLock, ShareRejection, StateBatch
+from ...model import DeliveryState, ShareDelay, ShareLock, ShareRejection, StateBatch
 
 T = TypeVar("T")
 

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Final, NamedTuple, TypeAlias
 
-from ..wire.modern_group_state import Assignment, TopicIdPartition
+from ...wire.modern_group_state import Assignment, TopicIdPartition
 
 
 class MemberSpec(NamedTuple):

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from ..errors import EmbedlogError, LockLost, counted
-from ..model import (
+from ...errors import EmbedlogError, LockLost, counted
+from ...model import (
     Acknowledgement,
     AcknowledgeType,
     DeliveryState,

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from ..errors import (
+from ...errors import (
     EmbedlogError,
     FencedInstance,
     GroupFull,
@@ -22,7 +22,7 @@ from ..errors import (
     InvalidArgument,
     UnknownMember,
 )
-from ..model import GroupMemberMetadata, GroupMetadata, JoinedMember
+from ...model import GroupMemberMetadata, GroupMetadata, JoinedMember
 from .events import Effect, JoinFailed, MemberDescription, SyncFailed
 
 NEW_MEMBER_JOIN_TIMEOUT_MS: Final = 5 * 60 * 1000

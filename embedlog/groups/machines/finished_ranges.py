@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator
 
-from ..model import DeliveryState
+from ...model import DeliveryState
 
 
 class FinishedRanges:

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from typing import ClassVar, NoReturn
 
-from ..errors import GroupNotFound, InvalidArgument
-from ..wire.modern_group_state import SHARE, MemberAssignment
+from ...errors import GroupNotFound, InvalidArgument
+from ...wire.modern_group_state import SHARE, MemberAssignment
 from .assignors import SHARE_ASSIGNORS
 from .events import GroupType
 from .modern_group import ModernGroup

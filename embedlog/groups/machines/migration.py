@@ -27,9 +27,9 @@ from collections.abc import Iterable, Sequence
 from enum import Enum
 from typing import Final, NamedTuple
 
-from ..errors import CorruptRecord, InconsistentProtocol
-from ..model import TopicPartition
-from ..wire.consumer_protocol import (
+from ...errors import CorruptRecord, InconsistentProtocol
+from ...model import TopicPartition
+from ...wire.consumer_protocol import (
     PROTOCOL_TYPE,
     Subscription,
     assignment_version,
@@ -37,8 +37,8 @@ from ..wire.consumer_protocol import (
     decode_subscription,
     encode_assignment,
 )
-from ..wire.consumer_protocol import Assignment as ProtocolAssignment
-from ..wire.modern_group_state import (
+from ...wire.consumer_protocol import Assignment as ProtocolAssignment
+from ...wire.modern_group_state import (
     Assignment,
     ClassicMember,
     ClassicProtocol,

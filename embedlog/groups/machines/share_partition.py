@@ -37,9 +37,9 @@ import itertools
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from ..config import MAX_INT64
-from ..errors import EmbedlogError
-from ..model import (
+from ...config import MAX_INT64
+from ...errors import EmbedlogError
+from ...model import (
     Acknowledgement,
     AcknowledgeType,
     DeliveryState,

@@ -32,8 +32,8 @@ import operator
 from collections.abc import Callable, Iterator
 from typing import TypeAlias, TypeVar
 
-from ..errors import EmbedlogError, GroupNotEmpty, GroupNotFound, TooManyGroups, UnknownMember, shown
-from ..validation import check_group
+from ...errors import EmbedlogError, GroupNotEmpty, GroupNotFound, TooManyGroups, UnknownMember, shown
+from ...validation import check_group
 from .classic import ClassicGroup
 from .consumer_group import ConsumerGroup
 from .events import Effect, GroupState

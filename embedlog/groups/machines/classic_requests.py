@@ -17,7 +17,7 @@ Source: Kafka's GroupMetadataManager (classicGroupJoinToConsumerGroup and its ne
 
 from __future__ import annotations
 
-from ..errors import (
+from ...errors import (
     CorruptRecord,
     IllegalGeneration,
     InconsistentProtocol,
@@ -25,15 +25,15 @@ from ..errors import (
     RebalanceInProgress,
     UnknownMember,
 )
-from ..model import JoinResult, TopicPartition
-from ..wire.consumer_protocol import (
+from ...model import JoinResult, TopicPartition
+from ...wire.consumer_protocol import (
     PROTOCOL_TYPE,
     Assignment,
     assignment_version,
     decode_subscription,
     encode_assignment,
 )
-from ..wire.modern_group_state import ClassicMember, ClassicProtocol, MemberState
+from ...wire.modern_group_state import ClassicMember, ClassicProtocol, MemberState
 from .consumer_group import ConsumerGroup
 from .member import Offer
 from .member_timers import Timer

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
-from ..wire.modern_group_state import ResolvedPattern
+from ...wire.modern_group_state import ResolvedPattern
 from .modern_member import ModernMember
 
 

@@ -24,14 +24,14 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from ..errors import (
+from ...errors import (
     FencedInstance,
     IllegalGeneration,
     InvalidArgument,
     UnknownMember,
     shown,
 )
-from ..wire.modern_group_state import CONSUMER, MemberAssignment, MemberState, TopicIdPartition
+from ...wire.modern_group_state import CONSUMER, MemberAssignment, MemberState, TopicIdPartition
 from .assignors import ASSIGNORS
 from .events import GroupState, GroupType
 from .member_timers import Timer

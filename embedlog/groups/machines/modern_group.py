@@ -30,8 +30,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar, Final
 
-from ..errors import GroupFull, GroupNotFound, UnknownMember, shown
-from ..wire.modern_group_state import Assignment, GroupEpoch, KeyVersions, MemberAssignment, ResolvedPattern
+from ...errors import GroupFull, GroupNotFound, UnknownMember, shown
+from ...wire.modern_group_state import Assignment, GroupEpoch, KeyVersions, MemberAssignment, ResolvedPattern
 from .assignors import Assignor, MemberSpec
 from .events import GroupState, GroupType
 from .member_timers import MemberTimers, Timer

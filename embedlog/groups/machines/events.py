@@ -9,8 +9,8 @@ from __future__ import annotations
 from enum import Enum
 from typing import NamedTuple, TypeAlias
 
-from ..errors import EmbedlogError
-from ..model import GroupMetadata, JoinResult
+from ...errors import EmbedlogError
+from ...model import GroupMetadata, JoinResult
 
 
 class GroupType(Enum):

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..wire.modern_group_state import Assignment, MemberAssignment, MemberState, TopicIdPartition
+from ...wire.modern_group_state import Assignment, MemberAssignment, MemberState, TopicIdPartition
 
 
 def reconcile(

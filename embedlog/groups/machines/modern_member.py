@@ -11,8 +11,8 @@ import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
-from ..errors import GroupError, InvalidArgument
-from ..wire.modern_group_state import (
+from ...errors import GroupError, InvalidArgument
+from ...wire.modern_group_state import (
     Assignment,
     ClassicMember,
     GroupEpoch,
@@ -44,7 +44,7 @@ class UnsupportedAssignor(GroupError, ValueError):
 
 
 class InvalidRegularExpression(GroupError, ValueError):
-    """A subscription's pattern cannot be used (groups/patterns.py)."""
+    """A subscription's pattern cannot be used (groups/machines/patterns.py)."""
 
 
 class GroupTopic(NamedTuple):

@@ -34,9 +34,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Final, NamedTuple
 
-from ..errors import ConcurrentTransactions, InvalidProducerIdMapping, InvalidTxnState, ProducerFenced
-from ..model import NO_TIMESTAMP, TopicPartition
-from ..wire.transaction_state import (
+from ...errors import ConcurrentTransactions, InvalidProducerIdMapping, InvalidTxnState, ProducerFenced
+from ...model import NO_TIMESTAMP, TopicPartition
+from ...wire.transaction_state import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
     TransactionMetadata,
