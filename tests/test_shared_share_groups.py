@@ -13,7 +13,7 @@ import pytest
 
 import embedlog
 from embedlog import Log
-from embedlog.backends.coordinators import ShareCoordinator
+from embedlog.backends.port.coordinators import ShareCoordinator
 from embedlog.backends.shared import SharedBackend
 from embedlog.cluster import Broker
 from embedlog.errors import (

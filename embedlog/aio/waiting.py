@@ -3,7 +3,7 @@
     a log that calls back (the writer of a directory)    the listener of a partition wakes the task's loop
     any other (a reader process, brokers)                one thread waits for the partitions of all idle tasks
 
-A `LoopInterrupt` is an interrupt (backends/port.py) whose waiter is a task. Any thread may set it; it costs
+A `LoopInterrupt` is an interrupt (backends/port/) whose waiter is a task. Any thread may set it; it costs
 nothing while its task is not asleep.
 
 A task that goes to sleep sets the thread's own interrupt: the wait begins again with the task's partitions.

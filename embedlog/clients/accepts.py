@@ -18,7 +18,7 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
-from ..backends.coordinators import ShareCoordinator
+from ..backends.port.coordinators import ShareCoordinator
 from ..errors import (
     BrokerUnavailable,
     EmbedlogError,

@@ -9,7 +9,7 @@ Each turn, of `poll` and of an iteration alike:
     advance     metadata, heartbeat, gain or give up partitions          assignment.py
     commit      what is done, if auto-commit is due                      offset_commits.py
     take        records of the next partition                            reader.py
-    wait        in the backend, for data, a rebalance or close()         backends/port.py
+    wait        in the backend, for data, a rebalance or close()         backends/port/
 
 Advance and commit only if they are due, or another thread has set the interrupt. An iteration takes a turn
 for each chunk, not for each record: between two records it only compares the clock and two fields, without

@@ -13,8 +13,8 @@ import contextlib
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple, cast
 
-from ..backends.coordinators import GroupAdmin, GroupReader
 from ..backends.port import Backend
+from ..backends.port.coordinators import GroupAdmin, GroupReader
 from ..errors import (
     EmbedlogError,
     GroupNotEmpty,

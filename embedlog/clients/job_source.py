@@ -32,7 +32,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Final
 
-from ..backends.coordinators import ShareCoordinator
+from ..backends.port.coordinators import ShareCoordinator
 from ..errors import Closed, EmbedlogError, ForkedHandle, GroupNotFound, LockLost, TopicNotFound
 from ..model import Acknowledgement, AcknowledgeType, Delivery, Record, ShareGroupOptions, TopicPartition
 from ..runtime import forking

@@ -29,8 +29,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Final, NamedTuple, TypeAlias
 
-from ..backends.coordinators import Coordinator
 from ..backends.port import Interrupt
+from ..backends.port.coordinators import Coordinator
 from ..config import MAX_INT32
 from ..errors import (
     CommitFailed,

@@ -18,8 +18,8 @@ from collections import deque
 from collections.abc import Collection, Iterator, Sequence
 from typing import Final, NamedTuple
 
-from ..backends.coordinators import ShareCoordinator, ShareReader
 from ..backends.port import Backend
+from ..backends.port.coordinators import ShareCoordinator, ShareReader
 from ..errors import EmbedlogError, GroupNotFound, InvalidArgument, LockLost
 from ..model import (
     NO_EPOCH,

@@ -54,7 +54,7 @@ machine, and have its name."""
 
 
 class GroupCoordinator:
-    """Implements `backends.coordinators.GroupAdmin` over a store. Thread-safe."""
+    """Implements `backends.port.coordinators.GroupAdmin` over a store. Thread-safe."""
 
     def __init__(self, store: Store) -> None:
         self._store = store

@@ -76,7 +76,7 @@ def _monotonic_ms() -> int:
 
 
 class ShareGroupCoordinator:
-    """Implements `backends.coordinators.ShareCoordinator` over a store. Thread-safe.
+    """Implements `backends.port.coordinators.ShareCoordinator` over a store. Thread-safe.
 
     state: where it stores what the groups do. monotonic_ms: the machine's monotonic clock, or a test's.
     """

@@ -5,7 +5,7 @@
     TransactionCoordinator  transactional ids and their transactions
     GroupReader             groups as an administrator sees them; ShareReader the same of share groups
 
-A backend gives them through properties; see port.py.
+A backend gives them through properties of `Backend`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from ..model import (
+from ...model import (
     Acknowledgement,
     CommittedOffset,
     Delivery,
@@ -27,10 +27,10 @@ from ..model import (
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-    from ..errors import EmbedlogError
-    from ..groups.machines.events import GroupDescription
-    from ..groups.machines.transaction import ProducerIdAndEpoch
-    from ..wire.transaction_state import TransactionMetadata
+    from ...errors import EmbedlogError
+    from ...groups.machines.events import GroupDescription
+    from ...groups.machines.transaction import ProducerIdAndEpoch
+    from ...wire.transaction_state import TransactionMetadata
 
 
 class Coordinator(Protocol):

@@ -1,6 +1,6 @@
 """The port between a log and its clients: the interface that `Log`, producers, consumers and readers use.
 
-`local.py` implements it over the engine in this process, `remote/` over the wire. Encoded record batches and
+local.py implements it over the engine in this process, remote/ over the wire. Encoded record batches and
 plain values cross it, never segments, locks or sockets, so each client is written once.
 
     Backend          the core, which every backend has; Appends is what an append needs of it
@@ -24,9 +24,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ..codec.time_range import TimeRange
-from ..config import TopicSettings
-from ..model import (
+from ...codec.time_range import TimeRange
+from ...config import TopicSettings
+from ...model import (
     Appended,
     Fetched,
     Headers,
@@ -40,12 +40,12 @@ from ..model import (
     TopicDescription,
     TopicPartition,
 )
-from ..runtime.locks import Lock
-from ..runtime.wakeups import Wakeup
+from ...runtime.locks import Lock
+from ...runtime.wakeups import Wakeup
 
 if TYPE_CHECKING:
-    from ..model import PartitionRecovery, RecoveryReport
-    from ..wire.transaction_state import TransactionMetadata
+    from ...model import PartitionRecovery, RecoveryReport
+    from ...wire.transaction_state import TransactionMetadata
     from .coordinators import GroupAdmin, GroupReader, ShareCoordinator, ShareReader, TransactionCoordinator
 
 
