@@ -38,7 +38,7 @@ import persistqueue
 import redis
 
 import embedlog
-from embedlog.backends.local import import_server
+from embedlog.open import owner_server
 
 from .measure import Contender, Prepare, Row, Sample, Work, rate
 from .shared import pipe, program
@@ -234,14 +234,14 @@ def _embedlog(where: Path, durable: bool, jobs: int) -> Iterator[Any]:
 
 @contextmanager
 def _embedlog_worker(where: Path, durable: bool) -> Iterator[Take]:
-    import_server()
+    owner_server()
     with embedlog.open(where / "log", shared=True) as log, log.queue("jobs", flush=durable) as queue:
         yield lambda: _take_one(queue, 0)
 
 
 @contextmanager
 def _lingering_worker(where: Path, durable: bool) -> Iterator[Take]:
-    import_server()
+    owner_server()
     with (
         embedlog.open(where / "log", shared=True) as log,
         log.queue("jobs", flush=durable, accept_linger_ms=5) as queue,

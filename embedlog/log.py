@@ -30,7 +30,6 @@ from .model import (
 )
 from .runtime.closing import Closing, close_at_exit, closes, open_handles
 from .runtime.locks import ReentrantLock
-from .store.store import Store
 
 if TYPE_CHECKING:
     import duckdb
@@ -50,6 +49,7 @@ if TYPE_CHECKING:
     from .clients.transactional_producer import TransactionalProducer
     from .clients.workers import RunOptions, Workers
     from .model import K, V
+    from .store.store import Store
 
 
 class Log(Administration):
@@ -60,7 +60,7 @@ class Log(Administration):
     is a client of brokers. Methods that Kafka's protocol does not support raise UnsupportedByBackend.
     """
 
-    def __init__(self, engine: Store | Backend, *, reconnect: Callable[[], Backend] | None = None) -> None:
+    def __init__(self, backend: Backend, *, reconnect: Callable[[], Backend] | None = None) -> None:
         """`reconnect` opens the log again in a forked child. It is None if the child must do so itself."""
         self._reconnect = reconnect
         self._partitioner = StickyPartitioner()
@@ -68,7 +68,7 @@ class Log(Administration):
         # None: as usual; embedlog.opentelemetry sets others
         self._producer_class: Callable[..., Any] | None = None
         self._consumer_class: Callable[..., Any] | None = None
-        self._attach(WriterBackend(engine) if isinstance(engine, Store) else engine)
+        self._attach(backend)
 
     def _attach(self, backend: Backend) -> None:
         """Work on this backend from now on."""

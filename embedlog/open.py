@@ -1,6 +1,8 @@
 """`embedlog.open`: opens a Log from a path or an address. `embedlog.scan_polars` opens it later.
 
-It imports what it opens, so that `import embedlog` costs next to nothing.
+It imports what it opens, so that `import embedlog` costs next to nothing. It puts the parts together that do
+not know each other: a log in this process gets the server (cluster/broker/owner.py) through which others
+reach it.
 """
 
 from __future__ import annotations
@@ -15,10 +17,12 @@ from .errors import InvalidArgument, InvalidType, UnsupportedByBackend, shown
 if TYPE_CHECKING:
     import polars
 
+    from .backends.owned_log import StartServer
     from .backends.port import Backend
     from .files.filesystem import FileSystem
     from .log import Log
     from .recovery import Progress
+    from .store.store import Store
 
 
 def open(
@@ -83,24 +87,7 @@ def open(
         raise InvalidArgument('shared=True is for mode="rw": a reader needs no owner')
     if fs is not None and not isinstance(fs, FileSystem):
         raise InvalidType(f"fs must be an embedlog.files.filesystem.FileSystem, not {type(fs).__name__}")
-    if mode == "r":
-        from .backends.read_only import ReaderBackend
-        from .config import LogSettings, TopicSettings, sorted_settings
-        from .log import Log
-        from .store.read_only_store import ReadOnlyStore
-
-        _, of_topics = sorted_settings(settings, LogSettings, TopicSettings)
-        return Log(ReaderBackend(ReadOnlyStore(directory, layout=layout, topic_settings=of_topics, fs=fs)))
-    if shared:
-        return _open_shared(directory, layout, progress, fs, settings)
-    from .store.catalog import Catalog
-
-    log = open_directory(directory, layout, progress=progress, fs=fs, **settings)
-    with contextlib.ExitStack() as undo:
-        undo.callback(log.close)
-        Catalog(fs or FileSystem(), directory).check_whole()
-        undo.pop_all()
-    return log
+    return _open_directory(directory, mode, layout, shared, progress, fs, settings)
 
 
 def scan_polars(
@@ -144,36 +131,19 @@ def scan_polars(
     return scan(opened, topic, schema, isolation_level)
 
 
-def open_directory(
-    path: str,
-    layout: str | None = None,
-    *,
-    shared: bool = False,
-    in_cluster: bool = False,
-    progress: Progress | None = None,
-    fs: FileSystem | None = None,
-    **settings: Any,
-) -> Log:
-    """`open` for writing, also of the directory of a cluster's broker: for the broker itself.
-
-    shared: let other processes of this machine use the log through its socket.
-    in_cluster: it is that of a cluster's broker.
-    """
+def log_over(store: Store) -> Log:
+    """A log over a store, which is closed with it. Tools reach it through the socket in its directory."""
     from .backends.local import WriterBackend
-    from .config import LogSettings, TopicSettings, sorted_settings
     from .log import Log
-    from .store.store import Store
 
-    of_log, of_topics = sorted_settings(settings, LogSettings, TopicSettings)
-    store = Store(
-        path,
-        layout=layout,
-        topic_settings=of_topics,
-        settings=LogSettings().with_changes(of_log),
-        fs=fs,
-        progress=progress,
-    )
-    return Log(WriterBackend(store, shared=shared, in_cluster=in_cluster))
+    return Log(WriterBackend(store, owner_server))
+
+
+def owner_server() -> StartServer:
+    """Import what serves a log to other processes of this machine."""
+    from .cluster.broker.owner import OwnerServer
+
+    return OwnerServer
 
 
 def client_settings_of(log: Log) -> dict[str, Any]:
@@ -186,20 +156,42 @@ def client_settings_of(log: Log) -> dict[str, Any]:
     return settings.changed()
 
 
-def _open_shared(
+def _open_directory(
     path: str,
+    mode: str,
     layout: str | None,
+    shared: bool,
     progress: Progress | None,
     fs: FileSystem | None,
-    settings: dict[str, Any],
+    settings: Mapping[str, Any],
 ) -> Log:
-    from .backends.shared import SharedDirectory
+    """`open` of a directory; the arguments are checked."""
     from .config import LogSettings, TopicSettings, sorted_settings
     from .log import Log
 
     of_log, of_topics = sorted_settings(settings, LogSettings, TopicSettings)
-    directory = SharedDirectory(path, layout, LogSettings().with_changes(of_log), of_topics, fs)
-    return Log(directory.open(progress), reconnect=directory.open)
+    if mode == "r":
+        from .backends.read_only import ReaderBackend
+        from .store.read_only_store import ReadOnlyStore
+
+        return Log(ReaderBackend(ReadOnlyStore(path, layout=layout, topic_settings=of_topics, fs=fs)))
+    log_settings = LogSettings().with_changes(of_log)
+    if shared:
+        from .backends.shared import SharedDirectory
+
+        directory = SharedDirectory(path, layout, log_settings, of_topics, owner_server, fs)
+        return Log(directory.open(progress), reconnect=directory.open)
+    from .store.store import Store
+
+    store = Store(
+        path, layout=layout, topic_settings=of_topics, settings=log_settings, fs=fs, progress=progress
+    )
+    log = log_over(store)
+    with contextlib.ExitStack() as undo:
+        undo.callback(log.close)
+        store.catalog.check_whole()
+        undo.pop_all()
+    return log
 
 
 def _open_remote(address: str, given: Mapping[str, object], settings: dict[str, Any]) -> Log:

@@ -22,6 +22,7 @@ from embedlog.backends.local import WriterBackend
 from embedlog.config import LogSettings, TopicSettings, sorted_settings
 from embedlog.files.filesystem import FileSystem
 from embedlog.log import Log
+from embedlog.open import log_over
 from embedlog.partition import Partition
 from embedlog.runtime.closing import open_handles
 from embedlog.store.store import Store
@@ -319,7 +320,7 @@ def open_log(
         settings=LogSettings().with_changes(of_log),
         topic_settings=of_topics,
     )
-    return Log(store)
+    return log_over(store)
 
 
 def store_of(log: Log) -> Store:

@@ -27,6 +27,7 @@ import embedlog
 from embedlog import Log, TopicPartition
 from embedlog.clients.consumer import Consumer
 from embedlog.errors import CommitFailed
+from embedlog.open import log_over
 from embedlog.runtime import finalizing
 from embedlog.store.store import Store
 
@@ -304,7 +305,7 @@ def clocked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Log, Store
     monkeypatch.setattr("embedlog.clients.membership.HEARTBEAT_INTERVAL_MS", 0)
     clock = [1_700_000_000_000]
     store = Store(str(tmp_path / "log"), clock_ms=lambda: clock[0], background=False)
-    return Log(store), store, clock
+    return log_over(store), store, clock
 
 
 @pytest.fixture

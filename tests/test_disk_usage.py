@@ -23,6 +23,7 @@ from embedlog import Log, LogFull, StorageError, TopicPartition
 from embedlog.codec import encode_batch
 from embedlog.config import LogSettings
 from embedlog.files.filesystem import FileSystem
+from embedlog.open import log_over
 from embedlog.store.atomic_append import append_atomically
 from embedlog.store.disk_usage import measure, measure_others
 from embedlog.store.store import Store
@@ -48,7 +49,7 @@ def names(path: Path, suffix: str) -> list[str]:
 def quiet_log(path: Path, max_bytes: int, fs: FileSystem | None = None, **settings: Any) -> Log:
     """A bounded log in which nothing happens by itself."""
     bounds = LogSettings(max_bytes=max_bytes)
-    return Log(Store(str(path), settings=bounds, topic_settings=settings, fs=fs, background=False))
+    return log_over(Store(str(path), settings=bounds, topic_settings=settings, fs=fs, background=False))
 
 
 def check_count(log: Log) -> None:

@@ -15,11 +15,11 @@ from faults import FaultyFileSystem, crash, in_child, open_log, partition_of, va
 from programs import Program
 
 import embedlog
-from embedlog import Log
 from embedlog.errors import CorruptRecord, FlushFailed, PartitionFailed
 from embedlog.files.filesystem import FileSystem
 from embedlog.files.names import RECOVERY_POINT_FILE, WRITER_STATE_FILE
 from embedlog.model import PartitionState, TopicPartition
+from embedlog.open import log_over
 from embedlog.storage.checkpoints import read_offsets
 from embedlog.storage.writer_state import flushed_offsets
 from embedlog.store.repair import repair_partition
@@ -202,7 +202,7 @@ def test_the_recovery_point_is_written_soon_after_a_flush_but_not_for_each(path:
     """For a power cut: within a second, while the background flushes once an hour."""
     fs, written = FaultyFileSystem(path), threading.Event()
     settings = {"flush_ms": LONG_MS, "flush_messages": 10 if how == "flush_messages" else 1 << 40}
-    log = Log(Store(str(path), fs=fs, topic_settings=settings))
+    log = log_over(Store(str(path), fs=fs, topic_settings=settings))
     log.create_topic("t")
     assert log.append("t", b"first").offset == 0
     fs.forget()

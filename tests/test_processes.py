@@ -24,6 +24,7 @@ import embedlog
 from embedlog import FileOffsetStore, Log, TopicPartition
 from embedlog.errors import DirectoryLocked, ForkedHandle, OffsetOutOfRange, StorageError, TopicNotFound
 from embedlog.files.filesystem import FileSystem
+from embedlog.open import log_over
 from embedlog.store.store import Store
 
 Start = Callable[..., Program]
@@ -822,7 +823,7 @@ def test_readers_miss_nothing_at_any_step_of_a_compaction(path: Path, layout: st
         background=False,
         topic_settings={"segment_bytes": 1024, "cleanup_policy": "compact", "file_delete_delay_ms": 0},
     )
-    with Log(store) as log:
+    with log_over(store) as log:
         log.create_topic("t")
         for i in range(60):  # all batches of one size, so that positions of one file fit into others
             log.append("t", b"%03d" % i + bytes(60), key=b"%02d" % (i * i % 23))
@@ -870,7 +871,7 @@ def test_readers_learn_of_deleted_records_at_every_step(path: Path) -> None:
         background=False,
         topic_settings={"segment_bytes": 1024, "file_delete_delay_ms": 0},
     )
-    with Log(store) as log:
+    with log_over(store) as log:
         log.create_topic("t")
         for i in range(20):
             log.append("t", b"%03d" % i + bytes(400))

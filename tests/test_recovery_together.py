@@ -28,6 +28,7 @@ from embedlog.config import LogSettings
 from embedlog.errors import EmbedlogError
 from embedlog.files.filesystem import FileSystem
 from embedlog.log import Log
+from embedlog.open import log_over
 from embedlog.runtime import parallel
 from embedlog.storage import tail_rewrite
 from embedlog.store.store import Store
@@ -238,7 +239,7 @@ def _many(path: Path) -> None:
 
 
 def _open(path: Path, fs: FileSystem, **settings: Any) -> Log:
-    return Log(Store(str(path), fs=fs, background=False, settings=LogSettings(**settings)))
+    return log_over(Store(str(path), fs=fs, background=False, settings=LogSettings(**settings)))
 
 
 def test_descriptors_and_room_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

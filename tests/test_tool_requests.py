@@ -26,6 +26,7 @@ from embedlog.cluster import Broker
 from embedlog.files import unix_sockets
 from embedlog.files.names import SOCKET_FILE
 from embedlog.model import CommittedOffset, TopicPartition
+from embedlog.open import log_over
 from embedlog.store.staging import ABANDONED_MS
 from embedlog.store.store import Store
 from embedlog.wire.owner_apis import LogRequest, LogResponse
@@ -186,7 +187,7 @@ def own(log: Path, number: int, ready: int) -> NoReturn:
     try:
         fs = FaultyFileSystem(log)
         store = Store(str(log), fs=fs)
-        owner = embedlog.Log(store)
+        owner = log_over(store)
         store.flush()
         housekeep(store)
         fs.exit_before = len(fs.calls) + number
@@ -400,7 +401,7 @@ def test_a_log_without_threads_has_no_sockets(path: Path) -> None:
 
     gc.collect()
     before = sockets()
-    with embedlog.Log(Store(str(path), background=False)) as log:
+    with log_over(Store(str(path), background=False)) as log:
         assert log.topics() == ["t"]
         assert sockets() == before
 

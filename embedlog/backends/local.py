@@ -43,7 +43,7 @@ from ..model import (
 from ..runtime.locks import Lock
 from ..storage.reader import ReadablePartition
 from ..store.store import Store
-from .owner_socket import OwnerSocket, Served
+from .owner_socket import OwnerSocket
 from .port import Interrupt
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from ..store.read_only_store import ReadOnlyStore
     from ..wire.transaction_state import TransactionMetadata
     from .listening import ListeningArrivals
+    from .owned_log import LoadServer, LogServer
     from .stored_shares import StoredShares
 
 _READ_ERRORS: Final = (StorageError, OSError)
@@ -255,23 +256,27 @@ def recreated(name: TopicPartition) -> TopicRecreated:
     return TopicRecreated(f"{name}: the topic was deleted, and another one has its name now")
 
 
-def import_server() -> None:
-    """Import what recovers the log, and what serves it to other processes."""
-    from ..cluster.broker import owner  # noqa: F401
-    from ..codec import sniff  # noqa: F401
-
-
 class WriterBackend(EngineBackend):
-    """Over a store: the whole port. Implements `port.TopicAdmin` and `Maintenance` too.
-
-    shared: whether other processes may use the log through this one's socket.
-    """
+    """Over a store: the whole port. Implements `port.TopicAdmin` and `Maintenance` too."""
 
     mode = "rw"
 
-    def __init__(self, store: Store, *, shared: bool = False, in_cluster: bool = False) -> None:
-        """in_cluster: other brokers have some of the partitions. Then there are no transactions until
-        `join_cluster`."""
+    def __init__(
+        self,
+        store: Store,
+        load_server: LoadServer | None = None,
+        *,
+        shared: bool = False,
+        in_cluster: bool = False,
+    ) -> None:
+        """Begin to work on an open store, which is closed with the backend.
+
+        Args:
+            load_server: called when the first other process connects; None: no other process can.
+            shared: whether other processes may use the log, or only tools such as a Spark job.
+            in_cluster: other brokers have some of the partitions. Then there are no transactions until
+                `join_cluster`.
+        """
         super().__init__(store)
         self.store = store
         self.appenders = store.partitions_of
@@ -296,9 +301,10 @@ class WriterBackend(EngineBackend):
             if any(partition.open_transactions() for partition in store.partitions()):
                 with contextlib.suppress(EmbedlogError):  # the timer tells of it
                     self.transactions.look()
+        self._load_server = load_server
         self._shared = shared
         self._socket = OwnerSocket(self.path, self._tidy, self._serve)
-        if store.background.started:
+        if load_server is not None and store.background.started:
             self._socket.start()
             store.background.add_timer("looking for the socket", self._socket.restore)
 
@@ -309,10 +315,9 @@ class WriterBackend(EngineBackend):
 
             tidy_staging(self.store)
 
-    def _serve(self, listening: socket.socket, path: str) -> Served:
-        from ..cluster.broker.owner import OwnerServer
-
-        return OwnerServer(listening, path, self, shared=self._shared)
+    def _serve(self, listening: socket.socket, path: str) -> LogServer:
+        assert self._load_server is not None
+        return self._load_server()(listening, path, self, shared=self._shared)
 
     @property
     def unreachable(self) -> OSError | None:

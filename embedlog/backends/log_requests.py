@@ -32,7 +32,7 @@ from ..errors import EmbedlogError, InvalidArgument, InvalidType, StorageError, 
 from ..model import CommittedOffset, Health, PartitionRecovery, RecoveryReport, TopicPartition
 from ..store.atomic_append import append_atomically, discard, tidy_staging
 from ..validation import check_int, check_text
-from .local import WriterBackend
+from .owned_log import OwnedLog
 from .share_requests import ShareRequests
 
 Ask: TypeAlias = Callable[[str, Mapping[str, Any]], Any]
@@ -141,19 +141,19 @@ class LogRequests:
         shared: whether it executes all requests, or those FOR_TOOLS.
     """
 
-    def __init__(self, backend: WriterBackend, *, shared: bool) -> None:
+    def __init__(self, log: OwnedLog, *, shared: bool) -> None:
         self.shared = shared
-        self.shares = ShareRequests(backend)
-        self._backend = backend
+        self.shares = ShareRequests(log)
+        self._log = log
         self._execute: dict[str, Callable[[Mapping[str, Any]], object]] = {
-            "abort_transaction": lambda given: backend.transactions.abort(_text(given, "transactional_id")),
+            "abort_transaction": lambda given: log.transactions.abort(_text(given, "transactional_id")),
             "append_staged": self._append_staged,
             "commit_offsets": self._commit_offsets,
             "discard": self._discard,
-            "flush": lambda _: backend.flush(),
+            "flush": lambda _: log.flush(),
             "reopen": self._reopen,
-            "compact": lambda given: backend.compact(_text(given, "topic")),
-            "backup": lambda given: backend.backup(_text(given, "destination")),
+            "compact": lambda given: log.compact(_text(given, "topic")),
+            "backup": lambda given: log.backup(_text(given, "destination")),
             "health": lambda _: self._health(),
             "recovery": lambda _: self._recovery(),
             **self.shares.execute,
@@ -171,25 +171,25 @@ class LogRequests:
             raise InvalidArgument(f"this version of embedlog has no request {shown(name)}")
         if not self.shared and name not in FOR_TOOLS:
             raise errors.DirectoryLocked(
-                f"{self._backend.path} was opened without shared=True by process {os.getpid()}",
-                path=self._backend.path,
+                f"{self._log.path} was opened without shared=True by process {os.getpid()}",
+                path=self._log.path,
                 pid=os.getpid(),
             )
         try:
             return execute(arguments)
         except OSError as error:
-            raise StorageError(f"{self._backend.path}: {error}", path=self._backend.path) from error
+            raise StorageError(f"{self._log.path}: {error}", path=self._log.path) from error
 
     def _append_staged(self, given: Mapping[str, Any]) -> bool:
         with _parsing():
             staged = {_name(each): tuple(each["files"]) for each in given["appends"]}
             transaction_id, batch_id, once = given["transaction_id"], given["batch_id"], given["once"]
-        store = self._backend.store
+        store = self._log.store
         store.catalog.check_whole()
         try:
             return append_atomically(store, transaction_id, batch_id, staged, once=once)
         finally:
-            tidy_staging(self._backend.store)
+            tidy_staging(self._log.store)
 
     def _commit_offsets(self, given: Mapping[str, Any]) -> None:
         with _parsing():
@@ -198,25 +198,25 @@ class LogRequests:
                 for each in given["offsets"]
             }
             group = given["group"]
-        self._backend.store.catalog.check_whole()
-        self._backend.coordinator.commit_offsets(group, offsets)
+        self._log.store.catalog.check_whole()
+        self._log.coordinator.commit_offsets(group, offsets)
 
     def _discard(self, given: Mapping[str, Any]) -> int:
         try:
-            return discard(self._backend.store, _text(given, "set"))
+            return discard(self._log.store, _text(given, "set"))
         finally:
-            tidy_staging(self._backend.store)
+            tidy_staging(self._log.store)
 
     def _reopen(self, given: Mapping[str, Any]) -> dict[str, Any] | None:
-        found = self._backend.reopen(*_name(given))
+        found = self._log.reopen(*_name(given))
         return None if found is None else found.as_dict()
 
     def _recovery(self) -> dict[str, Any]:
-        report = self._backend.recovery
+        report = self._log.recovery
         return {**report.as_dict(), "partitions": [each.as_dict() for each in report.partitions]}
 
     def _health(self) -> dict[str, Any]:
-        health = self._backend.health()
+        health = self._log.health()
         refusing = [(*name, reason) for name, reason in health.refusing.items()]
         return {**health._asdict(), "refusing": refusing}
 

@@ -3,7 +3,7 @@
     <directory>/embedlog.sock    a Unix socket with the directory's permissions
 
 A thread sleeps until a process connects. Only then does it import and start what serves the socket
-(cluster/broker/owner.py), so a log without company costs a sleeping thread.
+(owned_log.py), so a log without company costs a sleeping thread.
 
 Programs that clean up may remove the socket. Its owner looks for it now and then, and makes it again.
 
@@ -21,31 +21,20 @@ import select
 import socket
 import threading
 from collections.abc import Callable
-from typing import Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 from ..files import unix_sockets
 from ..files.names import SOCKET_FILE
 from ..runtime.locks import Lock
 from ..runtime.uninterruptible import uninterruptible
 
+if TYPE_CHECKING:
+    from .owned_log import LogServer
+
 logger = logging.getLogger(__name__)
 
 
 _LOOK_MS: Final = 2_000
-
-
-class Served(Protocol):
-    """What serves the socket."""
-
-    def close(self) -> None: ...
-
-    def listen_on(self, listening: socket.socket) -> None: ...
-
-    def abandon(self) -> None: ...
-
-
-Serve: TypeAlias = Callable[[socket.socket, str], Served]
-"""Serves a listening socket, which is at a path, and closes it in the end."""
 
 
 class OwnerSocket:
@@ -54,10 +43,12 @@ class OwnerSocket:
     Args:
         directory: the log's.
         before: called when the thread begins, which then waits for the first connection.
-        serve: called at the first connection.
+        serve: called at the first connection, with the listening socket and its path.
     """
 
-    def __init__(self, directory: str, before: Callable[[], object], serve: Serve) -> None:
+    def __init__(
+        self, directory: str, before: Callable[[], object], serve: Callable[[socket.socket, str], LogServer]
+    ) -> None:
         self._before = before
         self._serve = serve
         self._directory = directory
@@ -69,7 +60,7 @@ class OwnerSocket:
         self._identity: tuple[int, int] | None = None  # of the socket at _path
         # Guarded by _lock.
         self._listening: socket.socket | None = None
-        self._server: Served | None = None
+        self._server: LogServer | None = None
         self._stopping = False
         self._wakers: tuple[socket.socket, ...] = ()  # to wake the thread, and to be woken; none without it
         self._thread = threading.Thread(target=self._run, name="embedlog-owner", daemon=True)

@@ -33,7 +33,7 @@ from ..model import (
     SharePartitionDescription,
 )
 from ..validation import check_flag, check_int, check_text
-from .local import WriterBackend
+from .owned_log import OwnedLog
 
 ACQUIRE: Final = "share_acquire"
 ACKNOWLEDGE: Final = "share_acknowledge"
@@ -48,12 +48,12 @@ def as_released(deliveries: Sequence[Delivery]) -> list[Acknowledgement]:
 class ShareRequests:
     """Executes requests about share groups of a log that this process owns. Thread-safe."""
 
-    def __init__(self, backend: WriterBackend) -> None:
-        self._backend = backend
+    def __init__(self, log: OwnedLog) -> None:
+        self._log = log
         self.execute: dict[str, Callable[[Mapping[str, Any]], object]] = {
             ACKNOWLEDGE: self._acknowledge,
             "share_release": self._release,
-            "share_list": lambda _: backend.share_coordinator.list_share_groups(),
+            "share_list": lambda _: log.share_coordinator.list_share_groups(),
             "share_describe": self._describe,
             "share_delete": self._delete,
         }
@@ -70,7 +70,7 @@ class ShareRequests:
         check_flag("again", again)
         if dead_letter_topic is not None:
             check_text("dead_letter_topic", dead_letter_topic)
-        return self._backend.share_coordinator.acquire(
+        return self._log.share_coordinator.acquire(
             *_names(given, "group", "topic", "member"),
             max_records=max_records,
             max_wait_ms=max_wait_ms,
@@ -82,7 +82,7 @@ class ShareRequests:
     def give_back(self, given: Mapping[str, Any], deliveries: Sequence[Delivery]) -> None:
         """Release the records of an acquire whose response is not wanted. Raises as acknowledge."""
         group, topic = _names(given, "group", "topic")
-        self._backend.share_coordinator.acknowledge(group, topic, as_released(deliveries))
+        self._log.share_coordinator.acknowledge(group, topic, as_released(deliveries))
 
     def _acknowledge(self, given: Mapping[str, Any]) -> list[tuple[str, str] | None]:
         group, topic = _names(given, "group", "topic")
@@ -90,18 +90,18 @@ class ShareRequests:
             flush = given["flush"]
             acknowledgements = [_acknowledgement(each) for each in given["acknowledgements"]]
         check_flag("flush", flush)
-        results = self._backend.share_coordinator.acknowledge(group, topic, acknowledgements, flush=flush)
+        results = self._log.share_coordinator.acknowledge(group, topic, acknowledgements, flush=flush)
         return [None if error is None else (type(error).__name__, str(error)) for error in results]
 
     def _release(self, given: Mapping[str, Any]) -> None:
-        self._backend.share_coordinator.release_member(*_names(given, "group", "topic", "member"))
+        self._log.share_coordinator.release_member(*_names(given, "group", "topic", "member"))
 
     def _describe(self, given: Mapping[str, Any]) -> tuple[SharePartitionDescription, ...]:
         group, topic = _names(given, "group", "topic")
-        return self._backend.share_coordinator.describe_share_group(group, topic).partitions
+        return self._log.share_coordinator.describe_share_group(group, topic).partitions
 
     def _delete(self, given: Mapping[str, Any]) -> None:
-        self._backend.share_coordinator.delete_share_group(*_names(given, "group", "topic"))
+        self._log.share_coordinator.delete_share_group(*_names(given, "group", "topic"))
 
 
 def _acknowledgement(given: Sequence[Any]) -> Acknowledgement:

@@ -45,8 +45,9 @@ from ..runtime.locks import Lock
 from ..runtime.preloading import preload
 from ..store.read_only_store import ReadOnlyStore
 from ..store.store import Store
-from .local import WriterBackend, import_server
+from .local import WriterBackend
 from .log_requests import LogCalls
+from .owned_log import LoadServer
 from .read_only import FilesBackend
 from .remote import RemoteBackend
 from .remote.groups import RemoteCoordinator
@@ -73,12 +74,14 @@ class SharedDirectory:
         layout: str | None,
         log_settings: LogSettings,
         topic_settings: Mapping[str, Any],
+        load_server: LoadServer,
         fs: FileSystem | None = None,
     ) -> None:
         self.path = path
         self._layout = layout
         self._log_settings = log_settings
         self._topic_settings = topic_settings
+        self._load_server = load_server
         self._fs = fs
 
     def open(self, progress: Progress | None = None) -> WriterBackend | SharedBackend:
@@ -120,7 +123,7 @@ class SharedDirectory:
         with contextlib.ExitStack() as undo:
             undo.callback(store.close)
             store.catalog.check_whole()
-            backend = WriterBackend(store, shared=True)
+            backend = WriterBackend(store, self._load_server, shared=True)
             undo.callback(backend.close)
             if backend.unreachable is not None:
                 raise StorageError(
@@ -131,6 +134,12 @@ class SharedDirectory:
                 )
             undo.pop_all()
         return backend
+
+    def prepare_to_own(self) -> None:
+        """Import what recovers the log, and what serves it to other processes."""
+        from ..codec import sniff  # noqa: F401
+
+        self._load_server()
 
     def _reach(self) -> SharedBackend:
         with contextlib.ExitStack() as undo:
@@ -181,7 +190,7 @@ class SharedBackend(FilesBackend):
         self.appenders = self._remote.appenders
         self.append = self._remote.append
         self.check_append = self._remote.check_append
-        preload(import_server)  # to be quick if it takes over
+        preload(directory.prepare_to_own)  # to be quick if it takes over
 
     @property
     def owned(self) -> WriterBackend | None:

@@ -20,10 +20,10 @@ from typing import Any, Final
 from ..errors import InvalidArgument, StorageError
 from ..files.filesystem import FileSystem
 from ..files.names import CLUSTER_FILE, FORMAT_FILE
-from ..open import open_directory
 from ..security.certificates import BROKER, Certificates
 from ..security.scram import DIGESTS, credential_of
 from ..security.users import DocumentUsers
+from ..store.store import Store
 from .network.listeners import named
 
 ADMINISTRATOR: Final = "admin"
@@ -64,7 +64,7 @@ class Secured:
                 "listeners (docs/how-to/secure-a-broker.md)"
             )
         if not os.path.exists(os.path.join(directory, FORMAT_FILE)):
-            open_directory(directory).close()  # users are added to a log that there is
+            Store(directory, background=False).close()  # users are added to a log that there is
         self.path = f"{directory}-security"
         self.client_file = os.path.join(self.path, CLIENT_FILE)
         self._certificates = Certificates(self.path, os.path.basename(directory))

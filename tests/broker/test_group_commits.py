@@ -17,9 +17,10 @@ from wire import Wire
 from zookeepers import eventually
 
 import embedlog
-from embedlog import CommittedOffset, Log, TopicPartition
+from embedlog import CommittedOffset, TopicPartition
 from embedlog.cluster import Broker
 from embedlog.files.filesystem import FileSystem
+from embedlog.open import log_over
 from embedlog.store.store import Store
 from embedlog.wire.apis.delete_groups import DeleteGroupsRequest
 from embedlog.wire.apis.describe_groups import DescribeGroupsRequest
@@ -314,7 +315,7 @@ def stalling() -> Iterator[Stalling]:
 
 
 def test_a_slow_commit_times_out(path: Path, stalling: Stalling) -> None:
-    with Log(Store(str(path), fs=stalling)) as log, Broker(log, offsets_commit_timeout_ms=100) as broker:
+    with log_over(Store(str(path), fs=stalling)) as log, Broker(log, offsets_commit_timeout_ms=100) as broker:
         log.create_topic("t", partitions=2)
         with Wire(broker) as wire, Wire(broker) as other:
             while commit(broker, wire, {T0: 1}) != [0]:  # the first one makes the topic
@@ -350,7 +351,7 @@ def test_requests_during_group_loading_are_retriable(path: Path, stalling: Stall
         broker.log.create_topic("t", partitions=2)
         assert commit(broker, wire, {T0: 8}) == [0]
     loading = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-    with Log(Store(str(path), fs=stalling)) as log:
+    with log_over(Store(str(path), fs=stalling)) as log:
         stalling.go.clear()
         with Broker(log) as broker, Wire(broker) as wire:
             assert wire.ask(fetch_request(broker, 7, None, G), 7).error_code == loading
@@ -381,7 +382,7 @@ MINUTE_MS = 60_000
 
 def test_unused_offsets_expire(path: Path) -> None:
     clock = Clock()
-    log = Log(Store(str(path), clock_ms=clock, background=False))
+    log = log_over(Store(str(path), clock_ms=clock, background=False))
     with log, Broker(log, offsets_retention_minutes=10) as broker, Wire(broker) as wire:
         groups = broker.context.groups
         groups.load()
@@ -411,14 +412,14 @@ def test_unused_offsets_expire(path: Path) -> None:
         housekeep(store_of(log))
         assert groups.list_groups() == ["reads-t"]
         assert member.heartbeat() == 0
-    with Log(Store(str(path), clock_ms=clock, background=False)) as log, Broker(log) as broker:
+    with log_over(Store(str(path), clock_ms=clock, background=False)) as log, Broker(log) as broker:
         assert broker.context.groups.list_groups() == ["reads-t"]
         assert broker.context.groups.committed_offsets("left") == {}
 
 
 def test_members_have_time_to_rejoin_after_a_restart(path: Path) -> None:
     clock = Clock()
-    with Log(Store(str(path), clock_ms=clock, background=False)) as log, Broker(log) as broker:
+    with log_over(Store(str(path), clock_ms=clock, background=False)) as log, Broker(log) as broker:
         log.create_topic("t")
         broker.context.groups.load()
         with Wire(broker) as wire:
@@ -428,7 +429,7 @@ def test_members_have_time_to_rejoin_after_a_restart(path: Path) -> None:
         clock.now_ms += 60 * MINUTE_MS
     # Restarts, all of them. In the second one its session ends; from then on its offsets' time runs.
     for waited, there in [(0, True), (9 * MINUTE_MS, True), (9 * MINUTE_MS, True), (MINUTE_MS, False)]:
-        log = Log(Store(str(path), clock_ms=clock, background=False))
+        log = log_over(Store(str(path), clock_ms=clock, background=False))
         with log, Broker(log, offsets_retention_minutes=10) as broker:
             eventually(lambda broker=broker: broker.context.groups.is_loaded)
             clock.now_ms += waited
@@ -438,7 +439,7 @@ def test_members_have_time_to_rejoin_after_a_restart(path: Path) -> None:
 
 def test_a_closed_broker_expires_nothing(path: Path) -> None:
     clock = Clock()
-    with Log(Store(str(path), clock_ms=clock, background=False)) as log:
+    with log_over(Store(str(path), clock_ms=clock, background=False)) as log:
         log.create_topic("t")
         with Broker(log, offsets_retention_minutes=10) as broker:
             groups = broker.context.groups
@@ -452,7 +453,7 @@ def test_a_closed_broker_expires_nothing(path: Path) -> None:
 def test_offsets_expire_in_the_background(path: Path) -> None:
     """By the store's own thread, without a request."""
     clock = Clock()
-    log = Log(Store(str(path), clock_ms=clock))
+    log = log_over(Store(str(path), clock_ms=clock))
     pause = threading.Event()
     with log, Broker(log, offsets_retention_minutes=10, offsets_retention_check_interval_ms=5) as broker:
         log.create_topic("t")

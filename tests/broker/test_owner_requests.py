@@ -19,6 +19,7 @@ from embedlog.cluster import Broker
 from embedlog.codec import set_producer
 from embedlog.errors import PartitionFailed
 from embedlog.model import CommittedOffset, TopicPartition
+from embedlog.open import log_over
 from embedlog.store.store import Store
 from embedlog.wire.apis import APIS
 from embedlog.wire.apis.api_versions import ApiVersionsRequest
@@ -160,7 +161,7 @@ def test_a_repeated_append_with_an_expected_offset_is_the_first_one(broker: Brok
 
 def test_a_failed_flush_has_its_name(tmp_path: Path) -> None:
     fs = FaultyFileSystem(tmp_path / "log")
-    with embedlog.Log(Store(str(tmp_path / "log"), fs=fs)) as log, Broker(log) as broker:
+    with log_over(Store(str(tmp_path / "log"), fs=fs)) as log, Broker(log) as broker:
         log.create_topic(T)
         with OwnerPort(broker) as port, OwnerWire(port) as owner:
             fs.fail("sync", path=".kafka")

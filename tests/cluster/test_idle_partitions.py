@@ -17,6 +17,7 @@ from embedlog import CommittedOffset, Log, TopicPartition
 from embedlog.cluster import Broker
 from embedlog.cluster.classic import ConsumerConnector, MessageStream
 from embedlog.cluster.zookeeper import contents, paths
+from embedlog.open import log_over
 from embedlog.store.store import Store
 
 G = "g"
@@ -34,7 +35,7 @@ def clock() -> Clock:
 @pytest.fixture
 def cluster(zookeeper: Znodes, tmp_path: Path, clock: Clock) -> Iterator[Cluster]:
     """One broker, which forgets offsets after ten minutes of `clock`; the topic t with BUSY and IDLE."""
-    log = Log(Store(str(tmp_path / "log"), clock_ms=clock, background=False))
+    log = log_over(Store(str(tmp_path / "log"), clock_ms=clock, background=False))
     with log, Cluster(zookeeper.connect, [Broker(log, broker_id=0, offsets_retention_minutes=10)]) as cluster:
         cluster.create_topic("t", [0, 0])
         yield cluster

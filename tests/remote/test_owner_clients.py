@@ -17,6 +17,7 @@ from embedlog import Log
 from embedlog.backends.log_requests import LogCalls
 from embedlog.cluster import Broker
 from embedlog.model import CommittedOffset, TopicPartition
+from embedlog.open import log_over
 from embedlog.store.store import Store
 
 T = "t"
@@ -164,7 +165,7 @@ def test_maintenance(broker: Broker, remote: Log, tmp_path: Path, monkeypatch: p
 def test_a_disk_that_fails(tmp_path: Path) -> None:
     """The owner's own errors, at once: Kafka's code for them would be retried for two minutes."""
     fs = FaultyFileSystem(tmp_path / "log")
-    with embedlog.Log(Store(str(tmp_path / "log"), fs=fs)) as log, Broker(log) as broker:
+    with log_over(Store(str(tmp_path / "log"), fs=fs)) as log, Broker(log) as broker:
         log.create_topic(T)
         with OwnerPort(broker) as port, embedlog.open(port.url) as remote:
             full = fs.fail("write", errno.ENOSPC, path=".kafka", times=FOREVER)

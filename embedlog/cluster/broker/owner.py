@@ -12,8 +12,8 @@ import contextlib
 import socket
 from typing import Final
 
-from ...backends.local import WriterBackend
 from ...backends.log_requests import LogRequests
+from ...backends.owned_log import OwnedLog
 from ...codec import DEFAULT_MAX_BYTES
 from ...config import MAX_INT32
 from ...runtime.closing import Closing
@@ -47,23 +47,23 @@ class OwnerServer(Closing):
         shared: whether all requests are served, or those of tools.
     """
 
-    def __init__(self, listening: socket.socket, path: str, backend: WriterBackend, *, shared: bool) -> None:
+    def __init__(self, listening: socket.socket, path: str, log: OwnedLog, *, shared: bool) -> None:
         with contextlib.ExitStack() as undo:
             self._server = Server([(listening, LOCAL)], _SETTINGS, dedicated=True)
             undo.callback(self._server.stop, _STOP_S)
             executors = undo.enter_context(Executors(_SETTINGS.num_io_threads, ("embedlog-owner",) * 3))
             context = BrokerContext(
-                backend.store,
-                backend.coordinator,
-                SingleBroker(backend.store, BrokerAddress(_SETTINGS.broker_id, path, 0, None)),
+                log.store,
+                log.coordinator,
+                SingleBroker(log.store, BrokerAddress(_SETTINGS.broker_id, path, 0, None)),
                 _SETTINGS,
                 executors,
-                backend.transactions if shared else None,
+                log.transactions if shared else None,
             )
-            dispatcher = Dispatcher(context, LogRequests(backend, shared=shared))
+            dispatcher = Dispatcher(context, LogRequests(log, shared=shared))
             dispatcher.start()
             undo.callback(dispatcher.stop)
-            self._server.start(dispatcher, room_for_connections(_SETTINGS, backend.store.max_open_files))
+            self._server.start(dispatcher, room_for_connections(_SETTINGS, log.store.max_open_files))
             undo.pop_all()
         self._dispatcher = dispatcher
         self._executors = executors

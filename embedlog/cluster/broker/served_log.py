@@ -10,15 +10,15 @@ import weakref
 from typing import Any, Final
 
 from ...backends.local import WriterBackend
-from ...config import HOUR_MS
+from ...config import HOUR_MS, LogSettings, TopicSettings, sorted_settings
 from ...errors import InvalidArgument, ReadOnly
 from ...files.descriptors import default_open_files
 from ...log import Log
-from ...open import open_directory
 from ...runtime.closing import Closing
 from ...runtime.locks import Lock
 from ...store.store import Store
 from ...validation import as_path
+from .owner import OwnerServer
 
 # The logs that brokers of this process serve. Each broker assigns producer ids: two on one log would assign
 # the same id to two producers, and mistake the records of one for retries of the other.
@@ -50,9 +50,7 @@ class ServedLog(Closing):
                 # Half of it: the other half is for connections.
                 log_settings.setdefault("max_open_files", default_open_files() // 2)
                 log_settings.setdefault("message_timestamp_after_max_ms", HOUR_MS)  # Kafka's default
-                self.log = open_directory(
-                    as_path(path), shared=not in_cluster, in_cluster=in_cluster, **log_settings
-                )
+                self.log = _open_log(as_path(path), in_cluster=in_cluster, **log_settings)
                 undo.callback(self.log.close)
             if not isinstance(self.log.backend, WriterBackend):
                 raise ReadOnly("a broker is the writer of its directory: open the log with mode='rw'")
@@ -64,6 +62,13 @@ class ServedLog(Closing):
     def close(self) -> None:
         """Let another broker serve the log, and close it if it was opened for this one."""
         self._undo.close()
+
+
+def _open_log(path: str, layout: str | None = None, *, in_cluster: bool, **settings: Any) -> Log:
+    """Open the directory. Unless it is a cluster's, other processes of this machine share the log."""
+    of_log, of_topics = sorted_settings(settings, LogSettings, TopicSettings)
+    store = Store(path, layout=layout, topic_settings=of_topics, settings=LogSettings().with_changes(of_log))
+    return Log(WriterBackend(store, lambda: OwnerServer, shared=not in_cluster, in_cluster=in_cluster))
 
 
 def _check_open_log(log_settings: dict[str, Any], *, in_cluster: bool) -> None:
