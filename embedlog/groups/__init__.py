@@ -1,1 +1,1 @@
-"""Consumer groups: state machines without I/O, and the coordinator that drives them."""
+"""Groups and transactions: the coordinators, which store and keep time, around the machines that decide."""

@@ -1,23 +1,5 @@
 """All groups of a coordinator, by name, whatever their type.
 
-    registry.py         the groups (here)
-    classic.py          the state machine of a classic group: read this first
-    join_phase.py       how long its join phase lasts
-    member.py           its members, and how they agree on a protocol
-    events.py           states, effects and descriptions: the output
-    modern_group.py     the state machine of a modern group: of KIP-848, or a share group's members
-    consumer_group.py   what KIP-848 adds
-    share_membership.py what share groups add
-    subscriptions.py    what its members subscribe to
-    modern_member.py    its members, their heartbeats, and what changes
-    reconciliation.py   how a member gets from what it has to what it is to have
-    assignors.py        who is to have what
-    member_timers.py    what its members must do in time
-    classic_requests.py what its members of the classic protocol ask
-    migration.py        how a group of one type becomes one of the other, with its members
-    modern_groups.py    what the coordinator does with such groups
-    consumer_groups.py  what it does with those of KIP-848 besides
-
 A group id names one group, whatever its type. A further type is a state machine of its own that joins the
 union `Group`, with a member of GroupType as its tag.
 
