@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import optional_programs
@@ -26,6 +27,24 @@ def test_import_contracts() -> None:
     code = "import sys; from importlinter.cli import lint_imports; sys.exit(lint_imports(no_cache=True))"
     checked = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert checked.returncode == 0, checked.stdout
+
+
+def test_a_module_that_does_no_io_is_under_contract() -> None:
+    """Its docstring says so; a contract names it or its package."""
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    checked = tuple(
+        source
+        for contract in contracts
+        if {"socket", "time"} <= set(contract.get("forbidden_modules", ()))
+        for source in contract["source_modules"]
+    )
+    modules = {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+        for path in SOURCES
+        if re.search(r"\b(no|without) I/O\b", path.read_text().split('"""')[1], re.IGNORECASE)
+    }
+    assert len(modules) > 15
+    assert {name for name in modules if not any(f"{name}.".startswith(f"{top}.") for top in checked)} == set()
 
 
 def test_the_ground_floor_is_small() -> None:

@@ -16,7 +16,7 @@
     recovery         {} -> a RecoveryReport
 
 FOR_TOOLS are those that the owner of a log that is not shared executes, too. All but backup may be executed
-twice: the second time changes nothing. No I/O here but the log's own.
+twice: the second time changes nothing.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Assignors: share the partitions among the members of a group. Pure functions.
+"""Assignors: share the partitions among the members of a group. Pure functions, no I/O.
 
     range        per topic, consecutive partitions for each member in order: with 7 partitions and 3 members
                  0-2, 3-4, 5-6. The first |PT| mod |CG| members take one more.

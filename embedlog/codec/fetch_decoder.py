@@ -1,4 +1,4 @@
-"""Validates and decodes fetched chunks, for all who read a log.
+"""Validates and decodes fetched chunks, for all who read a log. No I/O.
 
 A chunk (`Fetched`) is a run of whole batches:
 

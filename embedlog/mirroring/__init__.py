@@ -8,7 +8,7 @@
     target.py    the target log, and where source positions are stored
     history.py   finds where a mirror and its source diverge
     notes.py    what a mirror into a directory notes there, for people
-    copy_sink.py    batches of a source made batches of a target; no I/O
+    copy_sink.py    batches of a source made batches of a target
 
     importing.py         copies log files, instead of a log, into a directory; with imported_groups.py
     legacy_files.py      reads the log files of any Kafka version

@@ -3,7 +3,7 @@
 A batch is copied compressed, with its keys, values, headers and timestamps. Only its header changes: the
 producer fields are replaced, and the transactional bit is cleared (aborted records are not copied, so the
 target needs no marker). A batch is re-encoded only if the target could not take it: it has gaps from
-compaction, it begins before the start position, or, for brokers, it uses LogAppendTime.
+compaction, it begins before the start position, or, for brokers, it uses LogAppendTime. No I/O.
 
 In a directory a mirrored batch carries its source position:
 

@@ -23,7 +23,7 @@
     owner            plain text: consumer id, a dash, the stream's number
 
 Timestamps and the ends of a block of ids are strings in the JSON, as Kafka writes them. Unknown fields are
-ignored, so that later versions can be read. Invalid contents raise CorruptZnode.
+ignored, so that later versions can be read. Invalid contents raise CorruptZnode. No I/O.
 
 Source: Kafka 0.7, 0.10 and 2.7 design, "ZooKeeper directories"; KIP-516 (topic ids in version 3).
 """

@@ -1,4 +1,4 @@
-"""Every path in ZooKeeper: built and parsed only here, from one table.
+"""Every path in ZooKeeper: built and parsed only here, from one table. No I/O.
 
     /brokers/ids/[broker]                                  e   a live broker and its address
     /brokers/seqid                                         p   generates broker ids
