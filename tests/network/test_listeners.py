@@ -7,7 +7,7 @@ import socket
 import confluent_kafka.admin
 import pytest
 
-from embedlog.cluster import Broker
+from embedlog.cluster import AddressInUse, Broker
 from embedlog.cluster.network.listeners import inter_broker_listener, parse_listeners
 from embedlog.cluster.settings.broker_settings import BrokerSettings
 from embedlog.errors import InvalidArgument, InvalidSetting
@@ -95,3 +95,17 @@ def test_every_listener_is_checked() -> None:
         Broker(
             listeners="PLAINTEXT://127.0.0.1:0,A://0.0.0.0:0", listener_security_protocol_map="A:PLAINTEXT"
         )
+
+
+def test_no_port_stays_bound_if_another_one_is_in_use() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken, socket.socket() as other:
+        with socket.socket() as sock:
+            sock.bind(("127.0.0.1", 0))
+            free = sock.getsockname()[1]
+        with pytest.raises(AddressInUse) as refused:
+            Broker(
+                listeners=f"A://127.0.0.1:{free},B://127.0.0.1:{taken.getsockname()[1]}",
+                listener_security_protocol_map="A:PLAINTEXT,B:PLAINTEXT",
+            )
+        other.bind(("127.0.0.1", free))  # the error is still known, and with it what it has seen
+        assert str(taken.getsockname()[1]) in str(refused.value)
