@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -572,6 +573,17 @@ def test_settings_that_do_nothing_are_refused(settings: dict[str, Any], said: st
 
 
 # -- what was denied -----------------------------------------------------------------------------------------
+
+
+def test_a_closed_broker_has_written_its_denials(tmp_path: Path) -> None:
+    with embedlog.open(tmp_path / "log") as log:
+        with (
+            Broker(log, authorizer_class_name="AclAuthorizer", authorizer_audit_topic="denials") as broker,
+            Wire(broker) as wire,
+        ):
+            wire.produce("theirs", batch_of(b"x"))
+        assert not [thread for thread in threading.enumerate() if thread.name == "embedlog-audit"]
+        assert len(list(log.read("denials", 0, follow=False))) == 1
 
 
 def test_denials_are_logged_and_recorded(broker: Broker, caplog: pytest.LogCaptureFixture) -> None:

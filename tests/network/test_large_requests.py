@@ -178,3 +178,13 @@ def test_responses_keep_the_order_of_requests(broker: Broker, wire: Wire) -> Non
     small = wire.send(fetch(T, 0), 11)
     wire.receive(request, version, large)
     wire.receive(FetchRequest, 11, small)
+
+
+def test_one_large_request_at_a_time(broker: Broker) -> None:
+    """Several would together keep the interpreter from all other connections."""
+    release = threading.Event()
+    first = broker.context.run_large(release.wait)
+    second = broker.context.run_large(first.done)
+    assert not broker.context.run_blocking(first.done).result()  # other work goes on
+    release.set()
+    assert second.result()
