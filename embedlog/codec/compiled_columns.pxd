@@ -1,30 +1,30 @@
 # The C types and C functions of compiled_columns.py; those that read bytes are in parsing.pxd.
 
-from cpython.buffer cimport PyBUF_SIMPLE, Py_buffer, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE, PyByteArray_Resize
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport uint8_t
 from libc.string cimport memset
 
+from .compiled_decoding cimport batch_of, place_of
 from .parsing cimport (
     CODEC_MASK,
-    CONTROL_BIT,
     HEADER_SIZE,
     TIMESTAMP_TYPE_BIT,
-    TRANSACTIONAL_BIT,
     Fields,
     Header,
+    Held,
     Place,
     Reading,
     crc32c_prepare,
     field,
-    fits,
     header,
+    hold,
+    in_run,
     int32_t,
     int64_t,
-    intact,
     record,
+    release,
     uint64_t,
 )
 
@@ -141,5 +141,5 @@ cdef class Columns:
     cdef int _reserve_bytes(self, int64_t size, int64_t left, double times) except -1
     cdef int _reserve_rows_of(self, Reading at, Reading stop) except -1
     cdef int _rows(self, Reading at, Reading limit, Header* batch, int64_t start_offset, int64_t end_offset) except -1 nogil
-    cdef int _batches(self, Reading* at, Reading stop, Place* place, int unusual, int64_t start_offset, int64_t stop_offset) except -1 nogil
+    cdef int _batches(self, Held* run, Place* place, bint transactional, int64_t start_offset, int64_t stop_offset) except -1 nogil
     cdef void _cut(self, int64_t rows) noexcept

@@ -235,7 +235,7 @@ class Columns:
         last: int64_t = -1
         offset: int64_t
         i: int32_t
-        found: cython.int = ADDED
+        outcome: cython.int = ADDED
         end: Reading = batch.end
         count: int32_t = batch.record_count
         last_delta: int64_t = batch.last_offset_delta
@@ -262,7 +262,7 @@ class Columns:
         for i in range(count):
             at = record(at, end, last, last_delta, cython.address(fields))
             if at == cython.NULL:
-                found = DAMAGED
+                outcome = DAMAGED
                 break
             last = fields.offset_delta
             offset = base_offset + last
@@ -287,7 +287,7 @@ class Columns:
             if header_ends != cython.NULL:
                 if fields.header_count:
                     if not self._holds_gil:
-                        found = HEADERS
+                        outcome = HEADERS
                         break
                     with cython.gil:
                         self._add_headers(cython.address(fields), at)
@@ -297,34 +297,34 @@ class Columns:
         if want_values:
             self._to.values[0] = values
         self._to.rows = rows
-        return DAMAGED if found == ADDED and at != end else found
+        return DAMAGED if outcome == ADDED and at != end else outcome
 
-    def _batches(self, at, stop, place, unusual, start_offset, stop_offset):
+    def _batches(self, run, place, transactional, start_offset, stop_offset):
         """Add batches until one is not ADDED. Returns DAMAGED or HEADERS (see `_rows`), ROOM if there is none
         for the next batch, or ENDED if the next one is not part of the run."""
         batch: Header
         before: Place
         size: int64_t
-        found: cython.int = ADDED
-        while found == ADDED:
-            if not header(at[0], stop, cython.address(batch)) or batch.attributes & unusual:
+        outcome: cython.int = ADDED
+        while outcome == ADDED:
+            if not header(run.at, run.stop, cython.address(batch)):
                 return ENDED
-            size = batch.end - at[0]
+            size = batch.end - run.at
             if self._to.keys != cython.NULL and self._to.keys.used + size > self._to.keys.room:
                 return ROOM
             if self._to.values != cython.NULL and self._to.values.used + size > self._to.values.room:
                 return ROOM
-            if not intact(at[0], batch.end):
-                return ENDED
             before = place[0]
-            if not fits(place, cython.address(batch)):
+            if not in_run(run.at, place, cython.address(batch), transactional):
                 return ENDED
-            found = self._rows(at[0] + HEADER_SIZE, stop, cython.address(batch), start_offset, stop_offset)
-            if found == ADDED:
-                at[0] = batch.end
+            outcome = self._rows(
+                run.at + HEADER_SIZE, run.stop, cython.address(batch), start_offset, stop_offset
+            )
+            if outcome == ADDED:
+                run.at = batch.end
             else:
                 place[0] = before
-        return found
+        return outcome
 
     def _add_headers(self, fields, end):
         at: Reading = fields.headers
@@ -358,60 +358,46 @@ class Columns:
 
     def run(self, buffer, pos, end, rules, stop_offset: int64_t, transactional: cython.bint):
         """See `plain_columns`."""
-        place: Place
-        (
-            place.next_offset,
-            place.epoch,
-            place.latest_epoch,
-            place.limit_offset,
-            place.end_offset,
-            place.may_have_gaps,
-            place.inside,
-        ) = rules
+        run: Held
+        place: Place = place_of(rules)
         place.limit_offset = min(place.limit_offset, stop_offset)
         start_offset: int64_t = place.next_offset
-        unusual: cython.int = CODEC_MASK | CONTROL_BIT | (0 if transactional else TRANSACTIONAL_BIT)
-        found: cython.int
+        outcome: cython.int
         times: cython.double = 0
         batch: Header
-        view: Py_buffer
-        PyObject_GetBuffer(buffer, cython.address(view), PyBUF_SIMPLE)
+        hold(cython.address(run), buffer, pos, end)
         try:
-            start: Reading = cython.cast(Reading, view.buf)
-            at: Reading = start + min(max(cython.cast(cython.Py_ssize_t, pos), 0), view.len)
-            stop: Reading = start + min(cython.cast(cython.Py_ssize_t, end), view.len)
-            begin: Reading = at
+            begin: Reading = run.at
             self._holds_gil = False
             self._begin()
-            self._reserve_rows_of(at, stop)
+            self._reserve_rows_of(run.at, run.stop)
             while True:
                 if self._holds_gil:
-                    found = self._batches(
-                        cython.address(at), stop, cython.address(place), unusual, start_offset, stop_offset
+                    outcome = self._batches(
+                        cython.address(run), cython.address(place), transactional, start_offset, stop_offset
                     )
                 else:
                     with cython.nogil:
-                        found = self._batches(
-                            cython.address(at),
-                            stop,
+                        outcome = self._batches(
+                            cython.address(run),
                             cython.address(place),
-                            unusual,
+                            transactional,
                             start_offset,
                             stop_offset,
                         )
-                if found == DAMAGED or found == HEADERS:
+                if outcome == DAMAGED or outcome == HEADERS:
                     self._cut(self._to.begun_at)
-                if found == HEADERS:
+                if outcome == HEADERS:
                     self._holds_gil = True
-                elif found == ROOM and header(at, stop, cython.address(batch)):
+                elif outcome == ROOM and header(run.at, run.stop, cython.address(batch)):
                     # The batches so far tell how many bytes of each column there will be.
-                    if at > begin:
-                        times = 1.125 * cython.cast(cython.double, stop - at) / (at - begin)
-                    self._reserve_bytes(batch.end - at, stop - batch.end, times)
+                    if run.at > begin:
+                        times = 1.125 * cython.cast(cython.double, run.stop - run.at) / (run.at - begin)
+                    self._reserve_bytes(batch.end - run.at, run.stop - batch.end, times)
                 else:
-                    return at - start, place.next_offset
+                    return run.at - run.start, place.next_offset
         finally:
-            PyBuffer_Release(cython.address(view))
+            release(cython.address(run))
 
     def add(
         self,
@@ -425,15 +411,10 @@ class Columns:
         end_offset,
     ):
         """See `plain_columns`."""
-        batch: Header
-        batch.base_offset = base_offset
-        batch.last_offset_delta = last_offset_delta
-        batch.base_timestamp_ms = base_timestamp_ms
-        batch.max_timestamp_ms = append_time_ms or 0
-        batch.attributes = 0 if append_time_ms is None else TIMESTAMP_TYPE_BIT
-        batch.record_count = count
+        batch: Header = batch_of(
+            body, count, base_offset, last_offset_delta, base_timestamp_ms, append_time_ms
+        )
         at: Reading = cython.cast(Reading, PyBytes_AS_STRING(body))
-        batch.end = at + PyBytes_GET_SIZE(body)
         self._begin()
         self._reserve_rows(batch.record_count)
         self._reserve_bytes(batch.end - at, 0, 1)

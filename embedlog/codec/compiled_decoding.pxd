@@ -13,18 +13,22 @@ from .parsing cimport (
     TRANSACTIONAL_BIT,
     Fields,
     Header,
+    Held,
     Place,
     Reading,
     crc32c_prepare,
     field,
     fits,
     header,
+    hold,
+    in_run,
     int32_t,
     int64_t,
     intact,
     load_u32,
     load_u64,
     record,
+    release,
     uint32_t,
     uint64_t,
     varint,
@@ -43,6 +47,7 @@ cdef extern from "named_tuple.h":
 cdef object _bytes(Reading data, int64_t size)
 cdef object _headers(Reading at, Reading end, int64_t count)
 cdef Place place_of(object rules) except *
-cdef bint _simple(Header* batch, bint transactional) noexcept nogil
-cdef bint _decode(Reading at, Header* batch, object topic, object partition, object append_time_ms, int64_t start_offset, int64_t stop_offset, list records) except -1
-cdef bint _values(Reading at, Reading end, int64_t count, int64_t last_offset_delta, int64_t first_delta, int64_t stop_delta, list values) except -1
+cdef Header batch_of(bytes body, int32_t count, int64_t base_offset, int32_t last_offset_delta, int64_t base_timestamp_ms, object append_time_ms) except *
+cdef bint _decode(Reading at, Header* batch, object topic, object partition, int64_t start_offset, int64_t stop_offset, list records) except -1
+cdef bint _values(Reading at, Header* batch, int64_t start_offset, int64_t stop_offset, list values) except -1
+cdef object _decode_run(object buffer, Py_ssize_t pos, Py_ssize_t end, object rules, int64_t stop_offset, bint transactional, bint only_values, object topic, object partition, list decoded)

@@ -45,7 +45,20 @@ def _headers(at, end, count):
     return tuple(headers)
 
 
-def _decode(at, batch, topic, partition, append_time_ms, start_offset, stop_offset, records):
+def batch_of(body, count, base_offset, last_offset_delta, base_timestamp_ms, append_time_ms):
+    """What the header of a batch with these records says of them."""
+    batch: Header
+    batch.base_offset = base_offset
+    batch.last_offset_delta = last_offset_delta
+    batch.base_timestamp_ms = base_timestamp_ms
+    batch.max_timestamp_ms = append_time_ms or 0
+    batch.attributes = 0 if append_time_ms is None else TIMESTAMP_TYPE_BIT
+    batch.record_count = count
+    batch.end = cython.cast(Reading, PyBytes_AS_STRING(body)) + PyBytes_GET_SIZE(body)
+    return batch
+
+
+def _decode(at, batch, topic, partition, start_offset, stop_offset, records):
     """Append a batch's records with these offsets. False if they are invalid; some may have been appended."""
     fields: Fields
     last: int64_t = -1
@@ -54,8 +67,9 @@ def _decode(at, batch, topic, partition, append_time_ms, start_offset, stop_offs
     i: int32_t
     end: Reading = batch.end
     kind: type = Record
-    timestamp_ms: object = batch.base_timestamp_ms if append_time_ms is None else append_time_ms
-    timestamp_type: object = 0 if append_time_ms is None else 1
+    append_time: cython.bint = batch.attributes & TIMESTAMP_TYPE_BIT != 0
+    timestamp_ms: object = batch.max_timestamp_ms if append_time else batch.base_timestamp_ms
+    timestamp_type: object = 1 if append_time else 0
     fields.header_count = 0
     for i in range(batch.record_count):
         at = record(at, end, last, batch.last_offset_delta, cython.address(fields))
@@ -65,7 +79,7 @@ def _decode(at, batch, topic, partition, append_time_ms, start_offset, stop_offs
         offset = batch.base_offset + last
         if offset < start_offset or offset >= stop_offset:
             continue
-        if append_time_ms is None and fields.timestamp_delta != delta:
+        if not append_time and fields.timestamp_delta != delta:
             delta = fields.timestamp_delta
             timestamp_ms = cython.cast(
                 int64_t, cython.cast(uint64_t, batch.base_timestamp_ms) + cython.cast(uint64_t, delta)
@@ -102,17 +116,10 @@ def decode_records(
     start_offset,
 ):
     """See `plain_decoding`."""
-    batch: Header
-    batch.base_offset = base_offset
-    batch.last_offset_delta = last_offset_delta
-    batch.base_timestamp_ms = base_timestamp_ms
-    batch.record_count = count
+    batch: Header = batch_of(body, count, base_offset, last_offset_delta, base_timestamp_ms, append_time_ms)
     at: Reading = cython.cast(Reading, PyBytes_AS_STRING(body))
-    batch.end = at + PyBytes_GET_SIZE(body)
     records: list = []
-    if _decode(
-        at, cython.address(batch), topic, partition, append_time_ms, start_offset, ANY_OFFSET, records
-    ):
+    if _decode(at, cython.address(batch), topic, partition, start_offset, ANY_OFFSET, records):
         return records
     from . import plain_decoding
 
@@ -129,25 +136,28 @@ def decode_records(
     )
 
 
-def _values(at, end, count, last_offset_delta, first_delta, stop_delta, values):
+def _values(at, batch, start_offset, stop_offset, values):
+    """As `_decode`, values only."""
     fields: Fields
     last: int64_t = -1
-    i: int64_t
-    for i in range(count):
-        at = record(at, end, last, last_offset_delta, cython.address(fields))
+    i: int32_t
+    end: Reading = batch.end
+    for i in range(batch.record_count):
+        at = record(at, end, last, batch.last_offset_delta, cython.address(fields))
         if at == cython.NULL:
             return False
         last = fields.offset_delta
-        if first_delta <= last < stop_delta:
+        if start_offset <= batch.base_offset + last < stop_offset:
             values.append(_bytes(fields.value, fields.value_size))
     return at == end
 
 
 def decode_values(body: bytes, count, last_offset_delta, first_delta=0):
     """See `plain_decoding`."""
+    batch: Header = batch_of(body, count, 0, last_offset_delta, 0, None)
     at: Reading = cython.cast(Reading, PyBytes_AS_STRING(body))
     values: list = []
-    if _values(at, at + PyBytes_GET_SIZE(body), count, last_offset_delta, first_delta, ANY_OFFSET, values):
+    if _values(at, cython.address(batch), first_delta, ANY_OFFSET, values):
         return values
     from . import plain_decoding
 
@@ -192,90 +202,45 @@ def place_of(rules):
     return place
 
 
-def _simple(batch, transactional):
-    """Does it need neither decompression nor a decision about its transaction?"""
-    unusual: cython.int = CODEC_MASK | CONTROL_BIT
-    if not transactional:
-        unusual |= TRANSACTIONAL_BIT
-    return batch.attributes & unusual == 0
-
-
-def decode_run(
-    buffer, pos, end, rules, stop_offset: int64_t, topic, partition, transactional: cython.bint, records: list
-):
+def decode_run(buffer, pos, end, rules, stop_offset, topic, partition, transactional, records: list):
     """See `plain_decoding`."""
+    return _decode_run(buffer, pos, end, rules, stop_offset, transactional, False, topic, partition, records)
+
+
+def values_run(buffer, pos, end, rules, stop_offset, transactional, values: list):
+    """See `plain_decoding`."""
+    return _decode_run(buffer, pos, end, rules, stop_offset, transactional, True, None, None, values)
+
+
+def _decode_run(buffer, pos, end, rules, stop_offset, transactional, only_values, topic, partition, decoded):
+    run: Held
+    batch: Header
+    is_valid: cython.bint
     place: Place = place_of(rules)
     place.limit_offset = min(place.limit_offset, stop_offset)
     start_offset: int64_t = place.next_offset
-    before: Place = place
-    batch: Header
-    view: Py_buffer
-    PyObject_GetBuffer(buffer, cython.address(view), PyBUF_SIMPLE)
+    next_offset: int64_t = start_offset
+    hold(cython.address(run), buffer, pos, end)
     try:
-        start: Reading = cython.cast(Reading, view.buf)
-        at: Reading = start + min(max(cython.cast(cython.Py_ssize_t, pos), 0), view.len)
-        stop: Reading = start + min(cython.cast(cython.Py_ssize_t, end), view.len)
-        while header(at, stop, cython.address(batch)):
-            if not _simple(cython.address(batch), transactional) or not intact(at, batch.end):
+        while header(run.at, run.stop, cython.address(batch)):
+            if not in_run(run.at, cython.address(place), cython.address(batch), transactional):
                 break
-            if not fits(cython.address(place), cython.address(batch)):
+            at: Reading = run.at + HEADER_SIZE
+            before: cython.Py_ssize_t = len(decoded)
+            if only_values:
+                is_valid = _values(at, cython.address(batch), start_offset, stop_offset, decoded)
+            else:
+                is_valid = _decode(
+                    at, cython.address(batch), topic, partition, start_offset, stop_offset, decoded
+                )
+            if not is_valid:
+                del decoded[before:]
                 break
-            append_time_ms = batch.max_timestamp_ms if batch.attributes & TIMESTAMP_TYPE_BIT else None
-            held: cython.Py_ssize_t = len(records)
-            if not _decode(
-                at + HEADER_SIZE,
-                cython.address(batch),
-                topic,
-                partition,
-                append_time_ms,
-                start_offset,
-                stop_offset,
-                records,
-            ):
-                del records[held:]
-                break
-            before = place
-            at = batch.end
-        return at - start, before.next_offset
+            next_offset = place.next_offset
+            run.at = batch.end
+        return run.at - run.start, next_offset
     finally:
-        PyBuffer_Release(cython.address(view))
-
-
-def values_run(buffer, pos, end, rules, stop_offset: int64_t, transactional: cython.bint, values: list):
-    """See `plain_decoding`."""
-    place: Place = place_of(rules)
-    place.limit_offset = min(place.limit_offset, stop_offset)
-    start_offset: int64_t = place.next_offset
-    before: Place = place
-    batch: Header
-    view: Py_buffer
-    PyObject_GetBuffer(buffer, cython.address(view), PyBUF_SIMPLE)
-    try:
-        start: Reading = cython.cast(Reading, view.buf)
-        at: Reading = start + min(max(cython.cast(cython.Py_ssize_t, pos), 0), view.len)
-        stop: Reading = start + min(cython.cast(cython.Py_ssize_t, end), view.len)
-        while header(at, stop, cython.address(batch)):
-            if not _simple(cython.address(batch), transactional) or not intact(at, batch.end):
-                break
-            if not fits(cython.address(place), cython.address(batch)):
-                break
-            held: cython.Py_ssize_t = len(values)
-            if not _values(
-                at + HEADER_SIZE,
-                batch.end,
-                batch.record_count,
-                batch.last_offset_delta,
-                start_offset - batch.base_offset,
-                stop_offset - batch.base_offset,
-                values,
-            ):
-                del values[held:]
-                break
-            before = place
-            at = batch.end
-        return at - start, before.next_offset
-    finally:
-        PyBuffer_Release(cython.address(view))
+        release(cython.address(run))
 
 
 def record_at(
@@ -305,19 +270,10 @@ def record_at(
         at = batch.end
     if batch.base_offset > offset or batch.last_offset >= end_offset or batch.leader_epoch != epoch:
         return None
-    if not _simple(cython.address(batch), False) or not intact(at, batch.end):
+    if batch.attributes & (CODEC_MASK | CONTROL_BIT | TRANSACTIONAL_BIT) or not intact(at, batch.end):
         return None
-    append_time_ms = batch.max_timestamp_ms if batch.attributes & TIMESTAMP_TYPE_BIT else None
-    if not _decode(
-        at + HEADER_SIZE,
-        cython.address(batch),
-        topic,
-        partition,
-        append_time_ms,
-        offset,
-        offset + 1,
-        records,
-    ):
+    at += HEADER_SIZE
+    if not _decode(at, cython.address(batch), topic, partition, offset, offset + 1, records):
         return None
     return records[0] if records else None
 

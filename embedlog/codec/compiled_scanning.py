@@ -181,7 +181,7 @@ def scan_run(buffer, pos, end, rules, index_state, check_crc=True, file_pos=0, s
     checked: cython.bint = check_crc
     totals: ScanTotals
     columns: Columns
-    view: Py_buffer
+    run: Held
     room: cython.size_t
     done: cython.bint
     totals.place = place_of(rules)
@@ -201,13 +201,11 @@ def scan_run(buffer, pos, end, rules, index_state, check_crc=True, file_pos=0, s
     columns.sequenced_room = 0
     columns.file_pos = file_pos
     columns.sum_heads = sum_heads
-    PyObject_GetBuffer(buffer, cython.address(view), PyBUF_SIMPLE)
+    hold(cython.address(run), buffer, pos, end)
     try:
-        start: Reading = cython.cast(Reading, view.buf)
-        totals.at = start + min(max(cython.cast(cython.Py_ssize_t, pos), 0), view.len)
-        stop: Reading = start + min(cython.cast(cython.Py_ssize_t, end), view.len)
-        columns.start = start
-        room = max(stop - totals.at, 0) // max(columns.interval + 1, HEADER_SIZE) + 2
+        totals.at = run.at
+        columns.start = run.start
+        room = max(run.stop - run.at, 0) // max(columns.interval + 1, HEADER_SIZE) + 2
         columns.timestamps = cython.cast(cython.pointer(int64_t), malloc(room * 20))
         if columns.timestamps == cython.NULL:
             raise MemoryError
@@ -215,11 +213,11 @@ def scan_run(buffer, pos, end, rules, index_state, check_crc=True, file_pos=0, s
         columns.offsets = columns.positions + room
         columns.timestamp_offsets = columns.offsets + room
         with cython.nogil:
-            done = _scan(cython.address(totals), cython.address(columns), stop, checked)
+            done = _scan(cython.address(totals), cython.address(columns), run.stop, checked)
         if not done:
             raise MemoryError
         return Scanned(
-            totals.at - start,
+            totals.at - run.start,
             Rules(
                 totals.place.next_offset,
                 totals.place.epoch,
@@ -252,7 +250,7 @@ def scan_run(buffer, pos, end, rules, index_state, check_crc=True, file_pos=0, s
     finally:
         free(columns.timestamps)
         free(columns.sequenced)
-        PyBuffer_Release(cython.address(view))
+        release(cython.address(run))
 
 
 def compare_run(buffer, pos, end, base_offset: int64_t, entries, compared, file_pos: int64_t = 0):
@@ -353,22 +351,19 @@ def _next(at, stop):
 
 def intact_run(buffer, pos, end):
     """See `plain_scanning`."""
+    run: Held
     next_batch: Reading
-    view: Py_buffer
-    PyObject_GetBuffer(buffer, cython.address(view), PyBUF_SIMPLE)
+    hold(cython.address(run), buffer, pos, end)
     try:
-        start: Reading = cython.cast(Reading, view.buf)
-        at: Reading = start + min(max(cython.cast(cython.Py_ssize_t, pos), 0), view.len)
-        stop: Reading = start + min(cython.cast(cython.Py_ssize_t, end), view.len)
         with cython.nogil:
             while True:
-                next_batch = _next(at, stop)
-                if next_batch == cython.NULL or not intact(at, next_batch):
+                next_batch = _next(run.at, run.stop)
+                if next_batch == cython.NULL or not intact(run.at, next_batch):
                     break
-                at = next_batch
-        return at - start
+                run.at = next_batch
+        return run.at - run.start
     finally:
-        PyBuffer_Release(cython.address(view))
+        release(cython.address(run))
 
 
 def _checked(at, batch, times):
@@ -397,55 +392,47 @@ def _checked(at, batch, times):
 
 def check_run(buffer, pos, end):
     """See `plain_scanning`."""
+    run: Held
     batch: Header
     times: Times
-    view: Py_buffer
-    PyObject_GetBuffer(buffer, cython.address(view), PyBUF_SIMPLE)
+    hold(cython.address(run), buffer, pos, end)
     try:
-        start: Reading = cython.cast(Reading, view.buf)
-        at: Reading = start + min(max(cython.cast(cython.Py_ssize_t, pos), 0), view.len)
-        stop: Reading = start + min(cython.cast(cython.Py_ssize_t, end), view.len)
         with cython.nogil:
-            while header(at, stop, cython.address(batch)):
-                if (
-                    batch.attributes & CODEC_MASK
-                    or not _checked(at + HEADER_SIZE, cython.address(batch), cython.address(times))
-                    or times.latest > batch.max_timestamp_ms
-                ):
-                    break
-                at = batch.end
-        return at - start
+            while (
+                header(run.at, run.stop, cython.address(batch))
+                and not batch.attributes & CODEC_MASK
+                and _checked(run.at + HEADER_SIZE, cython.address(batch), cython.address(times))
+                and times.latest <= batch.max_timestamp_ms
+            ):
+                run.at = batch.end
+        return run.at - run.start
     finally:
-        PyBuffer_Release(cython.address(view))
+        release(cython.address(run))
 
 
 def times_run(buffer, pos, end, check_crc: cython.bint = True):
     """See `plain_scanning`."""
+    run: Held
     batch: Header
     times: Times
     earliest: int64_t = LATEST
     latest: int64_t = EARLIEST
-    view: Py_buffer
-    PyObject_GetBuffer(buffer, cython.address(view), PyBUF_SIMPLE)
+    hold(cython.address(run), buffer, pos, end)
     try:
-        start: Reading = cython.cast(Reading, view.buf)
-        at: Reading = start + min(max(cython.cast(cython.Py_ssize_t, pos), 0), view.len)
-        stop: Reading = start + min(cython.cast(cython.Py_ssize_t, end), view.len)
         with cython.nogil:
-            while header(at, stop, cython.address(batch)):
-                if (
-                    batch.attributes & (CODEC_MASK | CONTROL_BIT)
-                    or (check_crc and not intact(at, batch.end))
-                    or not _checked(at + HEADER_SIZE, cython.address(batch), cython.address(times))
-                ):
-                    break
+            while (
+                header(run.at, run.stop, cython.address(batch))
+                and not batch.attributes & (CODEC_MASK | CONTROL_BIT)
+                and (not check_crc or intact(run.at, batch.end))
+                and _checked(run.at + HEADER_SIZE, cython.address(batch), cython.address(times))
+            ):
                 if batch.record_count:
                     earliest = min(earliest, times.earliest)
                     latest = max(latest, times.latest)
-                at = batch.end
-        return at - start, earliest, latest
+                run.at = batch.end
+        return run.at - run.start, earliest, latest
     finally:
-        PyBuffer_Release(cython.address(view))
+        release(cython.address(run))
 
 
 def ready_batch(buffer):
@@ -484,54 +471,48 @@ def _is_ready(start, stop, batch):
 
 def whole_records(body, pos: cython.Py_ssize_t, end: cython.Py_ssize_t, most: cython.Py_ssize_t):
     """See `plain_scanning`."""
-    view: Py_buffer
+    run: Held
     folded: uint64_t = 0
     count: cython.Py_ssize_t = 0
-    next_batch: Reading
-    PyObject_GetBuffer(body, cython.address(view), PyBUF_SIMPLE)
+    start: Reading
+    hold(cython.address(run), body, pos, end)
     try:
-        start: Reading = cython.cast(Reading, view.buf)
-        at: Reading = start + min(max(pos, 0), view.len)
-        stop: Reading = start + min(end, view.len)
         while count < most:
-            next_batch = varint(at, stop, cython.address(folded))
-            if next_batch == cython.NULL or folded & 1:
-                if at < stop:  # incomplete, or no length: the twin tells which
+            start = varint(run.at, run.stop, cython.address(folded))
+            if start == cython.NULL or folded & 1:
+                if run.at < run.stop:  # incomplete, or no length: the twin tells which
                     from . import plain_scanning
 
-                    plain_scanning.whole_records(body, at - start, stop - start, 1)
+                    plain_scanning.whole_records(body, run.at - run.start, run.stop - run.start, 1)
                 break
-            if cython.cast(int64_t, folded >> 1) > stop - next_batch:
+            if cython.cast(int64_t, folded >> 1) > run.stop - start:
                 break
-            at = next_batch + (folded >> 1)
+            run.at = start + (folded >> 1)
             count += 1
-        return count, at - start
+        return count, run.at - run.start
     finally:
-        PyBuffer_Release(cython.address(view))
+        release(cython.address(run))
 
 
 def whole_batches(buffer, pos, end, upper_offset: int64_t):
     """See `plain_scanning`."""
-    length: int32_t
+    run: Held
     delta: int32_t
     base: int64_t
+    next_batch: Reading
     next_offset: int64_t = 0
-    view: Py_buffer
-    PyObject_GetBuffer(buffer, cython.address(view), PyBUF_SIMPLE)
+    hold(cython.address(run), buffer, pos, end)
     try:
-        start: Reading = cython.cast(Reading, view.buf)
-        at: Reading = start + min(max(cython.cast(cython.Py_ssize_t, pos), 0), view.len)
-        stop: Reading = start + min(cython.cast(cython.Py_ssize_t, end), view.len)
-        while stop - at >= HEADER_SIZE:
-            base = cython.cast(int64_t, load_u64(at))
-            length = cython.cast(int32_t, load_u32(at + 8))
-            delta = cython.cast(int32_t, load_u32(at + 23))
-            if length < HEADER_SIZE - LENGTH_OVERHEAD or length > stop - at - LENGTH_OVERHEAD:
+        while True:
+            next_batch = _next(run.at, run.stop)
+            if next_batch == cython.NULL:
                 break
+            base = cython.cast(int64_t, load_u64(run.at))
+            delta = cython.cast(int32_t, load_u32(run.at + 23))
             if base < 0 or delta < 0 or base >= upper_offset or base > ANY_OFFSET - delta - 1:
                 break
             next_offset = base + delta + 1
-            at += LENGTH_OVERHEAD + length
-        return at - start, next_offset
+            run.at = next_batch
+        return run.at - run.start, next_offset
     finally:
-        PyBuffer_Release(cython.address(view))
+        release(cython.address(run))

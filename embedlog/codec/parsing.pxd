@@ -1,6 +1,7 @@
 # Reads varints, fields, records and batch headers for the compiled loops. A function that finds something
-# impossible returns NULL (or False); plain Python then raises the error. Nothing here touches a Python object.
+# impossible returns NULL (or False); plain Python then raises the error. Only `hold` touches a Python object.
 
+from cpython.buffer cimport PyBUF_SIMPLE, Py_buffer, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport INT64_MAX, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 
@@ -26,6 +27,27 @@ cdef enum:
     TRANSACTIONAL_BIT = 0x10
     CONTROL_BIT = 0x20
     LAST_CODEC = 4
+
+
+# A buffer that is held, and what a loop has still to read of it: from `at` to `stop`.
+cdef struct Held:
+    Py_buffer view
+    Reading start
+    Reading at
+    Reading stop
+
+
+# The frame of all loops: hold the bytes from `pos` to `end`, as far as there are any; release them in the end.
+cdef inline int hold(Held* held, object buffer, Py_ssize_t pos, Py_ssize_t end) except -1:
+    PyObject_GetBuffer(buffer, &held.view, PyBUF_SIMPLE)
+    held.start = <Reading>held.view.buf
+    held.at = held.start + min(max(pos, 0), held.view.len)
+    held.stop = held.start + min(end, held.view.len)
+    return 0
+
+
+cdef inline void release(Held* held) noexcept:
+    PyBuffer_Release(&held.view)
 
 
 # A batch's header, and the end of the batch.
@@ -222,3 +244,10 @@ cdef inline bint fits(Place* place, Header* batch) noexcept nogil:
     place.epoch = batch.leader_epoch
     place.inside = False
     return True
+
+
+# Is a batch part of the run, and needs neither decompression nor a decision about its transaction? If so, `place`
+# advances past it.
+cdef inline bint in_run(Reading at, Place* place, Header* batch, bint transactional) noexcept nogil:
+    cdef int unusual = CODEC_MASK | CONTROL_BIT | (0 if transactional else TRANSACTIONAL_BIT)
+    return not batch.attributes & unusual and intact(at, batch.end) and fits(place, batch)
