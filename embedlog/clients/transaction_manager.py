@@ -28,11 +28,11 @@ from __future__ import annotations
 
 import enum
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from ..backends.port import Appends, Backend, PartitionAppender
-from ..codec import BatchHeader, encode_one, read_header, set_producer
+from ..codec import encode_one, set_producer, split
 from ..codec.record_batch import TIMESTAMP_TYPE_BIT, TRANSACTIONAL_BIT
 from ..config import TopicSettings
 from ..errors import (
@@ -240,11 +240,13 @@ class TransactionManager(Closing):
             if name not in self._sequences:
                 self.expect(topic, (partition,))
             try:
-                for batch, header in _each(batches):  # one by one: a partition checks all of an append first
+                for batch in split(batches):  # one by one: a partition checks all of an append first
                     sequence = self._sequences[name]
-                    set_producer(batch, *producer, sequence, 0, header.size, transactional=True)
-                    done.append(self._backend.append(topic, partition, batch))
-                    self._sequences[name] = (sequence + header.last_offset_delta + 1) & _SEQUENCES
+                    set_producer(batch, *producer, sequence, 0, len(batch), transactional=True)
+                    appended = self._backend.append(topic, partition, batch)
+                    done.append(appended)
+                    records = appended.last_offset - appended.base_offset + 1
+                    self._sequences[name] = (sequence + records) & _SEQUENCES
             except _NOTHING_APPENDED as error:
                 if done:
                     self._break(error)
@@ -435,12 +437,3 @@ class _Appender:
         batch = encode_one(key, value, timestamp_ms, attributes | TRANSACTIONAL_BIT, 0, -1, headers)
         appended = self._appends.append(*self._name, batch, flush=flush, expected_offset=expected_offset)
         return RecordMetadata(*self._name, appended.base_offset, timestamp_ms, appended.durable)
-
-
-def _each(batches: bytearray) -> Iterator[tuple[bytearray, BatchHeader]]:
-    """The batches one by one, each with its header."""
-    pos = 0
-    while pos < len(batches):
-        header = read_header(batches, pos)
-        yield (batches if header.size == len(batches) else batches[pos : pos + header.size]), header
-        pos += header.size

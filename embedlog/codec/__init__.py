@@ -5,6 +5,7 @@ The rest of embedlog imports the record batch (magic 2) from here:
     BatchBuilder                                                           records, as they come -> one batch
     encode_batch / encode_one / encode_control_batch                       records -> one batch
     assign / set_append_time / set_max_timestamp / set_producer            fields set after encoding
+    split                                                                  batches one by one
     latest_timestamp / correct_max_timestamps                              one of them, from the records
     scan / read_batch / read_header / find_batch                           a buffer -> its batches' headers
     decode / decode_values / filter_batch                                  one batch -> records, or fewer
@@ -56,6 +57,7 @@ from .record_batch import (
     set_append_time,
     set_max_timestamp,
     set_producer,
+    split,
 )
 
 __all__ = [
@@ -106,5 +108,6 @@ __all__ = [
     "set_append_time",
     "set_max_timestamp",
     "set_producer",
+    "split",
     "transaction_end",
 ]

@@ -39,7 +39,7 @@ from .checksum import crc32c
 from .compression import ZSTD
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
     from mmap import mmap
 
     ReadBuffer: TypeAlias = bytes | bytearray | memoryview | mmap
@@ -76,10 +76,10 @@ ATTRIBUTES_MASK = 0x7F
 HEADER = struct.Struct(">qiibIhiqqqhii")
 HEAD = struct.Struct(">qiibI")
 TAIL = struct.Struct(">hiqqqhii")
-_APPENDED = struct.Struct(">qiib4xhi8xqq")
 _GIVEN = struct.Struct(">qii")
 _OFFSET = struct.Struct(">q")
 _EPOCH = struct.Struct(">i")
+_LENGTH = struct.Struct(">i")
 _CRC = struct.Struct(">I")
 _ATTRIBUTES = struct.Struct(">h")
 _PRODUCER = struct.Struct(">qhi")
@@ -168,13 +168,17 @@ def read_header(buffer: ReadBuffer, pos: int = 0) -> BatchHeader:
             f"{max(len(buffer) - pos, 0)} bytes remain, the header of a record batch takes {HEADER_SIZE}",
             pos=pos,
         )
-    header = _new(BatchHeader, (pos, *HEADER.unpack_from(buffer, pos)))
+    return _checked(_new(BatchHeader, (pos, *HEADER.unpack_from(buffer, pos))))
+
+
+def _checked(header: BatchHeader) -> BatchHeader:
+    """The header, if an encoder can have written it. Raises as `read_header`."""
     reason = _impossible(header)
     if reason is None:
         return header
     if header.magic != MAGIC and header.batch_length > 0:
-        raise UnknownMagic(reason, pos=pos)
-    raise CorruptRecord(reason, pos=pos)
+        raise UnknownMagic(reason, pos=header.pos)
+    raise CorruptRecord(reason, pos=header.pos)
 
 
 def _impossible(header: BatchHeader) -> str | None:
@@ -278,30 +282,48 @@ def _scattered(crc: int) -> int:
 
 def assign_all(
     batches: bytearray, base: int, epoch: int
-) -> tuple[list[tuple[int, int, int]], list[int], int]:
+) -> tuple[list[tuple[int, int, int]], list[BatchHeader], int]:
     """Assign offsets and epochs, in place.
 
-    Returns (size, last offset, max timestamp) of each batch, the positions of sequenced ones, and the next
+    Returns (size, last offset, max timestamp) of each batch, the headers of sequenced ones, and the next
     offset.
+
+    Raises InvalidArgument: these are not whole batches. CorruptRecord: the header of a sequenced one is
+    invalid.
     """
     placed = []
     sequenced = []
     pos, end = 0, len(batches)
     while pos < end:
         try:
-            _, length, _, magic, attributes, delta, timestamp_ms, producer_id = _APPENDED.unpack_from(
-                batches, pos
-            )
+            fields = HEADER.unpack_from(batches, pos)
         except struct.error:
             raise InvalidArgument("an append must be whole record batches") from None
-        if magic != MAGIC or length < MIN_BATCH_LENGTH or delta < 0 or pos + LENGTH_OVERHEAD + length > end:
+        header = _new(BatchHeader, (pos, base, fields[1], epoch, *fields[3:]))
+        size, delta = header.size, header.last_offset_delta
+        if header.magic != MAGIC or size < HEADER_SIZE or delta < 0 or pos + size > end:
             raise InvalidArgument(f"not a record batch at byte {pos} of the append")
-        _GIVEN.pack_into(batches, pos, base, length, epoch)
-        if producer_id >= 0 or attributes & (TRANSACTIONAL_BIT | CONTROL_BIT):
-            sequenced.append(pos)
+        _GIVEN.pack_into(batches, pos, base, header.batch_length, epoch)
+        if header.is_sequenced:
+            sequenced.append(_checked(header))
         base += delta + 1
-        placed.append((length + LENGTH_OVERHEAD, base - 1, timestamp_ms))
-        pos += length + LENGTH_OVERHEAD
+        placed.append((size, base - 1, header.max_timestamp_ms))
+        pos += size
     if not placed:
         raise InvalidArgument("an append must have at least one batch")
     return placed, sequenced, base
+
+
+def split(batches: bytearray) -> Iterator[bytearray]:
+    """Whole batches one by one, by their lengths; one alone as it is, others copied.
+
+    Raises CorruptRecord for a length that no batch has.
+    """
+    pos = 0
+    while pos < len(batches):
+        (length,) = _LENGTH.unpack_from(batches, pos + LENGTH_POS)
+        if not MIN_BATCH_LENGTH <= length <= len(batches) - pos - LENGTH_OVERHEAD:
+            raise CorruptRecord(f"a batch length of {length:,}", pos=pos)
+        end = pos + LENGTH_OVERHEAD + length
+        yield batches if end - pos == len(batches) else batches[pos:end]
+        pos = end

@@ -19,6 +19,7 @@ from typing import Final
 
 from ..codec import (
     TIMESTAMP_TYPE_BIT,
+    BatchHeader,
     TransactionEnd,
     assign_all,
     correct_max_timestamps,
@@ -272,7 +273,7 @@ class Appender:
         size = len(batches)
         placed, sequenced, next_offset = assign_all(batches, base, log.leader_epoch)
         if sequenced and checks:
-            repeated = self._repeated(batches, sequenced)
+            repeated = self._repeated(sequenced)
             if repeated is not None:
                 return repeated, False
         segment = log.segments[-1]
@@ -301,10 +302,10 @@ class Appender:
         appended = _new(Appended, (base, next_offset - 1, placed[-1][2], False))
         return appended, next_offset - log.flushed.offset >= log.settings.flush_messages
 
-    def _repeated(self, batches: bytearray, sequenced: list[int]) -> Appended | None:
+    def _repeated(self, sequenced: Sequence[BatchHeader]) -> Appended | None:
         """The first append of these batches, if they are a producer's retry. Raises as `repeated`."""
         log = self._log
-        sent = log.producers.repeated(batches, sequenced, log.segments)
+        sent = log.producers.repeated(sequenced, log.segments)
         if sent is None:
             return None
         durable = sent.last_offset < log.flushed.offset
@@ -314,7 +315,7 @@ class Appender:
         """The log ends elsewhere: because a first try has succeeded? Raises UnexpectedOffset if not."""
         log = self._log
         _, sequenced, _ = assign_all(batches, log.next_offset, log.leader_epoch)
-        repeated = self._repeated(batches, sequenced) if sequenced else None
+        repeated = self._repeated(sequenced) if sequenced else None
         if repeated is not None and repeated.base_offset == expected_offset:
             return repeated, False
         raise UnexpectedOffset(

@@ -20,7 +20,7 @@ from bisect import bisect_left
 from collections.abc import Collection, Sequence
 from typing import Final, NamedTuple
 
-from ..codec import BatchHeader, TransactionEnd, decode, read_header, transaction_end
+from ..codec import BatchHeader, TransactionEnd, decode, transaction_end
 from ..errors import (
     ConcurrentTransactions,
     CorruptRecord,
@@ -87,15 +87,12 @@ class ProducerStateManager(ProducerStateFields):
 
     # -- appends ---------------------------------------------------------------------------------------
 
-    def repeated(
-        self, batches: bytearray, positions: list[int], segments: Sequence[Segment]
-    ) -> SentBatch | None:
-        """The original of the first duplicate among `batches`; None if all are new.
+    def repeated(self, headers: Sequence[BatchHeader], segments: Sequence[Segment]) -> SentBatch | None:
+        """The original of the first duplicate among some batches; None if all are new.
 
         Raises OutOfOrderSequence, InvalidProducerEpoch, InvalidTxnState.
         """
-        for pos in positions:
-            header = read_header(batches, pos)
+        for header in headers:
             try:
                 sent = self._check(header)
             except (OutOfOrderSequence, InvalidTxnState):
@@ -139,12 +136,15 @@ class ProducerStateManager(ProducerStateFields):
         return None
 
     def note(
-        self, batches: bytearray, positions: list[int], now_ms: int, marker: TransactionEnd | None
+        self,
+        batches: bytearray,
+        headers: Sequence[BatchHeader],
+        now_ms: int,
+        marker: TransactionEnd | None,
     ) -> None:
         """Update the state with appended batches. `marker`: what they say, if they are one control batch that
         need not be decoded."""
-        for pos in positions:
-            header = read_header(batches, pos)
+        for header in headers:
             end = None
             if header.is_control:
                 end = marker or end_of_transaction(batches, header, self._name)
