@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 from random_batches import random_batches
 
 from embedlog.codec import encode_batch, plain_decoding, plain_scanning, read_header
-from embedlog.codec.plain_uniform import uniform_records_at
 from embedlog.codec.rules import ANY_OFFSET, Rules
 from embedlog.errors import EmbedlogError
 
@@ -127,13 +126,8 @@ def test_a_byte_wrong_among_records_of_one_shape(key_size: int, count: int) -> N
 
 def test_records_of_one_shape_are_taken_together() -> None:
     body = alike(3, 20, 500, 1)
-    found = uniform_records_at(body, 0, 0, 500)
-    assert found is not None
-    assert found.number == 64  # the next one has a longer offset delta
-    found = uniform_records_at(body, found.end, 64, 436)
-    assert found is not None
-    assert (found.number, found.end) == (436, len(body))
-    assert uniform_records_at(body, 0, 1, 500) is None
+    together = [deltas for deltas, *_ in plain_decoding.columns_of(body, 500, 499)]
+    assert together == [range(64), range(64, 500)]  # the second ones have longer offset deltas
 
 
 @given(st.binary(max_size=60), st.integers(0, 5))

@@ -1,25 +1,32 @@
 """Decodes records, in plain Python; `compiled_decoding` does the same, compiled.
 
-Records of one shape are decoded together (plain_uniform.py). Others are decoded one by one (their layout:
-`plain_encoding`), with varints of one and two bytes decoded inline; `varint` handles longer ones and errors.
+`columns_of` reads one record after the other (their layout: `plain_encoding`). Many logs have records of one
+shape: readings, rows of fixed width, the records of one producer. It reads those together, with no line of
+Python per record; for the others, varints of one and two bytes are decoded inline:
+
+    | length | 0 | time | delta | key length | key | value length | value | 0 |      all fields as long as
+    | length | 0 | time | delta | key length | key | value length | value | 0 |      those of the first one
+      '--- one byte of each record, `size` bytes apart, is a slice of the body
 
 Invariants: every length is checked against the remaining bytes before use; offset deltas ascend within
-0..last_offset_delta; each record ends where its length says, the last one where the bytes end.
+0..last_offset_delta; each record ends where its length says, the last one where the bytes end. Columns give
+what reading one by one gives.
 
 Source: Kafka 2.7 implementation, section 5.3.2 (record).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from itertools import repeat
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+import struct
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, islice, repeat
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, TypeAlias
 
 from ..errors import CorruptRecord
 from ..model import Header, Headers, Record
-from .plain_encoding import wrapped
-from .plain_uniform import UniformRecords, uniform_records_at
-from .record_batch import HEADER_SIZE, BatchHeader, crc_matches, read_header
+from .plain_encoding import varints, wrapped
+from .record_batch import HEADER_SIZE, BatchHeader, read_header
 from .rules import ANY_OFFSET, Rules, headers_of_run
 from .varint import MAX_INT64, MAX_VARINT_BYTES, MAX_VARLONG_BYTES, MIN_INT64, decode_unsigned
 
@@ -28,7 +35,22 @@ if TYPE_CHECKING:
 
 IMPLEMENTATION = "plain"
 
-_ONE_BY_ONE: Final = 32  # records to decode one by one before the next check for uniform ones
+Columns: TypeAlias = tuple[
+    Sequence[int],
+    Iterable[int],
+    Iterable[bytes | None],
+    Iterable[bytes | None],
+    Iterable[Headers],
+]
+"""Of some records: offset deltas, timestamp deltas, keys, values, headers."""
+
+_AT_LEAST: Final = 8  # records of one shape: for fewer, the check costs more than it saves
+_ONE_BY_ONE: Final = 32  # records to read one by one before the next look for some of one shape
+_UNFOLDED: Final = [(folded >> 1) ^ -(folded & 1) for folded in range(128)]
+_new = tuple.__new__  # a NamedTuple, without the detour by way of its own function
+
+
+# -- the records of one batch --------------------------------------------------------------------------
 
 
 def decode_records(
@@ -46,126 +68,27 @@ def decode_records(
 
     Raises CorruptRecord, without a location, if the bytes are not `count` records.
     """
-    new = tuple.__new__
     records: list[Record] = []
-    append = records.append
     timestamp_type = 0 if append_time_ms is None else 1
-    base = base_timestamp_ms
-    end = len(body)
-    pos = 0
-    last = -1
-    index = -1
-    try:
-        done = 0
-        while done < count:
-            uniform = uniform_records_at(body, pos, last + 1, min(count - done, last_offset_delta - last))
-            if uniform is not None:
-                skipped = min(max(start_offset - base_offset - last - 1, 0), uniform.number)
-                records += _from_uniform(
-                    body, uniform, skipped, topic, partition, base_offset + last + 1, base, append_time_ms
-                )
-                done += uniform.number
-                last += uniform.number
-                pos = uniform.end
-                continue
-            start, done = done, min(done + _ONE_BY_ONE, count)
-            for index in range(start, done):  # noqa: B007 (used in the error)
-                # record length
-                number = body[pos]
-                if number < 128:
-                    pos += 1
-                else:
-                    byte = body[pos + 1]
-                    if byte < 128:
-                        number += (byte << 7) - 128
-                        pos += 2
-                    else:
-                        number, pos = decode_unsigned(body, pos, end, MAX_VARINT_BYTES, 32)
-                stop = pos + (number >> 1)
-                if number & 1 or stop > end:
-                    _fail("its length is negative" if number & 1 else "it runs past the end")
-                # attributes, timestamp delta
-                number = body[pos + 1]
-                pos += 2
-                if not number:
-                    timestamp_ms = base
-                else:
-                    if number > 127:
-                        byte = body[pos]
-                        if byte < 128:
-                            number += (byte << 7) - 128
-                            pos += 1
-                        else:
-                            number, pos = decode_unsigned(body, pos - 1, end, MAX_VARLONG_BYTES, 64)
-                    timestamp_ms = base + ((number >> 1) ^ -(number & 1))
-                    if not -0x8000000000000000 <= timestamp_ms <= 0x7FFFFFFFFFFFFFFF:
-                        timestamp_ms = wrapped(timestamp_ms)
-                # offset delta
-                number = body[pos]
-                if number < 128:
-                    pos += 1
-                else:
-                    byte = body[pos + 1]
-                    if byte < 128:
-                        number += (byte << 7) - 128
-                        pos += 2
-                    else:
-                        number, pos = decode_unsigned(body, pos, end, MAX_VARINT_BYTES, 32)
-                delta = number >> 1
-                if number & 1 or not last < delta <= last_offset_delta:
-                    _fail_delta(number, last, last_offset_delta)
-                last = delta
-                # key
-                number = body[pos]
-                pos += 1
-                if number == 1:
-                    key = None
-                else:
-                    if number > 127:
-                        number, pos = decode_unsigned(body, pos - 1, end, MAX_VARINT_BYTES, 32)
-                    if number & 1:
-                        _fail("its key's length is negative")
-                    start = pos
-                    pos += number >> 1
-                    key = body[start:pos]
-                # value
-                number = body[pos]
-                if number == 1:
-                    value = None
-                    pos += 1
-                else:
-                    if number < 128:
-                        start = pos + 1
-                    else:
-                        byte = body[pos + 1]
-                        if byte < 128:
-                            number += (byte << 7) - 128
-                            start = pos + 2
-                        else:
-                            number, start = decode_unsigned(body, pos, end, MAX_VARINT_BYTES, 32)
-                    if number & 1:
-                        _fail("its value's length is negative")
-                    pos = start + (number >> 1)
-                    value = body[start:pos]
-                # headers
-                if body[pos]:
-                    headers, pos = _decode_headers(body, pos, stop)
-                else:
-                    headers = ()
-                    pos += 1
-                if pos != stop:
-                    _fail("its fields do not fill its length")
-                offset = base_offset + last
-                if offset >= start_offset:
-                    if append_time_ms is not None:
-                        timestamp_ms = append_time_ms
-                    fields = (topic, partition, offset, timestamp_ms, timestamp_type, key, value, headers)
-                    append(new(Record, fields))
-    except (IndexError, CorruptRecord) as error:
-        raise _in_record(index, count, error) from None
-    if pos != end:
-        raise CorruptRecord(f"{end - pos:,} bytes after the last of {count:,} records")
+    for deltas, time_deltas, *columns in columns_of(body, count, last_offset_delta):
+        times: Iterable[int] = repeat(append_time_ms or 0)
+        if append_time_ms is None:
+            times = timestamps(base_timestamp_ms, time_deltas)
+        offsets = [base_offset + delta for delta in deltas]
+        fixed = repeat(topic), repeat(partition), offsets, times, repeat(timestamp_type)
+        fields: Iterable[tuple[Any, ...]] = zip(*fixed, *columns, strict=False)
+        if offsets[0] < start_offset:
+            fields = islice(fields, bisect_left(offsets, start_offset), None)
+        records += map(_new, repeat(Record), fields)
     return records
+
+
+def timestamps(base_timestamp_ms: int, deltas: Iterable[int]) -> list[int]:
+    """The timestamps of records."""
+    times = [base_timestamp_ms + delta for delta in deltas]
+    if not MIN_INT64 <= min(times) <= max(times) <= MAX_INT64:
+        times = list(map(wrapped, times))
+    return times
 
 
 def decode_values(
@@ -176,140 +99,177 @@ def decode_values(
     Otherwise as `decode_records`.
     """
     values: list[bytes | None] = []
-    append = values.append
-    end = len(body)
-    pos = 0
-    last = -1
-    index = -1
-    try:
-        done = 0
-        while done < count:
-            uniform = uniform_records_at(body, pos, last + 1, min(count - done, last_offset_delta - last))
-            if uniform is not None:
-                stop = min(stop_delta - last - 1, uniform.number)
-                values += uniform.values(body, max(first_delta - last - 1, 0), stop)
-                done += uniform.number
-                last += uniform.number
-                pos = uniform.end
-                continue
-            start, done = done, min(done + _ONE_BY_ONE, count)
-            for index in range(start, done):  # noqa: B007 (used in the error)
-                # record length
-                number = body[pos]
-                pos += 1
-                if number > 127:
-                    byte = body[pos]
-                    if byte < 128:
-                        number = number & 127 | byte << 7
-                        pos += 1
-                    else:
-                        number, pos = decode_unsigned(body, pos - 1, end, MAX_VARINT_BYTES, 32)
-                stop = pos + (number >> 1)
-                if number & 1 or stop > end:
-                    _fail("its length is negative" if number & 1 else "it runs past the end")
-                # attributes, timestamp delta
-                if body[pos + 1] > 127:
-                    _, pos = decode_unsigned(body, pos + 1, end, MAX_VARLONG_BYTES, 64)
-                else:
-                    pos += 2
-                # offset delta
-                number = body[pos]
-                pos += 1
-                if number > 127:
-                    byte = body[pos]
-                    if byte < 128:
-                        number = number & 127 | byte << 7
-                        pos += 1
-                    else:
-                        number, pos = decode_unsigned(body, pos - 1, end, MAX_VARINT_BYTES, 32)
-                if number & 1 or not last < number >> 1 <= last_offset_delta:
-                    _fail_delta(number, last, last_offset_delta)
-                last = number >> 1
-                # key
-                number = body[pos]
-                pos += 1
-                if number != 1:
-                    if number > 127:
-                        number, pos = decode_unsigned(body, pos - 1, end, MAX_VARINT_BYTES, 32)
-                    if number & 1:
-                        _fail("its key's length is negative")
-                    pos += number >> 1
-                # value
-                number = body[pos]
-                pos += 1
-                if number == 1:
-                    value = None
-                else:
-                    if number > 127:
-                        byte = body[pos]
-                        if byte < 128:
-                            number = number & 127 | byte << 7
-                            pos += 1
-                        else:
-                            number, pos = decode_unsigned(body, pos - 1, end, MAX_VARINT_BYTES, 32)
-                    if number & 1:
-                        _fail("its value's length is negative")
-                    number >>= 1
-                    value = body[pos : pos + number]
-                    pos += number
-                # headers
-                if body[pos]:
-                    _, pos = _decode_headers(body, pos, stop)
-                else:
-                    pos += 1
-                if pos != stop:
-                    _fail("its fields do not fill its length")
-                if first_delta <= last < stop_delta:
-                    append(value)
-    except (IndexError, CorruptRecord) as error:
-        raise _in_record(index, count, error) from None
-    if pos != end:
-        raise CorruptRecord(f"{end - pos:,} bytes after the last of {count:,} records")
+    for deltas, _, _, column, _ in columns_of(body, count, last_offset_delta):
+        if first_delta <= deltas[0] and deltas[-1] < stop_delta:
+            values += column
+        else:
+            pairs = zip(deltas, column, strict=True)
+            values += [value for delta, value in pairs if first_delta <= delta < stop_delta]
     return values
 
 
-def _from_uniform(
-    body: bytes,
-    uniform: UniformRecords,
-    skipped: int,
-    topic: str,
-    partition: int,
-    offset: int,
-    base_timestamp_ms: int,
-    append_time_ms: int | None,
-) -> Iterable[Record]:
-    """Uniform records without the first `skipped`; `offset` is that of the first one."""
-    times: Iterable[int] = repeat(append_time_ms or 0)
-    if append_time_ms is None:
-        deltas = uniform.times(body)[skipped:]
-        times = [base_timestamp_ms + ((delta >> 1) ^ -(delta & 1)) for delta in deltas]
-        if times and not MIN_INT64 <= min(times) <= max(times) <= MAX_INT64:
-            times = map(wrapped, times)
-    columns: tuple[Iterable[Any], ...] = (
-        repeat(topic),
-        repeat(partition),
-        range(offset + skipped, offset + uniform.number),
-        times,
-        repeat(0 if append_time_ms is None else 1),
-        repeat(None) if uniform.key_size < 0 else uniform.keys(body)[skipped:],
-        uniform.values(body, skipped, uniform.number),
-        repeat(()),
-    )
-    return map(tuple.__new__, repeat(Record), zip(*columns, strict=False))
+def columns_of(body: bytes, count: int, last_offset_delta: int) -> Iterator[Columns]:
+    """The fields of the records in `body`, of some records at a time.
+
+    Raises CorruptRecord, without a location, where the bytes turn out not to be `count` records.
+    """
+    pos = index = 0
+    last = -1  # offset delta
+    try:
+        while index < count:
+            most = min(count - index, last_offset_delta - last)
+            shape = _shape_at(body, pos) if most >= _AT_LEAST else None
+            alike = shape.alike(body, last + 1, most) if shape else 0
+            if shape and alike:
+                yield shape.columns(body, last + 1, alike)
+                pos += alike * shape.size
+                last += alike
+                index += alike
+                continue
+            deltas: list[int] = []
+            time_deltas: list[int] = []
+            keys: list[bytes | None] = []
+            values: list[bytes | None] = []
+            headers: list[Headers] = []
+            for index in range(index, min(index + _ONE_BY_ONE, count)):  # noqa: B020, B007 (used in the error)
+                number = body[pos]
+                pos += 1
+                if number > 127:
+                    byte = body[pos]
+                    if byte > 127:
+                        number, pos = _number(body, pos - 1)
+                    else:
+                        number, pos = number + (byte << 7) - 128, pos + 1
+                stop = pos + (number >> 1)
+                if number & 1 or stop > len(body):
+                    _fail("its length is negative" if number & 1 else "it runs past the end")
+                # The attributes before the timestamp delta have no meaning yet.
+                number = body[pos + 1]
+                pos += 2
+                if number > 127:
+                    number, pos = _number(body, pos - 1, MAX_VARLONG_BYTES, 64)
+                time_deltas.append((number >> 1) ^ -(number & 1))
+                number = body[pos]
+                pos += 1
+                if number > 127:
+                    byte = body[pos]
+                    if byte > 127:
+                        number, pos = _number(body, pos - 1)
+                    else:
+                        number, pos = number + (byte << 7) - 128, pos + 1
+                if number & 1 or not last < number >> 1 <= last_offset_delta:
+                    _fail_delta(number, last, last_offset_delta)
+                last = number >> 1
+                deltas.append(last)
+                key, pos = _field(body, pos, "key")
+                value, pos = _field(body, pos, "value")
+                keys.append(key)
+                values.append(value)
+                pairs: Headers = ()
+                if body[pos]:
+                    pairs, pos = _decode_headers(body, pos, stop)
+                else:
+                    pos += 1
+                headers.append(pairs)
+                if pos != stop:
+                    _fail("its fields do not fill its length")
+            index += 1
+            yield deltas, time_deltas, keys, values, headers
+    except (IndexError, CorruptRecord) as error:
+        raise _in_record(index, count, error) from None
+    if pos != len(body):
+        raise CorruptRecord(f"{len(body) - pos:,} bytes after the last of {count:,} records")
+
+
+class _Shape(NamedTuple):
+    """Where the fields of a record without headers are, and its key and value."""
+
+    start: int
+    time_at: int
+    delta_at: int
+    key_length_at: int
+    value_length_at: int
+    header_count_at: int
+    key: bytes | None
+    value: bytes | None
+
+    @property
+    def size(self) -> int:
+        """The size of each record of this shape in bytes."""
+        return self.header_count_at + 1 - self.start
+
+    def alike(self, body: bytes, delta: int, most: int) -> int:
+        """How many records from this one on, at most `most`, differ in time, key and value only, and have
+        the offset deltas from `delta` on; 0 if too few."""
+        start, size = self.start, self.size
+        count = min(most, (len(body) - start) // size)
+        # The bytes that must be the same in all: lengths, attributes, the header count.
+        for at in (
+            *range(start, self.time_at),
+            *range(self.key_length_at, self.value_length_at - len(self.key or b"")),
+            *range(self.value_length_at, self.header_count_at - len(self.value or b"")),
+            self.header_count_at,
+        ):
+            if count < _AT_LEAST:
+                return 0
+            column = body[at : start + count * size : size]
+            count -= len(column.lstrip(body[at : at + 1]))
+        end = start + count * size
+        deltas = b"".join(map(varints.__getitem__, range(delta, delta + count)))
+        width = self.key_length_at - self.delta_at
+        is_alike = body[self.time_at : end : size].isascii() and all(
+            body[self.delta_at + i : end : size] == deltas[i::width] for i in range(width)
+        )
+        return count if is_alike and count >= _AT_LEAST else 0
+
+    def columns(self, body: bytes, delta: int, count: int) -> Columns:
+        """The fields of `count` records from this one on, the first with offset delta `delta`."""
+        times = body[self.time_at : self.start + count * self.size : self.size]
+        return (
+            range(delta, delta + count),
+            map(_UNFOLDED.__getitem__, times),
+            self._column(body, count, self.key, self.value_length_at),
+            self._column(body, count, self.value, self.header_count_at),
+            repeat(()),
+        )
+
+    def _column(self, body: bytes, count: int, field: bytes | None, end: int) -> Iterable[bytes | None]:
+        """The keys or the values of `count` records from this one on, whose own ends at `end`."""
+        if field is None:
+            return repeat(None, count)
+        start, size = self.start, self.size
+        before = end - len(field) - start
+        form = f"{before}x{len(field)}s{size - before - len(field)}x"
+        return chain.from_iterable(struct.iter_unpack(form, memoryview(body)[start : start + count * size]))
+
+
+def _shape_at(body: bytes, pos: int) -> _Shape | None:
+    """The shape of the record at `pos`; None if it is invalid, or has headers or a long timestamp delta."""
+    try:
+        length, time_at = _number(body, pos)
+        stop = time_at + (length >> 1)
+        time_at += 1
+        delta_at = time_at + 1
+        _, key_length_at = _number(body, delta_at)
+        key, value_length_at = _field(body, key_length_at, "key")
+        value, header_count_at = _field(body, value_length_at, "value")
+        if length & 1 or body[time_at] > 127 or body[header_count_at] or header_count_at + 1 != stop:
+            return None
+    except (IndexError, CorruptRecord):
+        return None
+    return _Shape(pos, time_at, delta_at, key_length_at, value_length_at, header_count_at, key, value)
 
 
 def record_spans(body: bytes, count: int) -> list[tuple[int, int]]:
     """(start, stop) of each record in `body`. Does not check their fields."""
     spans = []
-    pos = 0
-    end = len(body)
-    index = -1
+    pos = index = 0
     try:
         for index in range(count):  # noqa: B007 (used in the error)
             start = pos
-            number, pos = decode_unsigned(body, pos, end, MAX_VARINT_BYTES, 32)
+            number, pos = decode_unsigned(body, pos, len(body), MAX_VARINT_BYTES, 32)
             stop = pos + (number >> 1)
-            if number & 1 or stop > end:
+            if number & 1 or stop > len(body):
                 _fail("its length is negative" if number & 1 else "it runs past the end")
             spans.append((start, stop))
             pos = stop
@@ -337,12 +297,11 @@ def decode_run(
     Checks CRCs. With `transactional`, batches of transactions are part of the run. Returns the pos after the
     run and the next offset.
     """
-    first = rules.next_offset
-    next_offset = first
-    for header in _run_to(buffer, pos, end, rules, stop_offset, transactional):
+    next_offset = rules.next_offset
+    for header, body in _run_to(buffer, pos, end, rules, stop_offset, transactional):
         try:
-            found = decode_records(
-                bytes(buffer[header.pos + HEADER_SIZE : header.pos + header.size]),
+            run = decode_records(
+                body,
                 header.record_count,
                 topic,
                 partition,
@@ -350,13 +309,11 @@ def decode_run(
                 header.last_offset_delta,
                 header.base_timestamp_ms,
                 header.max_timestamp_ms if header.timestamp_type else None,
-                first,
+                rules.next_offset,
             )
         except CorruptRecord:
             break
-        if header.last_offset >= stop_offset:
-            found = [record for record in found if record.offset < stop_offset]
-        records += found
+        records += run if header.last_offset < stop_offset else [r for r in run if r.offset < stop_offset]
         pos, next_offset = header.pos + header.size, header.next_offset
     return pos, next_offset
 
@@ -372,8 +329,7 @@ def values_run(
 ) -> tuple[int, int]:
     """As `decode_run`, values only."""
     next_offset = rules.next_offset
-    for header in _run_to(buffer, pos, end, rules, stop_offset, transactional):
-        body = bytes(buffer[header.pos + HEADER_SIZE : header.pos + header.size])
+    for header, body in _run_to(buffer, pos, end, rules, stop_offset, transactional):
         first, stop = rules.next_offset - header.base_offset, stop_offset - header.base_offset
         try:
             values += decode_values(body, header.record_count, header.last_offset_delta, first, stop)
@@ -385,13 +341,15 @@ def values_run(
 
 def _run_to(
     buffer: ReadBuffer, pos: int, end: int, rules: Rules, stop_offset: int, transactional: bool
-) -> Iterator[BatchHeader]:
-    """The batches of a run that need neither decompression nor a decision about their transaction."""
-    rules = rules._replace(limit_offset=min(rules.limit_offset, stop_offset))
+) -> Iterator[tuple[BatchHeader, bytes]]:
+    """The batches of a run that need neither decompression nor a decision about their transaction, each with
+    its records' bytes."""
+    if stop_offset < rules.limit_offset:
+        rules = rules._replace(limit_offset=stop_offset)
     for header in headers_of_run(buffer, pos, min(end, len(buffer)), rules, check_crc=True):
         if header.compression or header.is_control or (header.is_transactional and not transactional):
             return
-        yield header
+        yield header, bytes(buffer[header.pos + HEADER_SIZE : header.pos + header.size])
 
 
 def record_at(
@@ -429,28 +387,42 @@ def record_at(
         if header.last_offset >= offset:
             break
         begins, ends = header.next_offset, -1
-    if header.base_offset > offset or header.last_offset >= end_offset or header.leader_epoch != epoch:
-        return None
-    if header.compression or header.is_control or header.is_transactional or not crc_matches(data, header):
-        return None
-    try:
-        found = decode_records(
-            data[header.pos + HEADER_SIZE : pos],
-            header.record_count,
-            topic,
-            partition,
-            header.base_offset,
-            header.last_offset_delta,
-            header.base_timestamp_ms,
-            header.max_timestamp_ms if header.timestamp_type else None,
-            offset,
-        )
-    except CorruptRecord:
-        return None
-    return found[0] if found and found[0].offset == offset else None
+    records: list[Record] = []
+    rules = Rules(offset, epoch, epoch, offset + 1, end_offset, inside=True)
+    decode_run(data, header.pos, pos, rules, offset + 1, topic, partition, False, records)
+    return records[0] if records else None
 
 
-# -- headers and errors --------------------------------------------------------------------------------
+# -- fields and errors ---------------------------------------------------------------------------------
+
+
+def _number(body: bytes, pos: int, max_bytes: int = MAX_VARINT_BYTES, bits: int = 32) -> tuple[int, int]:
+    """(zigzag number of the varint at `pos`, pos after it). Raises IndexError where the body ends."""
+    number = body[pos]
+    if number < 128:
+        return number, pos + 1
+    byte = body[pos + 1]
+    if byte < 128:
+        return number + (byte << 7) - 128, pos + 2
+    return decode_unsigned(body, pos, len(body), max_bytes, bits)
+
+
+def _field(body: bytes, pos: int, what: str) -> tuple[bytes | None, int]:
+    """The key or value whose length is at `pos`, and the pos after it."""
+    number = body[pos]
+    pos += 1
+    if number > 127:
+        byte = body[pos]
+        if byte > 127:
+            number, pos = _number(body, pos - 1)
+        else:
+            number, pos = number + (byte << 7) - 128, pos + 1
+    if number == 1:
+        return None, pos
+    if number & 1:
+        _fail(f"its {what}'s length is negative")
+    stop = pos + (number >> 1)
+    return body[pos:stop], stop
 
 
 def _decode_headers(body: bytes, pos: int, stop: int) -> tuple[Headers, int]:

@@ -11,9 +11,8 @@
     header count    varint
     headers                   name length varint, name, value length varint (-1 for null), value
 
-`BatchBuilder.extend` encodes by columns rather than by records: the list of pieces to join is filled by slice
-assignment from `map`s over tables of ready-made varints, so that no line of Python runs once a record. A
-column that is the same for all records (no key, no headers, one timestamp) costs nothing.
+`BatchBuilder` encodes by columns rather than by records: each field of all records, by tables of ready-made
+varints, and then the pieces of each record are joined. So no line of Python runs once a record.
 
 Invariants: bytes, bytearray and memoryview are taken and nothing else; the set of a column's types tells at
 once whether each item must be looked at.
@@ -25,18 +24,27 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cache, lru_cache, partial
-from itertools import accumulate, chain, islice, repeat
-from operator import add
+from itertools import accumulate, chain, repeat
 from struct import Struct
-from typing import Any, Generic, TypeAlias, TypeVar, overload
+from typing import Any, TypeAlias, overload
 
 from ..errors import InvalidArgument, InvalidType
 from ..model import Headers
 from .checksum import crc32c
 from .compression import NONE, compress
-from .record_batch import HEAD, HEADER, HEADER_SIZE, LENGTH_OVERHEAD, MAGIC, TAIL, TIMESTAMP_TYPE_BIT
-from .varint import MAX_INT32, MAX_INT64, MIN_INT64, encode_varint, encode_varlong, varint_size
+from .record_batch import (
+    ATTRIBUTES_POS,
+    CRC_POS,
+    HEAD,
+    HEADER,
+    HEADER_SIZE,
+    LENGTH_OVERHEAD,
+    LENGTH_POS,
+    MAGIC,
+    TAIL,
+    TIMESTAMP_TYPE_BIT,
+)
+from .varint import MAX_INT32, MAX_INT64, MIN_INT64, encode_varint, encode_varlong
 
 Bytes: TypeAlias = bytes | bytearray | memoryview
 HeaderPairs: TypeAlias = Iterable[tuple[str, Bytes | None]]
@@ -46,80 +54,34 @@ Row: TypeAlias = tuple[bytes | None, bytes | None, Headers, int]
 _Columns: TypeAlias = tuple[
     Sequence[Bytes | None], Sequence[Bytes | None], Sequence[HeaderPairs], Sequence[int]
 ]
-T = TypeVar("T")
 
 IMPLEMENTATION = "plain"
 
 _LENGTH = Struct(">i")
 _CRC = Struct(">I")
-_LENGTH_AT, _LENGTH_OVERHEAD, _CRC_AT, _COVERED_FROM = 8, 12, 17, 21
-
 _NO_HEADERS, _NULL = b"\x00", b"\x01"
 _TABLE_LIMIT = 16_384
-_REMEMBERED = 4096
-_AFTER_LENGTH = HEAD.size - LENGTH_OVERHEAD
-_head, _tail = HEAD.pack, TAIL.pack
 _CHUNK = 1024  # records whose columns are made at a time
 
 
-class _Table(dict[int, T], Generic[T]):
+class _Table(dict[int, bytes]):
     """What a function makes of a number, remembered for small ones: the numbers come from outside."""
 
-    def __init__(self, make: Callable[[int], T]) -> None:
+    def __init__(self, make: Callable[[int], bytes]) -> None:
         super().__init__()
         self._make = make
 
-    def __missing__(self, number: int) -> T:
+    def __missing__(self, number: int) -> bytes:
         made = self._make(number)
-        if number < _TABLE_LIMIT:
+        if -_TABLE_LIMIT < number < _TABLE_LIMIT:
             self[number] = made
         return made
 
 
-def _field_size(length: int) -> int:
-    return varint_size(length) + max(length, 0)
-
-
-def _start(timestamp: bytes, count: bytes, size: int) -> bytes:
-    return b"".join((count, encode_varint(1 + size), b"\x00", timestamp))
-
-
-_varints = _Table(encode_varint)
-_null_key_and_length = _Table(lambda length: b"\x01" + encode_varint(length))
-_field_sizes = _Table(_field_size)
-_timestamp_deltas = _Table(encode_varlong)
-_SMALL_DELTAS = 8192
-_DELTA_SIZE_ENDS = (64, 8192, 1 << 20, 1 << 27, 1 << 31)
-_MAX_RECORD_START = 6  # bytes of a record's length and attributes
-# What comes before a record's offset delta, by the size of what comes after the attributes: by whether the
-# timestamp delta, if it is 0 for all, belongs to it, and the header count of the record before. (The first
-# one is moved to the end of the whole.)
-_starts = [
-    [_Table(partial(_start, timestamp, count)) for timestamp in (b"", b"\x00")]
-    for count in (b"", _NO_HEADERS)
-]
-_record_sizes = _Table(lambda size: varint_size(1 + size) + 1 + size)
-
-
-@cache
-def _offset_deltas() -> list[bytes]:
-    return [encode_varint(number) for number in range(_SMALL_DELTAS)]
-
-
-def _offset_deltas_of(first: int, end: int) -> Iterable[bytes]:
-    if end <= _SMALL_DELTAS:
-        return _offset_deltas()[first:end]
-    return map(encode_varint, range(first, end))
-
-
-def _offset_delta_sizes(first: int, end: int, more: int) -> Iterator[int]:
-    """The sizes of these offset deltas, each `more` larger."""
-    sizes = []
-    for size, stop in enumerate(_DELTA_SIZE_ENDS, start=1 + more):
-        if first < min(stop, end):
-            sizes.append(repeat(size, min(stop, end) - first))
-            first = stop
-    return chain.from_iterable(sizes)
+varints = _Table(encode_varint)
+"""The varints of numbers."""
+_lengths_after_null = _Table(lambda length: _NULL + encode_varint(length))
+_starts = _Table(lambda time_delta: b"\x00" + encode_varlong(time_delta))  # attributes, timestamp delta
 
 
 # -- a batch -----------------------------------------------------------------------------------------
@@ -192,36 +154,7 @@ class BatchBuilder:
 
         The timestamp must fit 64 bits. Raises InvalidType, with nothing changed.
         """
-        count, data = self.count, self._data
-        if key is not None and type(key) is not bytes:
-            key = as_bytes("key", key)
-        if value is not None and type(value) is not bytes:
-            value = as_bytes("value", value)
-        delta = 0
-        if count and not self._append_time:
-            delta = wrapped(timestamp_ms - self.base_timestamp_ms)
-        body = b"".join(
-            (
-                b"\x00",
-                _timestamp_deltas[delta],
-                _varints[count],
-                _NULL if key is None else _varints[len(key)],
-                key or b"",
-                _NULL if value is None else _varints[len(value)],
-                value or b"",
-                encode_headers(headers) if headers else _NO_HEADERS,
-            )
-        )
-        record = _varints[len(body)] + body
-        if count and len(data) + len(record) > self._room:
-            return False
-        if not self.count:
-            self.base_timestamp_ms = self.max_timestamp_ms = timestamp_ms
-        elif timestamp_ms > self.max_timestamp_ms:
-            self.max_timestamp_ms = timestamp_ms
-        data += record
-        self.count = count + 1
-        return True
+        return self._extend([(key, value, headers, timestamp_ms)]) == 1
 
     def extend(self, rows: Sequence[RecordTuple], start: int = 0) -> int:
         """Add the rows from `start` on, as `add`, until one does not fit. Returns the index of that one."""
@@ -239,51 +172,37 @@ class BatchBuilder:
             keys, values, headers, timestamps = rows.columns()
         else:
             keys, values, headers, timestamps = unzipped(rows, 4, "(key, value, headers, timestamp_ms)")
+        room = self._room - len(self._data)
         count, first = len(rows), self.count
         base = self.base_timestamp_ms if first else timestamps[0]
         is_still = self._append_time or timestamps.count(base) == count
-        is_keyed, has_headers = keys.count(None) < count, any(headers)
-        data, lengths = _column("value", values)
-        # Of each column its pieces; of each that differs from record to record, the sizes.
-        columns: list[Iterable[Any]] = [_offset_deltas_of(first, first + count)]
-        alike = is_still + (not is_keyed) + (not has_headers)  # columns of one byte each
-        sizes = map(add, _offset_delta_sizes(first, first + count, alike), _sizes(lengths))
-        if not is_still:
-            deltas = [_timestamp_deltas[wrapped(timestamp_ms - base)] for timestamp_ms in timestamps]
-            columns.insert(0, deltas)
-            sizes = map(add, sizes, map(len, deltas))
-        if is_keyed:
-            key_data, key_lengths = _column("key", keys)
-            columns += (_lengths(key_lengths), key_data, _lengths(lengths), data)
-            sizes = map(add, sizes, _sizes(key_lengths))
-        else:
-            columns += (map(_null_key_and_length.__getitem__, lengths), data)
-        if has_headers:
-            header_data = [encode_headers(each) if each else _NO_HEADERS for each in headers]
-            columns.append(header_data)
-            sizes = map(add, sizes, map(len, header_data))
-        bodies = list(sizes)
-        room = self._room - len(self._data)
+        is_keyed = keys.count(None) < count
+        key_pieces, key_bytes = _column("key", keys, varints) if is_keyed else ((), 0)
+        value_pieces, value_bytes = _column("value", values, varints if is_keyed else _lengths_after_null)
+        if key_bytes + value_bytes > room:  # encode what fits, and one more
+            sizes = [len(key or b"") + len(value or b"") for key, value in zip(keys, values, strict=True)]
+            count = min(bisect_right(list(accumulate(sizes)), room) + 1, count)
+        columns: tuple[Iterable[Bytes], ...] = (
+            repeat(_starts[0]) if is_still else (_starts[wrapped(time - base)] for time in timestamps),
+            map(varints.__getitem__, range(first, first + count)),
+            *key_pieces,
+            *value_pieces,
+            map(_encoded_headers, headers) if any(headers) else repeat(_NO_HEADERS),
+        )
+        bodies = list(map(b"".join, zip(*columns, strict=False)))
+        lengths = map(varints.__getitem__, map(len, bodies))
+        encoded = b"".join(chain.from_iterable(zip(lengths, bodies, strict=True)))
         added = count
-        if sum(bodies) + _MAX_RECORD_START * count > room:  # else there is room for all
-            added = bisect_right(list(accumulate(map(_record_sizes.__getitem__, bodies))), room)
-            if not added and not first:
-                added = 1
-            if not added:
-                return 0
-        starts = _starts[not has_headers][is_still]
-        columns.insert(0, map(starts.__getitem__, bodies))
-        pieces: list[Any] = [None] * (len(columns) * added)
-        for i, column in enumerate(columns):
-            pieces[i :: len(columns)] = column if added == count else islice(column, added)
-        if not has_headers:
-            pieces[0] = pieces[0][len(_NO_HEADERS) :]
-            pieces.append(_NO_HEADERS)
-        high = base if is_still and not self._append_time else max(timestamps[:added])
-        self.max_timestamp_ms = max(self.max_timestamp_ms, high) if first else high
-        self.base_timestamp_ms = base
-        self._data += b"".join(pieces)
-        self.count += added
+        if len(encoded) > room:
+            ends = list(accumulate(len(varints[len(body)]) + len(body) for body in bodies))
+            added = bisect_right(ends, room) or (0 if first else 1)
+            encoded = encoded[: ends[added - 1]] if added else b""
+        if added:
+            largest = base if is_still and not self._append_time else max(timestamps[:added])
+            self.max_timestamp_ms = max(self.max_timestamp_ms, largest) if first else largest
+            self.base_timestamp_ms = base
+            self._data += encoded
+            self.count += added
         return added
 
     def records(self) -> bytearray:
@@ -332,42 +251,15 @@ def encode_one(
 ) -> bytearray:
     """An uncompressed batch of one record, of no producer: the hot path of `Log.append`.
 
-    A record alone in its batch has timestamp delta 0 and offset delta 0. So without headers the bytes around
-    its key and its value depend only on their lengths, and are remembered for recent lengths.
-
     timestamp_ms is from 0 to 2**63-1. Raises InvalidArgument if the record does not fit a batch.
     """
-    tail = _tail(attributes, 0, timestamp_ms, timestamp_ms, -1, -1, -1, 1)
-    if headers:
-        builder = BatchBuilder(0)
-        builder.add(key, value, headers, timestamp_ms)
-        covered = b"".join((tail, builder.records()))
-    elif key is None and value is not None:
-        covered = b"".join((tail, _value_start(len(value)), value, _NO_HEADERS))
-    else:
-        sizes = _pair_sizes(None if key is None else len(key), None if value is None else len(value))
-        covered = b"".join((tail, sizes[0], key or b"", sizes[1], value or b"", _NO_HEADERS))
-    length = len(covered) + _AFTER_LENGTH
+    fields = b"".join((b"\x00\x00\x00", _field(key), _field(value), _encoded_headers(headers)))
+    tail = TAIL.pack(attributes, 0, timestamp_ms, timestamp_ms, -1, -1, -1, 1)
+    covered = b"".join((tail, varints[len(fields)], fields))
+    length = len(covered) + HEAD.size - LENGTH_OVERHEAD
     if length > MAX_INT32:
         raise InvalidArgument(f"a record batch of {length:,} bytes is larger than {MAX_INT32:,}")
-    batch = bytearray(_head(base_offset, length, leader_epoch, MAGIC, crc32c(covered)))
-    batch += covered
-    return batch
-
-
-@lru_cache(_REMEMBERED)
-def _value_start(length: int) -> bytes:
-    """The bytes before a value of this length, without a key."""
-    return b"".join(_pair_sizes(None, length))
-
-
-@lru_cache(_REMEMBERED)
-def _pair_sizes(key_length: int | None, value_length: int | None) -> tuple[bytes, bytes]:
-    """The bytes before the key, and those between key and value. None: null."""
-    key_size = encode_varint(-1 if key_length is None else key_length)
-    value_size = encode_varint(-1 if value_length is None else value_length)
-    size = 4 + len(key_size) + (key_length or 0) + len(value_size) + (value_length or 0)
-    return encode_varint(size) + b"\x00\x00\x00" + key_size, value_size
+    return bytearray(HEAD.pack(base_offset, length, leader_epoch, MAGIC, crc32c(covered)) + covered)
 
 
 def seal(batch: bytearray) -> None:
@@ -375,12 +267,12 @@ def seal(batch: bytearray) -> None:
 
     Raises InvalidArgument for one that is too large.
     """
-    length = len(batch) - _LENGTH_OVERHEAD
+    length = len(batch) - LENGTH_OVERHEAD
     if length > MAX_INT32:
         raise InvalidArgument(f"a record batch of {length:,} bytes is larger than {MAX_INT32:,}")
-    _LENGTH.pack_into(batch, _LENGTH_AT, length)
+    _LENGTH.pack_into(batch, LENGTH_POS, length)
     with memoryview(batch) as view:
-        _CRC.pack_into(batch, _CRC_AT, crc32c(bytes(view[_COVERED_FROM:])))
+        _CRC.pack_into(batch, CRC_POS, crc32c(bytes(view[ATTRIBUTES_POS:])))
 
 
 def unzipped(rows: Sequence[tuple[Any, ...]], width: int, shape: str) -> list[tuple[Any, ...]]:
@@ -402,35 +294,24 @@ def wrapped(number: int) -> int:
     return ((number - MIN_INT64) & ((1 << 64) - 1)) + MIN_INT64
 
 
-def _lengths(lengths: list[int]) -> Iterable[bytes]:
-    return map(_varints.__getitem__, lengths)
+def _field(item: bytes | None) -> bytes:
+    return _NULL if item is None else varints[len(item)] + item
 
 
-def _sizes(lengths: list[int]) -> Iterable[int]:
-    return map(_field_sizes.__getitem__, lengths)
+def _encoded_headers(headers: HeaderPairs) -> bytes:
+    return encode_headers(headers) if headers else _NO_HEADERS
 
 
-def _column(what: str, items: Sequence[Bytes | None]) -> tuple[Sequence[Bytes], list[int]]:
-    """The items with empty bytes for nulls, and their lengths with -1 for nulls."""
-    kinds = set(map(type, items))
-    if kinds == _ONLY_BYTES:
-        return items, list(map(len, items))  # type: ignore[arg-type, return-value]
-    if kinds == _ONLY_NULLS:
-        return [b""] * len(items), [-1] * len(items)
-    data: list[Bytes] = []
-    lengths = []
-    for item in items:
-        if item is None:
-            data.append(b"")
-            lengths.append(-1)
-        else:
-            data.append(as_bytes(what, item))
-            lengths.append(len(data[-1]))
-    return data, lengths
-
-
-_ONLY_BYTES = {bytes}
-_ONLY_NULLS = {type(None)}
+def _column(
+    what: str, items: Sequence[Bytes | None], lengths: _Table
+) -> tuple[tuple[Iterable[bytes], Iterable[Bytes]], int]:
+    """The pieces of keys or values: their lengths and their bytes, none for nulls; and how many bytes."""
+    if set(map(type, items)) == {bytes}:
+        sizes = list(map(len, items))  # type: ignore[arg-type]
+        return (map(lengths.__getitem__, sizes), items), sum(sizes)  # type: ignore[return-value]
+    copies = [None if item is None else as_bytes(what, item) for item in items]
+    sizes = [-1 if copy is None else len(copy) for copy in copies]
+    return (map(lengths.__getitem__, sizes), [copy or b"" for copy in copies]), sum(sizes)
 
 
 def as_bytes(what: str, item: object) -> bytes:

@@ -20,21 +20,20 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
+from collections.abc import Iterator
 from operator import lt
 from struct import Struct
 from typing import TYPE_CHECKING
 
 from ..errors import CorruptRecord
-from .plain_decoding import decode_records
+from .plain_decoding import columns_of, timestamps
 from .record_batch import (
     CODEC_MASK,
     CONTROL_BIT,
     HEADER,
     HEADER_SIZE,
-    LAST_OFFSET_DELTA_POS,
     LENGTH_OVERHEAD,
     MIN_BATCH_LENGTH,
-    TIMESTAMP_TYPE_BIT,
     TRANSACTIONAL_BIT,
     BatchHeader,
     crc_matches,
@@ -48,8 +47,7 @@ if TYPE_CHECKING:
     from .record_batch import ReadBuffer
 
 _ENTRY_END = 1 << 32  # an index entry cannot hold more
-_BASE_AND_LENGTH = Struct(">qi")
-_LAST_OFFSET_DELTA = Struct(">i")
+_BASE_LENGTH_DELTA = Struct(">qi11xi")
 
 
 def scan_run(
@@ -117,30 +115,26 @@ def compare_run(
     Returns the pos of the first batch that an entry disagrees with, or the end of the batches, and the state
     of the comparison there.
     """
-    end = min(end, len(buffer))
     entry, time, largest, whole = compared
-    while end - pos >= HEADER_SIZE:
-        header = BatchHeader(pos, *HEADER.unpack_from(buffer, pos))
-        if not HEADER_SIZE <= header.size <= end - pos:
-            break
-        at, next_entry, next_time = file_pos + pos, entry, time
+    for header in _complete(buffer, pos, end):
+        at, next_entry, next_time = file_pos + header.pos, entry, time
         while next_entry < len(entries.positions) and entries.positions[next_entry] <= at:
-            said = entries.offsets[next_entry] + base_offset
-            if entries.positions[next_entry] < at or header.base_offset > said:
-                return pos, Compared(entry, time, largest, whole)
+            offset = entries.offsets[next_entry] + base_offset
+            if entries.positions[next_entry] < at or header.base_offset > offset:
+                return header.pos, Compared(entry, time, largest, whole)
             next_entry += 1
         now = max(largest, header.max_timestamp_ms)
         while next_time < len(entries.timestamps):
-            said = entries.timestamp_offsets[next_time] + base_offset
-            if said >= header.next_offset:
+            offset = entries.timestamp_offsets[next_time] + base_offset
+            if offset >= header.next_offset:
                 break
-            up_to = largest if said < header.base_offset else now
+            up_to = largest if offset < header.base_offset else now
             timestamp = entries.timestamps[next_time]
             if timestamp < up_to or (whole and timestamp > up_to):
-                return pos, Compared(entry, time, largest, whole)
+                return header.pos, Compared(entry, time, largest, whole)
             next_time += 1
         entry, time, largest = next_entry, next_time, now
-        pos += header.size
+        pos = header.pos + header.size
     return pos, Compared(entry, time, largest, whole)
 
 
@@ -149,13 +143,22 @@ def intact_run(buffer: ReadBuffer, pos: int, end: int) -> int:
 
     Returns the pos of the first batch with a wrong CRC, or the end of the batches.
     """
+    for header in _complete(buffer, pos, end):
+        if not crc_matches(buffer, header):
+            break
+        pos = header.pos + header.size
+    return pos
+
+
+def _complete(buffer: ReadBuffer, pos: int, end: int) -> Iterator[BatchHeader]:
+    """The headers of complete batches, by their lengths alone."""
     end = min(end, len(buffer))
     while end - pos >= HEADER_SIZE:
         header = BatchHeader(pos, *HEADER.unpack_from(buffer, pos))
-        if not HEADER_SIZE <= header.size <= end - pos or not crc_matches(buffer, header):
-            break
+        if not HEADER_SIZE <= header.size <= end - pos:
+            return
+        yield header
         pos += header.size
-    return pos
 
 
 def check_run(buffer: ReadBuffer, pos: int, end: int) -> int:
@@ -164,16 +167,10 @@ def check_run(buffer: ReadBuffer, pos: int, end: int) -> int:
 
     Returns the pos of the first batch that is compressed or fails, or the end of the batches.
     """
-    end = min(end, len(buffer))
-    while end - pos >= HEADER_SIZE:
-        try:
-            header = read_header(buffer, pos)
-            size = header.size
-            if size > end - pos or header.compression or _latest(buffer, header) > header.max_timestamp_ms:
-                break
-        except CorruptRecord:
+    for header, times in _readable(buffer, pos, end):
+        if max(times, default=header.max_timestamp_ms) > header.max_timestamp_ms:
             break
-        pos += size
+        pos = header.pos + header.size
     return pos
 
 
@@ -184,46 +181,37 @@ def times_run(buffer: ReadBuffer, pos: int, end: int, check_crc: bool = True) ->
     Returns the pos of the first batch that is compressed, a control batch or invalid (with a wrong CRC, if
     those are checked), or the end of the batches, and the two; without a record the earliest is the larger.
     """
-    end, earliest, latest = min(end, len(buffer)), MAX_INT64, MIN_INT64
-    while end - pos >= HEADER_SIZE:
-        try:
-            header = read_header(buffer, pos)
-            if (
-                header.size > end - pos
-                or header.compression
-                or header.is_control
-                or (check_crc and not crc_matches(buffer, header))
-            ):
-                break
-            times = _times(buffer, header)
-        except CorruptRecord:
+    earliest, latest = MAX_INT64, MIN_INT64
+    for header, times in _readable(buffer, pos, end):
+        if header.is_control or (check_crc and not crc_matches(buffer, header)):
             break
         earliest, latest = min([earliest, *times]), max([latest, *times])
-        pos += header.size
+        pos = header.pos + header.size
     return pos, earliest, latest
 
 
-def _latest(buffer: ReadBuffer, header: BatchHeader) -> int:
-    """The largest timestamp of the records of an uncompressed batch. Raises CorruptRecord if any is
-    invalid."""
-    return max(_times(buffer, header), default=header.max_timestamp_ms)
+def _readable(buffer: ReadBuffer, pos: int, end: int) -> Iterator[tuple[BatchHeader, list[int]]]:
+    """The headers of complete, uncompressed batches with valid records, and the timestamps of these."""
+    end = min(end, len(buffer))
+    while end - pos >= HEADER_SIZE:
+        try:
+            header = read_header(buffer, pos)
+            if header.size > end - pos or header.compression:
+                return
+            times = _times(buffer, header)
+        except CorruptRecord:
+            return
+        yield header, times
+        pos += header.size
 
 
 def _times(buffer: ReadBuffer, header: BatchHeader) -> list[int]:
     """The timestamps of the records of an uncompressed batch. Raises CorruptRecord if any is invalid."""
-    latest = header.max_timestamp_ms
-    records = decode_records(
-        bytes(buffer[header.pos + HEADER_SIZE : header.pos + header.size]),
-        header.record_count,
-        "",
-        0,
-        header.base_offset,
-        header.last_offset_delta,
-        header.base_timestamp_ms,
-        latest if header.attributes & TIMESTAMP_TYPE_BIT else None,
-        0,
-    )
-    return [record.timestamp_ms for record in records]
+    body = bytes(buffer[header.pos + HEADER_SIZE : header.pos + header.size])
+    times: list[int] = []
+    for _, time_deltas, *_ in columns_of(body, header.record_count, header.last_offset_delta):
+        times += timestamps(header.base_timestamp_ms, time_deltas)
+    return [header.max_timestamp_ms] * len(times) if header.timestamp_type else times
 
 
 def ready_batch(buffer: ReadBuffer) -> tuple[int, int, bool] | None:
@@ -242,7 +230,7 @@ def ready_batch(buffer: ReadBuffer) -> tuple[int, int, bool] | None:
             or not count
             or count != header.last_offset_delta + 1
             or not crc_matches(buffer, header)
-            or _latest(buffer, header) != header.max_timestamp_ms
+            or max(_times(buffer, header)) != header.max_timestamp_ms
         ):
             return None
     except CorruptRecord:
@@ -281,8 +269,7 @@ def whole_batches(buffer: ReadBuffer, pos: int, end: int, upper_offset: int) -> 
     end = min(end, len(buffer))
     next_offset = 0
     while end - pos >= HEADER_SIZE:
-        base, length = _BASE_AND_LENGTH.unpack_from(buffer, pos)
-        (delta,) = _LAST_OFFSET_DELTA.unpack_from(buffer, pos + LAST_OFFSET_DELTA_POS)
+        base, length, delta = _BASE_LENGTH_DELTA.unpack_from(buffer, pos)
         if not MIN_BATCH_LENGTH <= length <= end - pos - LENGTH_OVERHEAD:
             break
         if base < 0 or delta < 0 or base >= upper_offset or base > ANY_OFFSET - delta - 1:
