@@ -65,13 +65,11 @@ def read_records(
     again, it is read from its start with `follow` and without an offset as `end`; else raises TopicRecreated.
     Setting `interrupt`, from any thread, ends the iteration after the current chunk.
     """
+    check_flag("follow", follow)
     if follow:
-        check_flag("follow", follow)
         follower = follower_of(backend, topic, partition, start, end, max_bytes, isolation_level)
         return follow_records(backend, follower, interrupt)
-    readers = partition_readers(
-        backend, topic, partition, start, end, max_bytes, isolation_level, follow=follow
-    )
+    readers = partition_readers(backend, topic, partition, start, end, max_bytes, isolation_level)
     return _one_by_one(readers, PartitionReader.read, interrupt)
 
 
@@ -172,7 +170,6 @@ def partition_readers(
     """
     read_committed = checked_isolation(isolation_level)
     check_positive(max_bytes=max_bytes)
-    check_flag("follow", follow)
     if not isinstance(topic, str):
         check_topic(topic)
     backend.forget_metadata(topic)  # it may have been made again, with other partitions
