@@ -18,10 +18,9 @@ Source: Kafka 2.7 implementation, section 5.3.2 (record).
 from __future__ import annotations
 
 import struct
-from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain, islice, repeat
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, TypeAlias
+from itertools import chain, repeat
+from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn, TypeAlias
 
 from ..errors import CorruptRecord
 from ..model import Header, Headers, Record
@@ -70,16 +69,18 @@ def decode_records(
     """
     records: list[Record] = []
     timestamp_type = 0 if append_time_ms is None else 1
-    for deltas, time_deltas, *columns in columns_of(body, count, last_offset_delta):
-        times: Iterable[int] = repeat(append_time_ms or 0)
-        if append_time_ms is None:
-            times = timestamps(base_timestamp_ms, time_deltas)
-        offsets = [base_offset + delta for delta in deltas]
-        fixed = repeat(topic), repeat(partition), offsets, times, repeat(timestamp_type)
-        fields: Iterable[tuple[Any, ...]] = zip(*fixed, *columns, strict=False)
-        if offsets[0] < start_offset:
-            fields = islice(fields, bisect_left(offsets, start_offset), None)
-        records += map(_new, repeat(Record), fields)
+    for columns in columns_of(body, count, last_offset_delta):
+        for delta, time_delta, key, value, headers in zip(*columns, strict=False):
+            offset = base_offset + delta
+            if offset < start_offset:
+                continue
+            timestamp_ms = base_timestamp_ms + time_delta
+            if append_time_ms is not None:
+                timestamp_ms = append_time_ms
+            elif not MIN_INT64 <= timestamp_ms <= MAX_INT64:
+                timestamp_ms = wrapped(timestamp_ms)
+            fields = (topic, partition, offset, timestamp_ms, timestamp_type, key, value, headers)
+            records.append(_new(Record, fields))
     return records
 
 
