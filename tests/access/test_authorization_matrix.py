@@ -54,7 +54,7 @@ RULED: Final = (ResourceType.TOPIC, ResourceType.GROUP, ResourceType.TRANSACTION
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[Broker]:
-    """With a topic, a group and a transactional id that nobody may see."""
+    """With a topic, a group and a transactional id that no user may see."""
     with Broker(authorizer_class_name="AclAuthorizer") as broker:
         broker.log.create_topic(THERE)
         broker.log.append_many(THERE, [b"one", b"two"])
