@@ -540,6 +540,15 @@ def test_offsets_count_with_the_records(log: Log) -> None:
     assert sorted(filter(None, committed(log))) == [b"1", b"2", b"3"]
 
 
+def test_a_consumer_that_has_not_joined_has_nothing_to_commit(log: Log) -> None:
+    """As after a poll that returned before the group's coordinator was there."""
+    with consumer_of(log) as consumer, log.transaction("copier") as tx:
+        tx.append("out", b"1")
+        tx.commit_offsets(consumer)
+    assert committed(log) == [b"1"]
+    assert log.group("g").offsets() == {}
+
+
 def test_chosen_offsets_and_consumers_that_assign_themselves(log: Log) -> None:
     log.append_many("in", [b"1", b"2", b"3"])
     with log.consumer((), group="g", auto_commit=False) as consumer:

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import enum
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Final, NamedTuple, TypeAlias
 
@@ -163,6 +163,9 @@ class Membership:
         self.departure = Departure(coordinator, group, static=group_instance_id is not None)
         self._finalizer = when_collected(self, self.departure.leave)
         self.generation = -1
+        self.has_joined = (
+            False  # ever; one that the group has removed since has records whose offsets it cannot commit
+        )
         self._coordinator = coordinator
         self._group = group
         self._assignors = {assignor.name: assignor for assignor in assignors}
@@ -295,6 +298,7 @@ class Membership:
             return
         self.departure.member_id = joined.member_id
         self.generation = joined.generation
+        self.has_joined = True
         self._of_group = None
         try:
             assignments = self._assignments(joined) if joined.leader_id == joined.member_id else {}
@@ -410,11 +414,13 @@ class MemberOffsets:
                 "poll more often, or raise max_poll_interval_ms"
             ) from error
 
-    def member(self, group: str, offsets: Iterable[TopicPartition]) -> Committer:
+    def member(self, group: str, offsets: Collection[TopicPartition]) -> Committer:
         """Who commits. Raises CommitFailed if the group has removed the member."""
         if self._membership is None:
             return Committer()
         member_id = self._membership.member_id
+        if not offsets and not self._membership.has_joined:
+            return Committer()  # a poll may return before the group's coordinator is there
         if not member_id:
             raise CommitFailed(f"{_names(offsets)}: this consumer is no longer in the group {group!r}")
         return Committer(member_id, self._membership.generation, self._membership.instance_id)
