@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, TypeVar
 
+from embedlog.cluster.coordination.port import Coordination
 from embedlog.cluster.zookeeper.client import ZooKeeper
 from embedlog.cluster.zookeeper.running import ZooKeepers
 from embedlog.errors import ZooKeeperUnavailable
@@ -34,6 +35,20 @@ def eventually(look: Callable[[], _T], what: str = "", timeout_s: float = WAIT_S
         if time.monotonic() > deadline:
             raise AssertionError(f"not within {timeout_s:g} s: {what or look}; last: {last!r}")
         time.sleep(0.01)
+
+
+def know_each_other(*brokers: Coordination) -> None:
+    """Wait until each broker of a cluster knows all of these.
+
+    A broker that has just started answers before ZooKeeper has told the others of it: what they are asked for
+    until then, they do without it.
+    """
+    ids = {broker.node_id for broker in brokers}
+    for broker in brokers:
+        eventually(
+            lambda broker=broker: ids <= {address.node_id for address in broker.brokers()},
+            f"broker {broker.node_id} knows {ids}",
+        )
 
 
 def started(**options: Any) -> ZooKeepers:

@@ -22,7 +22,7 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from programs import crash
 from transactional_clients import CLIENTS, Fenced, Transactional
 from wire import Wire
-from zookeepers import WAIT_S, Znodes, eventually
+from zookeepers import WAIT_S, Znodes, eventually, know_each_other
 
 import embedlog
 from embedlog.cluster import Broker
@@ -486,6 +486,7 @@ def test_the_program_of_a_broker_has_no_transactions_of_another_one(
             pass
         assert first.log.topics() == []
         coordination = first.context.coordination
+        know_each_other(coordination, second.context.coordination)
 
         def coordinated(number: int) -> str:
             names = (f"tx-{each}" for each in range(200))

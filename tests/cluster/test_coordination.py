@@ -456,6 +456,7 @@ def test_brokers_delete_only_their_own_registrations(members: Members, zookeeper
 
 def test_transactional_ids_are_coordinated_by_hash(members: Members) -> None:
     both = members.join(0), members.join(1)
+    _knows(both[0], 0, 1)
     assert both[0].coordinator_of("tx", TRANSACTION_STATE_TOPIC) is None  # the topic is created now
     names = [f"tx-{number}" for number in range(20)]
     eventually(

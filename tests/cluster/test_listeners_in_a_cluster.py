@@ -12,7 +12,7 @@ import confluent_kafka
 import pytest
 from tls import Authority, Security, TlsWire, at, librdkafka
 from wire import TIMEOUT_S, Wire
-from zookeepers import Znodes
+from zookeepers import Znodes, know_each_other
 
 from embedlog.cluster import Broker
 from embedlog.cluster.zookeeper import paths
@@ -44,7 +44,7 @@ def brokers(
     else:
         more = {"inter_broker_listener_name": "INSIDE"}
     with ExitStack() as ends:
-        yield [
+        members = [
             ends.enter_context(
                 Broker(
                     tmp_path / str(number),
@@ -58,6 +58,8 @@ def brokers(
             )
             for number, own in ((1, BOTH), (2, listeners))
         ]
+        know_each_other(*(member.context.coordination for member in members))
+        yield members
 
 
 def port(broker: Broker, listener: str) -> int:
@@ -106,6 +108,7 @@ def test_a_broker_without_the_clients_listener_is_left_out(
             assert {(each.leader_id, each.error_code) for each in topic.partitions} == {(1, 0), (-1, code)}
     with Wire(at(port(brokers[1], "INSIDE"))) as inside:
         assert told(inside).keys() == {1, 2}
+        brokers[1].context.coordination.catch_up(["t"])
         (topic,) = inside.ask(MetadataRequest(topics=None), 9).topics
         assert {each.leader_id for each in topic.partitions} == {1, 2}
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from certificates import Authority
-from zookeepers import Znodes, eventually
+from zookeepers import Znodes, eventually, know_each_other
 
 import embedlog
 from embedlog import Log, TlsFailed
@@ -66,6 +66,7 @@ def serving(tmp_path: Path, zookeeper: Znodes) -> Iterator[Callable[..., Secured
                 )
                 for number in range(2)
             ]
+            know_each_other(*(broker.context.coordination for broker in brokers))
             config = config_of(authority, tmp_path / "client.properties", "alice")
             found = Secured(
                 ",".join(f"127.0.0.1:{broker.listeners[0].port}" for broker in brokers),

@@ -10,7 +10,7 @@ from pathlib import Path
 import confluent_kafka
 import pytest
 from wire import TIMEOUT_S, Wire, batch_of
-from zookeepers import Znodes, eventually
+from zookeepers import Znodes, eventually, know_each_other
 
 from embedlog.cluster import Broker
 from embedlog.cluster.zookeeper import contents, paths
@@ -62,7 +62,7 @@ def client(zookeeper: Znodes) -> Iterator[ZooKeeper]:
 def brokers(zookeeper: Znodes, tmp_path: Path) -> Iterator[list[Broker]]:
     """Two of a cluster."""
     with contextlib.ExitStack() as stack:
-        yield [
+        members = [
             stack.enter_context(
                 Broker(
                     tmp_path / str(number),
@@ -73,6 +73,8 @@ def brokers(zookeeper: Znodes, tmp_path: Path) -> Iterator[list[Broker]]:
             )
             for number in range(2)
         ]
+        know_each_other(*(member.context.coordination for member in members))
+        yield members
 
 
 def test_znodes_are_kafkas(client: ZooKeeper) -> None:

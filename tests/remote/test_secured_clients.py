@@ -14,7 +14,7 @@ import pytest
 from certificates import Authority
 from cli_commands import Run, runner
 from cryptography.hazmat.primitives.asymmetric import rsa
-from zookeepers import Znodes, eventually
+from zookeepers import Znodes, eventually, know_each_other
 
 import embedlog
 from embedlog import AuthenticationFailed, AuthorizationFailed, Log
@@ -202,6 +202,7 @@ def test_brokers_authenticate_to_each_other(tmp_path: Path, zookeeper: Znodes) -
         Broker(tmp_path / "broker-0", broker_id=0, **given) as first,
         Broker(tmp_path / "broker-1", broker_id=1, **given) as second,
     ):
+        know_each_other(first.context.coordination, second.context.coordination)
         add_user(first, "brokers", PASSWORD)
 
         def opened() -> Log | None:
