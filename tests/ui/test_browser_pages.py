@@ -110,6 +110,7 @@ def test_pages_of_brokers(
             page.goto(each)
             assert found_by_axe(page) == [], each
             assert page.evaluate("document.documentElement.scrollWidth") <= width, each
+        page.close()  # else it asks for news of a broker that has gone, and its console says so
 
 
 def test_keys(address: str, visit: Callable[..., Page]) -> None:
