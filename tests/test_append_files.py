@@ -148,6 +148,7 @@ with embedlog.open(sys.argv[1]) as first, embedlog.open(sys.argv[2]) as second:
     assert len(os.listdir("/dev/fd")) <= 250
     with embedlog.open(sys.argv[1], mode="r") as reader:
         assert sum(1 for _ in reader.read("t")) == 400
+        assert len(os.listdir("/dev/fd")) <= 256 - 24, "some are left for what is open for a moment"
 """
 
 

@@ -18,11 +18,11 @@ from typing import Final
 from ..runtime.locks import Lock
 from .filesystem import FileSystem, set_filename
 
-_SPARE_FILES: Final = 96  # for the program, and for a log that only reads
+_SPARE_FILES: Final = 128  # 32 each for the program and a small second log, 64 for a log that only reads
 
 
 def default_open_files(taken: int = 0) -> int:
-    """The default limit of open files per log: all that the process may open but 96, from 32 to 4,096.
+    """The default limit of open files per log: all that the process may open but 128, from 32 to 4,096.
 
     Args:
         taken: how many files the other logs of this process may open.
