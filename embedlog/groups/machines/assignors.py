@@ -46,7 +46,7 @@ def uniform(members: Mapping[str, MemberSpec], partitions: Mapping[bytes, int]) 
         _trim(shares, sum(partitions[topic_id] for topic_id in subscribers))
     taken = set().union(*shares.values()) if shares else set()
     # Topics with few subscribers first: the others can still even out what these make uneven.
-    for topic_id in sorted(subscribers, key=lambda each: (len(subscribers[each]), each)):
+    for topic_id in sorted(subscribers, key=lambda subscribed: (len(subscribers[subscribed]), subscribed)):
         loads = [(len(shares[member_id]), member_id) for member_id in subscribers[topic_id]]
         heapq.heapify(loads)
         for number in range(partitions[topic_id]):
@@ -106,11 +106,11 @@ def _subscribers(
     members: Mapping[str, MemberSpec], partitions: Mapping[bytes, int]
 ) -> dict[bytes, list[str]]:
     """Topic id -> the members that subscribe to it, sorted; no topic without members."""
-    found: dict[bytes, list[str]] = {}
+    subscribers: dict[bytes, list[str]] = {}
     for member_id in sorted(members):
         for topic_id in members[member_id].topics & partitions.keys():
-            found.setdefault(topic_id, []).append(member_id)
-    return found
+            subscribers.setdefault(topic_id, []).append(member_id)
+    return subscribers
 
 
 def _kept(members: Mapping[str, MemberSpec], partitions: Mapping[bytes, int]) -> _Shares:
@@ -128,7 +128,7 @@ def _kept(members: Mapping[str, MemberSpec], partitions: Mapping[bytes, int]) ->
 def _trim(shares: _Shares, total: int) -> None:
     """Take from members that subscribe to the same topics what they have above their fair share."""
     least, more = divmod(total, len(shares))
-    for index, member_id in enumerate(sorted(shares, key=lambda each: (-len(shares[each]), each))):
+    for index, member_id in enumerate(sorted(shares, key=lambda holder: (-len(shares[holder]), holder))):
         fair = least + (index < more)
         if len(shares[member_id]) > fair:
             shares[member_id] = set(sorted(shares[member_id])[:fair])
@@ -140,15 +140,15 @@ def _balance(shares: _Shares, topic_id: bytes, member_ids: Iterable[str]) -> boo
     Each move makes the sum of the squared numbers smaller, so the moves end.
     """
     of_topic = {
-        member_id: sorted(each for each in shares[member_id] if each[0] == topic_id)
+        member_id: sorted(partition for partition in shares[member_id] if partition[0] == topic_id)
         for member_id in member_ids
     }
     moved = False
     while True:
-        low = min(of_topic, key=lambda each: (len(shares[each]), each))
+        low = min(of_topic, key=lambda candidate: (len(shares[candidate]), candidate))
         high = max(
-            (each for each in of_topic if of_topic[each]),
-            key=lambda each: (len(shares[each]), each),
+            (candidate for candidate in of_topic if of_topic[candidate]),
+            key=lambda candidate: (len(shares[candidate]), candidate),
             default=low,
         )
         if len(shares[high]) - len(shares[low]) < 2:

@@ -165,11 +165,11 @@ class ClassicGroup:
             self._answer_sync(member, now_ms)
         elif member_id == self.leader_id:
             self.state = GroupState.STABLE
-            for other in self._members:
-                other.assignment = bytes(assignments.get(other.member_id, b""))
+            for synced in self._members:
+                synced.assignment = bytes(assignments.get(synced.member_id, b""))
             self._effects.append(MetadataChanged(self.name, self.metadata()))
-            for other in self._members:
-                self._answer_sync(other, now_ms)
+            for synced in self._members:
+                self._answer_sync(synced, now_ms)
         return self._drain()
 
     def heartbeat(
@@ -248,7 +248,7 @@ class ClassicGroup:
 
     def tick(self, now_ms: int) -> list[Effect]:
         """Expire what is due: sessions, ids never used, joins and syncs that did not come in time."""
-        for member_id in [each for each, due in self._members.pending.items() if due <= now_ms]:
+        for member_id in [member_id for member_id, due in self._members.pending.items() if due <= now_ms]:
             del self._members.pending[member_id]
         expired = [m for m in self._members if m.can_expire() and m.deadline_ms <= now_ms]
         if self._unsynced and self._sync_deadline_ms <= now_ms:
@@ -448,7 +448,7 @@ class ClassicGroup:
                 self._complete_join(now_ms)
 
     def _complete_join(self, now_ms: int) -> None:
-        for member in [each for each in self._members if each.join_request is None]:
+        for member in [m for m in self._members if m.join_request is None]:
             self._remove(member)
         self.generation += 1
         if not self._members:
@@ -470,7 +470,7 @@ class ClassicGroup:
         self._members.remove(member)
         self._unsynced.discard(member.member_id)
         if self.leader_id == member.member_id:
-            self.leader_id = next((other.member_id for other in self._members), None)
+            self.leader_id = next((m.member_id for m in self._members), None)
 
     def _set_join(self, member: Member, offer: Offer, request: object, now_ms: int) -> None:
         self._effects += member.fail_join(self._superseded("join"))
@@ -487,7 +487,7 @@ class ClassicGroup:
             protocol_type=self.protocol_type,
             protocol=self.protocol or "",
             leader_id=self.leader_id or "",
-            members=tuple(each.joined(self.protocol) for each in self._members) if leads else (),
+            members=tuple(m.joined(self.protocol) for m in self._members) if leads else (),
             skip_assignment=skip_assignment,
         )
         self._effects.append(JoinCompleted(member.join_request, result))

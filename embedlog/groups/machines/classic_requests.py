@@ -55,31 +55,31 @@ def join_heartbeat(
         raise InconsistentProtocol(f"group {group.name!r} is for the protocol type {PROTOCOL_TYPE!r}")
     for member in group:
         if member.subscription.classic is not None:
-            names.intersection_update(each.name for each in member.subscription.classic.protocols)
+            names.intersection_update(protocol.name for protocol in member.subscription.classic.protocols)
     if not names:
         raise InconsistentProtocol("no protocol in common with the other members of the classic protocol")
     try:
-        said = decode_subscription(offer.protocols[0][1])
+        subscription = decode_subscription(offer.protocols[0][1])
     except CorruptRecord as error:
         raise InconsistentProtocol(f"the member's subscription cannot be read: {error}") from None
-    topics = {name: find_topic(name) for name in {each.topic for each in said.owned_partitions}}
+    topics = {name: find_topic(name) for name in {owned.topic for owned in subscription.owned_partitions}}
     return MemberHeartbeat(
         member_id,
         JOIN,
         group_instance_id=offer.group_instance_id,
-        rack_id=said.rack_id or None,
+        rack_id=subscription.rack_id or None,
         rebalance_timeout_ms=offer.rebalance_timeout_ms,
-        topics=said.topics,
+        topics=subscription.topics,
         owned=frozenset(
-            (topic.topic_id, each.partition)
-            for each in said.owned_partitions
-            if (topic := topics[each.topic]) is not None
+            (topic.topic_id, owned.partition)
+            for owned in subscription.owned_partitions
+            if (topic := topics[owned.topic]) is not None
         ),
         client_id=offer.client_id,
         client_host=offer.client_host,
         pattern="",
         classic=ClassicMember(
-            offer.session_timeout_ms, tuple(ClassicProtocol(*each) for each in offer.protocols)
+            offer.session_timeout_ms, tuple(ClassicProtocol(*protocol) for protocol in offer.protocols)
         ),
     )
 

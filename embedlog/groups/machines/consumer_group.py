@@ -201,14 +201,14 @@ class ConsumerGroup(ModernGroup):
             before = self._replace(before, beat.member_id, changes)
         return super()._subscribe(before, beat, changes)
 
-    def _replace(self, left: ModernMember, member_id: str, changes: list[Change]) -> ModernMember:
+    def _replace(self, leaver: ModernMember, member_id: str, changes: list[Change]) -> ModernMember:
         """A static member is back with another id: it gets the place of the one that left."""
-        target = self._targets.get(left.member_id)
-        self._do(TargetChange(left.member_id, target, None), changes)
-        self._do(MemberChange(left.member_id, left, None), changes)
+        target = self._targets.get(leaver.member_id)
+        self._do(TargetChange(leaver.member_id, target, None), changes)
+        self._do(MemberChange(leaver.member_id, leaver, None), changes)
         self._do(TargetChange(member_id, None, target), changes)
-        current = left.current._replace(epoch=0, previous_epoch=0)
-        member = ModernMember(member_id, left.subscription, current)
+        current = leaver.current._replace(epoch=0, previous_epoch=0)
+        member = ModernMember(member_id, leaver.subscription, current)
         self._do(MemberChange(member_id, None, member), changes)
         return member
 

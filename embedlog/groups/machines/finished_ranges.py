@@ -61,13 +61,13 @@ class FinishedRanges:
 
     def missing(self, first: int, end: int) -> list[tuple[int, int]]:
         """The ranges (first, last) of first..end-1 that are not in it."""
-        found = []
+        missing = []
         while (first := self.next_after(first)) < end:
             at = bisect_right(self.firsts, first)
             stop = min(self.firsts[at], end) if at < len(self.firsts) else end
-            found.append((first, stop - 1))
+            missing.append((first, stop - 1))
             first = stop
-        return found
+        return missing
 
     def drop_before(self, offset: int) -> None:
         """Forget the offsets before one that is in no range."""

@@ -48,14 +48,19 @@ class MemberTimers:
 
     def expired(self, now_ms: int) -> Iterable[str]:
         """The members whose time is over, each once."""
-        over = (member_id for each in self._due.values() for member_id, due in each.items() if due <= now_ms)
+        over = (
+            member_id
+            for due_times in self._due.values()
+            for member_id, due in due_times.items()
+            if due <= now_ms
+        )
         return tuple(dict.fromkeys(over))
 
     def next_ms(self) -> int | None:
         """When the next timer is due; None if none runs."""
-        return min((due for each in self._due.values() for due in each.values()), default=None)
+        return min((due for due_times in self._due.values() for due in due_times.values()), default=None)
 
     def clear(self) -> None:
         """Stop all timers."""
-        for each in self._due.values():
-            each.clear()
+        for due_times in self._due.values():
+            due_times.clear()

@@ -117,7 +117,7 @@ class Migration(NamedTuple):
         """Whether all members, perhaps but one, are of the classic protocol, and the group may be, too."""
         return (
             self.policy.downgrades
-            and all(each.is_classic or each == but for each in group)
+            and all(member.is_classic or member == but for member in group)
             and (self.max_classic is None or len(group) <= self.max_classic)
         )
 
@@ -128,11 +128,11 @@ def upgraded(group: ClassicGroup, find_topic: FindTopic) -> StoredModernGroup:
     Raises InconsistentProtocol if what a member said or was assigned cannot be read, or if an assignor of the
     members' own says more to them than their partitions.
     """
-    said: dict[str, Subscription] = {}
+    subscriptions: dict[str, Subscription] = {}
     assigned: dict[str, Assignment] = {}
     for member in group.members:
         try:
-            said[member.member_id] = decode_subscription(_metadata(member, group.protocol))
+            subscriptions[member.member_id] = decode_subscription(_metadata(member, group.protocol))
             assignment = decode_assignment(member.assignment)
         except CorruptRecord as error:
             raise InconsistentProtocol(
@@ -145,18 +145,18 @@ def upgraded(group: ClassicGroup, find_topic: FindTopic) -> StoredModernGroup:
                 f"{group.protocol!r} has data of its own for the members"
             )
         assigned[member.member_id] = _ids(assignment.partitions, find_topic)
-    held = _held(said, assigned, find_topic)
+    readable = _held(subscriptions, assigned, find_topic)
     generation = group.generation
     members = {
         member.member_id: ModernMember(
             member.member_id,
-            _subscription(member.offer, said[member.member_id]),
-            MemberAssignment(generation, generation, assigned=held[member.member_id]),
+            _subscription(member.offer, subscriptions[member.member_id]),
+            MemberAssignment(generation, generation, assigned=readable[member.member_id]),
         )
         for member in group.members
     }
-    names = {name for each in said.values() for name in each.topics}
-    targets = {member_id: partitions & held[member_id] for member_id, partitions in assigned.items()}
+    names = {name for subscription in subscriptions.values() for name in subscription.topics}
+    targets = {member_id: partitions & readable[member_id] for member_id, partitions in assigned.items()}
     # A static member that only takes another's place does not raise the epoch. If the classic group was about
     # to assign again, another hash does: so the new one computes what everyone is to have.
     missing = sum(topic.partitions for name in names if (topic := find_topic(name)) is not None)
@@ -170,30 +170,30 @@ def downgraded(group: ConsumerGroup, find_topic: FindTopic, now_ms: int) -> list
     """The group's members as those of a classic one."""
     names = {topic.topic_id: name for name, topic in group.topics(find_topic).items()}
     members = []
-    for each in group:
-        said, classic = each.subscription, each.subscription.classic
+    for modern_member in group:
+        subscription, classic = modern_member.subscription, modern_member.subscription.classic
         assert classic is not None
         target = tuple(
             TopicPartition(names[topic_id], number)
-            for topic_id, number in sorted(group.target(each.member_id))
+            for topic_id, number in sorted(group.target(modern_member.member_id))
             if topic_id in names
         )
         offer = Offer(
             session_timeout_ms=classic.session_timeout_ms,
-            rebalance_timeout_ms=said.rebalance_timeout_ms,
+            rebalance_timeout_ms=subscription.rebalance_timeout_ms,
             protocol_type=PROTOCOL_TYPE,
             protocols=tuple((protocol.name, protocol.metadata) for protocol in classic.protocols),
-            client_id=said.client_id,
-            client_host=said.client_host,
-            group_instance_id=said.group_instance_id,
+            client_id=subscription.client_id,
+            client_host=subscription.client_host,
+            group_instance_id=subscription.group_instance_id,
         )
         version = assignment_version(classic.protocols[0].metadata)
         member = Member(
-            each.member_id,
+            modern_member.member_id,
             offer,
             is_new=False,
             assignment=encode_assignment(ProtocolAssignment(target), version=version),
-            generation=each.current.epoch,
+            generation=modern_member.current.epoch,
         )
         member.renew(now_ms)
         members.append(member)
@@ -202,7 +202,9 @@ def downgraded(group: ConsumerGroup, find_topic: FindTopic, now_ms: int) -> list
 
 def epoch_before(group: ConsumerGroup, changes: Iterable[Change]) -> int:
     """The group epoch before these changes: that which the members know."""
-    return next((each.before.epoch for each in changes if isinstance(each, EpochChange)), group.epoch.epoch)
+    return next(
+        (change.before.epoch for change in changes if isinstance(change, EpochChange)), group.epoch.epoch
+    )
 
 
 def _classic(member: ModernMember | None) -> bool:
@@ -214,31 +216,31 @@ def _metadata(member: Member, protocol: str | None) -> bytes:
     return member.metadata(protocol) if protocol is not None else member.offer.protocols[0][1]
 
 
-def _subscription(offer: Offer, said: Subscription) -> MemberSubscription:
+def _subscription(offer: Offer, subscription: Subscription) -> MemberSubscription:
     return MemberSubscription(
         group_instance_id=offer.group_instance_id,
-        rack_id=said.rack_id or None,
+        rack_id=subscription.rack_id or None,
         client_id=offer.client_id,
         client_host=offer.client_host,
-        topics=tuple(sorted(set(said.topics))),
+        topics=tuple(sorted(set(subscription.topics))),
         rebalance_timeout_ms=offer.rebalance_timeout_ms,
         classic=ClassicMember(
-            offer.session_timeout_ms, tuple(ClassicProtocol(*each) for each in offer.protocols)
+            offer.session_timeout_ms, tuple(ClassicProtocol(*protocol) for protocol in offer.protocols)
         ),
     )
 
 
 def _ids(partitions: Sequence[TopicPartition], find_topic: FindTopic) -> Assignment:
-    topics = {name: find_topic(name) for name in {each.topic for each in partitions}}
+    topics = {name: find_topic(name) for name in {partition.topic for partition in partitions}}
     return frozenset(
-        (topic.topic_id, each.partition)
-        for each in partitions
-        if (topic := topics[each.topic]) is not None and 0 <= each.partition < topic.partitions
+        (topic.topic_id, partition.partition)
+        for partition in partitions
+        if (topic := topics[partition.topic]) is not None and 0 <= partition.partition < topic.partitions
     )
 
 
 def _held(
-    said: dict[str, Subscription], assigned: dict[str, Assignment], find_topic: FindTopic
+    subscriptions: dict[str, Subscription], assigned: dict[str, Assignment], find_topic: FindTopic
 ) -> dict[str, Assignment]:
     """What each member may still read: its assignment, and what else it owned. No partition has two.
 
@@ -247,10 +249,10 @@ def _held(
     holders: dict[TopicIdPartition, str] = {}
     for member_id, partitions in assigned.items():
         holders.update(dict.fromkeys(partitions, member_id))
-    for member_id in sorted(said, key=lambda each: -said[each].generation):
-        for partition in _ids(said[member_id].owned_partitions, find_topic):
+    for member_id in sorted(subscriptions, key=lambda claimant: -subscriptions[claimant].generation):
+        for partition in _ids(subscriptions[member_id].owned_partitions, find_topic):
             holders.setdefault(partition, member_id)
-    held: dict[str, set[TopicIdPartition]] = {member_id: set() for member_id in said}
+    readable: dict[str, set[TopicIdPartition]] = {member_id: set() for member_id in subscriptions}
     for partition, member_id in holders.items():
-        held[member_id].add(partition)
-    return {member_id: frozenset(partitions) for member_id, partitions in held.items()}
+        readable[member_id].add(partition)
+    return {member_id: frozenset(partitions) for member_id, partitions in readable.items()}

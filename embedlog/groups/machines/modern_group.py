@@ -256,19 +256,19 @@ class ModernGroup(ABC):
     ) -> ModernMember:
         """The member with what it says of itself; before that it was `before`."""
         member = before or ModernMember(beat.member_id)
-        known = member.subscription
+        subscription = member.subscription
         member = member._replace(
-            subscription=known._replace(
-                group_instance_id=beat.group_instance_id or known.group_instance_id,
-                rack_id=known.rack_id if beat.rack_id is None else beat.rack_id,
+            subscription=subscription._replace(
+                group_instance_id=beat.group_instance_id or subscription.group_instance_id,
+                rack_id=subscription.rack_id if beat.rack_id is None else beat.rack_id,
                 client_id=beat.client_id,
                 client_host=beat.client_host,
-                topics=known.topics if beat.topics is None else tuple(sorted(set(beat.topics))),
-                pattern=known.pattern if beat.pattern is None else beat.pattern or None,
-                rebalance_timeout_ms=known.rebalance_timeout_ms
+                topics=subscription.topics if beat.topics is None else tuple(sorted(set(beat.topics))),
+                pattern=subscription.pattern if beat.pattern is None else beat.pattern or None,
+                rebalance_timeout_ms=subscription.rebalance_timeout_ms
                 if beat.rebalance_timeout_ms == -1
                 else beat.rebalance_timeout_ms,
-                assignor=known.assignor if beat.assignor is None else beat.assignor,
+                assignor=subscription.assignor if beat.assignor is None else beat.assignor,
                 classic=beat.classic,
             )
         )
@@ -326,9 +326,9 @@ class ModernGroup(ABC):
         }
         targets = self.assignors[self.assignor](members, dict(topics.values()))
         for member_id, target in targets.items():
-            known = self._targets.get(member_id)
-            if target != known:
-                self._do(TargetChange(member_id, known, target), changes)
+            before = self._targets.get(member_id)
+            if target != before:
+                self._do(TargetChange(member_id, before, target), changes)
         self._do(TargetEpochChange(self.target_epoch, self.epoch.epoch), changes)
 
     def _restart_timers(

@@ -4,7 +4,7 @@ Clients send the patterns, and Python's `re` takes exponential time for some. As
 syntax and must match the whole name; internal topics match, too.
 
 Without the package (extra `cluster`) there are no new subscriptions by a pattern; those from before keep
-what they had found.
+the topics that matched.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class TopicPatterns:
 
     def __init__(self) -> None:
         self._names: frozenset[str] = frozenset()
-        self._found: dict[str, _Found] = {}
+        self._matches: dict[str, _Matches] = {}
 
     def check(self, pattern: str) -> None:
         """Raises InvalidRegularExpression."""
@@ -40,25 +40,25 @@ class TopicPatterns:
 
     def matching(self, pattern: str) -> tuple[str, ...] | None:
         """The names of the topics that match, sorted; None if the pattern cannot be compiled here."""
-        found = self._found.get(pattern)
-        if found is None:
+        matches = self._matches.get(pattern)
+        if matches is None:
             try:
-                found = _Found(_compiled(pattern), frozenset(), ())
+                matches = _Matches(_compiled(pattern), frozenset(), ())
             except InvalidRegularExpression:
                 return None
-        if found.looked_at is not self._names:
-            new = [name for name in self._names - found.looked_at if found.compiled.fullmatch(name)]
-            still = self._names.intersection(found.names)
-            found = found._replace(looked_at=self._names, names=tuple(sorted(still.union(new))))
-            self._found[pattern] = found
-        return found.names
+        if matches.looked_at is not self._names:
+            new = [name for name in self._names - matches.looked_at if matches.compiled.fullmatch(name)]
+            still = self._names.intersection(matches.names)
+            matches = matches._replace(looked_at=self._names, names=tuple(sorted(still.union(new))))
+            self._matches[pattern] = matches
+        return matches.names
 
     def forget(self, pattern: str) -> None:
         """A group subscribes by it no more. Another group's is compiled again."""
-        self._found.pop(pattern, None)
+        self._matches.pop(pattern, None)
 
 
-class _Found(NamedTuple):
+class _Matches(NamedTuple):
     """Of the names looked at, those that match."""
 
     compiled: Any

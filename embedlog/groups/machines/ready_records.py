@@ -68,7 +68,7 @@ class ReadyRecords:
 
     def remove(self, first: int, last: int) -> None:
         """Remove those of a range."""
-        self._returned = [each for each in self._returned if not first <= each <= last]
+        self._returned = [offset for offset in self._returned if not first <= offset <= last]
         heapq.heapify(self._returned)
         fresh, self._fresh, self._fresh_count = self._fresh, deque(), 0
         for start, end in fresh:
@@ -164,7 +164,7 @@ class DelayedRecords:
 
     def remove(self, first: int, last: int) -> None:
         """Remove those of a range."""
-        for offset in [each for each in self._due_ms if first <= each <= last]:
+        for offset in [delayed for delayed in self._due_ms if first <= delayed <= last]:
             del self._due_ms[offset]
 
 

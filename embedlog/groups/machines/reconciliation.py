@@ -41,7 +41,9 @@ def reconcile(
             state=MemberState.UNREVOKED_PARTITIONS, assigned=assigned, pending_revocation=to_revoke
         )
     released = current.pending_revocation  # by the member itself
-    free = frozenset(each for each in target - assigned if each in released or is_free(each))
+    free = frozenset(
+        partition for partition in target - assigned if partition in released or is_free(partition)
+    )
     waits = len(assigned) + len(free) < len(target)
     return MemberAssignment(
         epoch=target_epoch,

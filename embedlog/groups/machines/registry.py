@@ -83,8 +83,8 @@ class GroupRegistry:
 
     def get_or_create(self, name: str) -> Group:
         """The group of that name, or a new classic one. Raises InvalidGroup for an impossible name."""
-        found = self.find(name)  # without members it is false
-        return self.create_classic(name) if found is None else found
+        group = self.find(name)  # without members it is false
+        return self.create_classic(name) if group is None else group
 
     def create_classic(self, name: str) -> ClassicGroup:
         """A new classic group, in the place of one of that name. Raises InvalidGroup."""

@@ -76,17 +76,17 @@ def joined(batches: Iterable[StateBatch]) -> list[StateBatch]:
 
 def ranges(table: Mapping[int, T]) -> list[tuple[int, int, T]]:
     """The offsets of a table in order, as (first, last, value): neighbours of one value as one range."""
-    found: list[tuple[int, int, T]] = []
+    joined_ranges: list[tuple[int, int, T]] = []
     if not table:
-        return found
+        return joined_ranges
     offsets = sorted(table)
     first = last = offsets[0]
     value = table[first]
     for offset in offsets[1:]:
         its_value = table[offset]
         if offset != last + 1 or its_value != value:
-            found.append((first, last, value))
+            joined_ranges.append((first, last, value))
             first, value = offset, its_value
         last = offset
-    found.append((first, last, value))
-    return found
+    joined_ranges.append((first, last, value))
+    return joined_ranges

@@ -53,28 +53,28 @@ class ShareLocks:
         """When the first lock expires, or earlier; None without locks."""
         return self._expiry_ms if self.of else None
 
-    def add(self, offsets: Sequence[int], held: Held) -> None:
+    def add(self, offsets: Sequence[int], lock: Held) -> None:
         """Lock records, or replace their locks."""
-        self.of.update(dict.fromkeys(offsets, held))
-        self._expiry_ms = min(self._expiry_ms, held.until_ms)
+        self.of.update(dict.fromkeys(offsets, lock))
+        self._expiry_ms = min(self._expiry_ms, lock.until_ms)
 
     def by_member(self, member_id: str, *, below: bool = False) -> list[tuple[int, Held]]:
         """What a member has locked, ascending. below: also under its name and "/..."."""
         prefix = f"{member_id}/"
         return sorted(
-            (offset, held)
-            for offset, held in self.of.items()
-            if held.member_id == member_id or (below and held.member_id.startswith(prefix))
+            (offset, lock)
+            for offset, lock in self.of.items()
+            if lock.member_id == member_id or (below and lock.member_id.startswith(prefix))
         )
 
     def expired(self, now_ms: int) -> list[tuple[int, Held]]:
         """The locks that have expired, ascending."""
         if now_ms < self._expiry_ms:
             return []
-        found = sorted((offset, held) for offset, held in self.of.items() if held.until_ms <= now_ms)
-        if not found:
-            self._expiry_ms = min((held.until_ms for held in self.of.values()), default=_NEVER)
-        return found
+        expired = sorted((offset, lock) for offset, lock in self.of.items() if lock.until_ms <= now_ms)
+        if not expired:
+            self._expiry_ms = min((lock.until_ms for lock in self.of.values()), default=_NEVER)
+        return expired
 
     def acknowledge(
         self,
@@ -97,8 +97,8 @@ class ShareLocks:
         rejections: list[ShareRejection] = []
         seen: dict[int, tuple[int, AcknowledgeType]] = {}  # offset -> what this call has said of it
         for _, offset, delivery_id, kind, delay_ms, counts, error, count in acknowledgements:
-            held = self.of.get(offset)
-            if held is None or held.delivery_id != delivery_id or held.until_ms <= now_ms or offset in seen:
+            lock = self.of.get(offset)
+            if lock is None or lock.delivery_id != delivery_id or lock.until_ms <= now_ms or offset in seen:
                 has_failed = kind is AcknowledgeType.REJECT or (kind is AcknowledgeType.RELEASE and counts)
                 if not has_failed or offset in seen or not uncounted(offset, delivery_id, count):
                     is_repeated = seen.get(offset) == (delivery_id, kind)
@@ -110,15 +110,15 @@ class ShareLocks:
                         )
                     continue
             else:
-                count = held.delivery_count
+                count = lock.delivery_count
             results.append(None)
             seen[offset] = (delivery_id, kind)
             if kind is _ACCEPT:
                 states.append(_new(StateBatch, (offset, offset, _ACKNOWLEDGED, count)))
             elif kind is AcknowledgeType.RENEW:
                 until_ms = now_ms + (delay_ms or lock_ms)
-                assert held is not None
-                locks.append(ShareLock(offset, offset, delivery_id, count, held.member_id, until_ms))
+                assert lock is not None
+                locks.append(ShareLock(offset, offset, delivery_id, count, lock.member_id, until_ms))
             elif kind is AcknowledgeType.REJECT:
                 rejections.append(ShareRejection(offset, delivery_id, count, error))
             elif counts and 0 < max_deliveries <= count:
@@ -132,7 +132,7 @@ class ShareLocks:
 
     def all(self) -> list[ShareLock]:
         """As they are stored: neighbours with one lock as one range."""
-        return [ShareLock(first, last, *held) for first, last, held in ranges(self.of)]
+        return [ShareLock(first, last, *lock) for first, last, lock in ranges(self.of)]
 
 
 def hand_out(

@@ -159,8 +159,8 @@ class SharePartition:
         """As `acknowledge`, for one record that is accepted: the start offset (-1: it stays) and the batch
         that change, for `accepted`. None if that delivery does not lock it.
         """
-        held = self._held.get(offset)
-        if held is None or held[0] != delivery_id or held[3] <= now_ms:
+        lock = self._held.get(offset)
+        if lock is None or lock[0] != delivery_id or lock[3] <= now_ms:
             return None
         start = self.start_offset
         if offset == start:
@@ -169,7 +169,7 @@ class SharePartition:
                 start = self._finished.next_after(start)
         elif start == self._stored_start:
             start = -1
-        return start, _new(StateBatch, (offset, offset, _ACKNOWLEDGED, held[1]))
+        return start, _new(StateBatch, (offset, offset, _ACKNOWLEDGED, lock[1]))
 
     def acknowledge(
         self,
@@ -186,26 +186,28 @@ class SharePartition:
         limit. An acknowledgement that has been applied before changes nothing and is no error. One that says
         that a job has failed holds as long as it is not handed out again, if it was given back uncounted.
         """
-        said, results = self._locks.acknowledge(
+        change, results = self._locks.acknowledge(
             acknowledgements, self._was_applied, self._uncounted, lock_ms, max_deliveries, now_ms, wall_ms
         )
-        return self._change(said.batches, said.locks, said.delays, said.rejections), results
+        return self._change(change.batches, change.locks, change.delays, change.rejections), results
 
     def held_by(self, member_id: str, now_ms: int) -> list[tuple[int, int, int]]:
         """The (offset, delivery id, delivery count) of what a member has locked, ascending."""
-        held = self._locks.by_member(member_id)
-        return [(offset, *lock[:2]) for offset, lock in held if lock.until_ms > now_ms]
+        locks = self._locks.by_member(member_id)
+        return [(offset, *lock[:2]) for offset, lock in locks if lock.until_ms > now_ms]
 
     def lock_of(self, offset: int, member_id: str, now_ms: int) -> Held | None:
         """The lock that a member has on a record; None if it has none."""
-        held = self._held.get(offset)
-        return held if held is not None and held.member_id == member_id and held.until_ms > now_ms else None
+        lock = self._held.get(offset)
+        return lock if lock is not None and lock.member_id == member_id and lock.until_ms > now_ms else None
 
     def release_member(self, member_id: str, *, below: bool = True) -> ShareChange:
         """Release all that a member has locked, uncounted: by its name, or (below) its name and "/..."."""
-        held = self._locks.by_member(member_id, below=below)
-        delays = [ShareDelay(offset, lock.delivery_id, lock.delivery_count - 1, 0) for offset, lock in held]
-        states = [StateBatch(each.offset, each.offset, _AVAILABLE, each.delivery_count) for each in delays]
+        locks = self._locks.by_member(member_id, below=below)
+        delays = [ShareDelay(offset, lock.delivery_id, lock.delivery_count - 1, 0) for offset, lock in locks]
+        states = [
+            StateBatch(delay.offset, delay.offset, _AVAILABLE, delay.delivery_count) for delay in delays
+        ]
         return self._change(states, delays=delays)
 
     def expire(self, now_ms: int, max_deliveries: int) -> ShareChange:
@@ -214,11 +216,11 @@ class SharePartition:
         if not expired:
             return ShareChange()
         states, rejections = [], []
-        for offset, held in expired:
-            count = held.delivery_count
+        for offset, lock in expired:
+            count = lock.delivery_count
             if 0 < max_deliveries <= count:
                 error = f"the lock of delivery {count:,} expired"
-                rejections.append(ShareRejection(offset, held.delivery_id, count, error))
+                rejections.append(ShareRejection(offset, lock.delivery_id, count, error))
             else:
                 states.append(StateBatch(offset, offset, _AVAILABLE, count))
         return self._change(states, rejections=rejections)
@@ -237,9 +239,9 @@ class SharePartition:
         """Rejected records have their dead letters, or get none. Passes over those that are done."""
         return self._change(
             [
-                StateBatch(each.offset, each.offset, _ARCHIVED, each.delivery_count)
-                for each in rejections
-                if each.offset in self._rejecting
+                StateBatch(rejection.offset, rejection.offset, _ARCHIVED, rejection.delivery_count)
+                for rejection in rejections
+                if rejection.offset in self._rejecting
             ]
         )
 
@@ -348,14 +350,14 @@ class SharePartition:
         if start_offset >= 0:
             self._stored_start = start_offset
 
-    def _lock(self, offsets: range, held: Held) -> None:
+    def _lock(self, offsets: range, lock: Held) -> None:
         counts, released = self._counts, self._released
-        self._locks.add(offsets, held)
+        self._locks.add(offsets, lock)
         if counts or released:
             for offset in offsets:
                 counts.pop(offset, None)
                 released.pop(offset, None)
-        self.next_delivery_id = max(self.next_delivery_id, held.delivery_id + 1)
+        self.next_delivery_id = max(self.next_delivery_id, lock.delivery_id + 1)
 
     def _available(self, offset: int, count: int, due_ms: int) -> None:
         if count:
@@ -375,20 +377,20 @@ class SharePartition:
         self._rejecting[offset] = rejection
 
     def _finish(self, first: int, last: int, state: DeliveryState) -> None:
-        others = False
+        are_untracked = False
         for offset in range(first, last + 1) if first < last else (first,):
-            held = self._held.pop(offset, None)
-            if held is not None:
-                self._done.add(offset, held[0], state is _ACKNOWLEDGED)
+            lock = self._held.pop(offset, None)
+            if lock is not None:
+                self._done.add(offset, lock[0], state is _ACKNOWLEDGED)
             else:
                 rejection = self._rejecting.pop(offset, None)
                 if rejection is not None:
                     self._done.add(offset, rejection.delivery_id, False)
                 else:
-                    others = True
+                    are_untracked = True
             if self.ordered_by_key:
                 self._finish_key(offset)
-        if others:
+        if are_untracked:
             self._forget(first, last)
             self._restored_end = max(self._restored_end, last + 1)
         if first == self.start_offset and not self._finished.firsts:  # the common case
@@ -403,7 +405,7 @@ class SharePartition:
         """Drop a range of records, in whatever state they are."""
         tables: list[dict[int, Any]] = [self._held, self._rejecting, self._counts, self._released]
         for table in tables:
-            for offset in [each for each in table if first <= each <= last]:
+            for offset in [tracked for tracked in table if first <= tracked <= last]:
                 del table[offset]
         self._delayed.remove(first, last)
         for offset in self._keys.within(first, last):

@@ -99,13 +99,13 @@ class LoadedShare:
         locks: list[ShareLock] = []
         delays: list[ShareDelay] = []
         rejections: list[ShareRejection] = []
-        for first, last, each in latest(self.deliveries):
-            if isinstance(each, ShareLock):
-                locks.append(each._replace(first_offset=first, last_offset=last))
-            elif isinstance(each, ShareDelay):
-                delays.append(each)
+        for first, last, delivery in latest(self.deliveries):
+            if isinstance(delivery, ShareLock):
+                locks.append(delivery._replace(first_offset=first, last_offset=last))
+            elif isinstance(delivery, ShareDelay):
+                delays.append(delivery)
             else:
-                rejections.append(each)
+                rejections.append(delivery)
         return StoredShare(start, batches, locks, delays, rejections, self.next_delivery_id)
 
 
@@ -121,11 +121,11 @@ class LoadedShares:
         self._history = history
         self._clocks = clocks
         self._histories: dict[ShareKey, History | None] = {}
-        self._found: dict[ShareKey, LoadedShare] = {}
+        self._shares: dict[ShareKey, LoadedShare] = {}
 
     def shares(self) -> dict[ShareKey, LoadedShare]:
         """The partitions of which the topics have something, by key."""
-        return {key: found for key, found in self._found.items() if found.start_offset is not None}
+        return {key: share for key, share in self._shares.items() if share.start_offset is not None}
 
     def apply_share(self, key: ShareKey, value: bytes | None, *, snapshot: bool) -> None:
         """Apply a record of `__share_group_state`, in log order. Raises CorruptRecord."""
@@ -133,31 +133,31 @@ class LoadedShares:
         if history is None:
             return
         if value is None:
-            if key in self._found:
-                self._found[key].start_offset = None
-                self._found[key].batches.clear()
+            if key in self._shares:
+                self._shares[key].start_offset = None
+                self._shares[key].batches.clear()
             return
         if snapshot:
             whole = decode_snapshot(value)
-            found = self._found.setdefault(key, LoadedShare())
-            found.snapshot_epoch = whole.snapshot_epoch
-            found.create_timestamp_ms = whole.create_timestamp_ms
-            found.batches.clear()
-            found.share_updates = 0
+            share = self._shares.setdefault(key, LoadedShare())
+            share.snapshot_epoch = whole.snapshot_epoch
+            share.create_timestamp_ms = whole.create_timestamp_ms
+            share.batches.clear()
+            share.share_updates = 0
             leader_epoch, start_offset, batches = whole.leader_epoch, whole.start_offset, whole.batches
         else:
             update = decode_update(value)
-            found = self._found.setdefault(key, LoadedShare())
-            found.share_updates += 1
+            share = self._shares.setdefault(key, LoadedShare())
+            share.share_updates += 1
             leader_epoch, start_offset, batches = update.leader_epoch, update.start_offset, update.batches
         end = history.end_of(leader_epoch)
         if start_offset != UNCHANGED:
-            found.start_offset = min(start_offset, end)
-        elif found.start_offset is None:  # its snapshot is damaged: deliver again rather than not at all
-            found.start_offset = 0
+            share.start_offset = min(start_offset, end)
+        elif share.start_offset is None:  # its snapshot is damaged: deliver again rather than not at all
+            share.start_offset = 0
         for first, last, state, count in batches:
             if first < end:
-                found.batches.append((first, min(last, end - 1), (state, count)))
+                share.batches.append((first, min(last, end - 1), (state, count)))
 
     def apply_queue(self, key: ShareKey, value: bytes | None, *, snapshot: bool) -> None:
         """Apply a record of `__queue_state`, in log order. Raises CorruptRecord."""
@@ -165,16 +165,16 @@ class LoadedShares:
         if history is None:
             return
         if value is None:
-            if key in self._found:
-                self._found[key].deliveries.clear()
+            if key in self._shares:
+                self._shares[key].deliveries.clear()
             return
         state = decode_state(value)
-        found = self._found.setdefault(key, LoadedShare())
+        share = self._shares.setdefault(key, LoadedShare())
         if snapshot:
-            found.deliveries.clear()
-            found.queue_updates = 0
+            share.deliveries.clear()
+            share.queue_updates = 0
         else:
-            found.queue_updates += 1
+            share.queue_updates += 1
         end = history.end_of(state.leader_epoch)
         ids = [state.next_delivery_id - 1]
         for lock in state.locks:
@@ -182,13 +182,13 @@ class LoadedShares:
             if lock.first_offset < end:
                 last = min(lock.last_offset, end - 1)
                 until_ms = self._clocks.until_ms(lock.until_ms, state)
-                found.deliveries.append((lock.first_offset, last, lock._replace(until_ms=until_ms)))
-        others: list[ShareDelay | ShareRejection] = [*state.delays, *state.rejections]
-        for each in others:
-            ids.append(each.delivery_id)
-            if each.offset < end:
-                found.deliveries.append((each.offset, each.offset, each))
-        found.next_delivery_id = max(found.next_delivery_id, max(ids) + 1)
+                share.deliveries.append((lock.first_offset, last, lock._replace(until_ms=until_ms)))
+        unlocked: list[ShareDelay | ShareRejection] = [*state.delays, *state.rejections]
+        for delivery in unlocked:
+            ids.append(delivery.delivery_id)
+            if delivery.offset < end:
+                share.deliveries.append((delivery.offset, delivery.offset, delivery))
+        share.next_delivery_id = max(share.next_delivery_id, max(ids) + 1)
 
     def _history_of(self, key: ShareKey) -> History | None:
         if key not in self._histories:
@@ -200,31 +200,31 @@ def latest(ranges: Iterable[tuple[int, int, T]]) -> list[tuple[int, int, T]]:
     """The ranges of offsets (first, last, value) made disjoint and sorted; where two overlap, the later one
     of the iterable counts. Takes O(n log n), however they overlap.
     """
-    given = list(ranges)
-    order = sorted(range(len(given)), key=lambda number: given[number][0])
-    found: list[tuple[int, int, T]] = []
-    numbers: list[int] = []  # parallel to `found`
+    written = list(ranges)
+    order = sorted(range(len(written)), key=lambda number: written[number][0])
+    disjoint: list[tuple[int, int, T]] = []
+    numbers: list[int] = []  # parallel to `disjoint`
     open_ranges: list[int] = []  # a heap of negated numbers: the latest first
     at = 0
     following = 0
     while following < len(order) or open_ranges:
         if not open_ranges:
-            at = given[order[following]][0]
-        while following < len(order) and given[order[following]][0] <= at:
+            at = written[order[following]][0]
+        while following < len(order) and written[order[following]][0] <= at:
             heappush(open_ranges, -order[following])
             following += 1
         number = -open_ranges[0]
-        _, last, value = given[number]
+        _, last, value = written[number]
         if last < at:
             heappop(open_ranges)
             continue
         end = last
         if following < len(order):
-            end = min(end, given[order[following]][0] - 1)
-        if numbers and numbers[-1] == number and found[-1][1] == at - 1:
-            found[-1] = (found[-1][0], end, value)
+            end = min(end, written[order[following]][0] - 1)
+        if numbers and numbers[-1] == number and disjoint[-1][1] == at - 1:
+            disjoint[-1] = (disjoint[-1][0], end, value)
         else:
-            found.append((at, end, value))
+            disjoint.append((at, end, value))
             numbers.append(number)
         at = end + 1
-    return found
+    return disjoint

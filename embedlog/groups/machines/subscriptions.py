@@ -28,12 +28,12 @@ class Subscriptions:
         self._topics = +self._topics  # without topics to which no member subscribes any more
         self.patterns = +self.patterns
 
-    def resolve(self, pattern: str, found: ResolvedPattern | None) -> None:
+    def resolve(self, pattern: str, resolved: ResolvedPattern | None) -> None:
         """What a pattern matches. None: no member subscribes by it."""
-        if found is None:
+        if resolved is None:
             self.resolved.pop(pattern, None)
         else:
-            self.resolved[pattern] = found
+            self.resolved[pattern] = resolved
 
     def restore(self, resolved: Mapping[str, ResolvedPattern]) -> None:
         """What the patterns matched."""
@@ -41,10 +41,10 @@ class Subscriptions:
 
     def names(self) -> set[str]:
         """The topics that the members subscribe to, by name or by a pattern."""
-        return set(self._topics).union(*(found.topics for found in self.resolved.values()))
+        return set(self._topics).union(*(resolved.topics for resolved in self.resolved.values()))
 
     def names_of(self, member: ModernMember) -> set[str]:
         """The topics that a member subscribes to."""
-        said = member.subscription
-        found = self.resolved.get(said.pattern) if said.pattern is not None else None
-        return {*said.topics, *(found.topics if found is not None else ())}
+        subscription = member.subscription
+        resolved = self.resolved.get(subscription.pattern) if subscription.pattern is not None else None
+        return {*subscription.topics, *(resolved.topics if resolved is not None else ())}

@@ -325,13 +325,13 @@ class Transaction:
             changed = changed._replace(producer_id=metadata.next_producer_id, producer_epoch=0)
         return Change(changed, self._last_epoch)
 
-    def raise_epoch(self, known: ProducerIdAndEpoch) -> None:
+    def raise_epoch(self, latest: ProducerIdAndEpoch) -> None:
         """A partition knows this producer: if its epoch is later, records were lost with the power.
 
         It is not given again; the next record states it.
         """
-        if known.producer_id == self.metadata.producer_id and not self.is_prepared:
-            epoch = max(known.producer_epoch, self.metadata.producer_epoch)
+        if latest.producer_id == self.metadata.producer_id and not self.is_prepared:
+            epoch = max(latest.producer_epoch, self.metadata.producer_epoch)
             self._metadata = self.metadata._replace(producer_epoch=epoch)
 
     # -- inside ----------------------------------------------------------------------------------------
@@ -344,13 +344,13 @@ class Transaction:
         )
 
     def _repeats_end(self, producer: ProducerIdAndEpoch) -> bool:
-        """Does a producer repeat the end that has raised its epoch, or given it a new producer id?"""
+        """Whether a producer repeats the end that has raised its epoch, or brought it a new producer id."""
         metadata = self.metadata
         if metadata.client_version < RAISES_EPOCHS:
             return False  # the last end did not raise it: an earlier epoch is a fenced producer's
         if producer.producer_id == metadata.producer_id:
-            given = metadata.producer_epoch <= LARGEST_EPOCH or metadata.next_producer_id >= 0
-            return given and producer.producer_epoch + 1 == metadata.producer_epoch
+            is_handed_out = metadata.producer_epoch <= LARGEST_EPOCH or metadata.next_producer_id >= 0
+            return is_handed_out and producer.producer_epoch + 1 == metadata.producer_epoch
         rotated = metadata.producer_epoch == 0 and producer.producer_epoch == LARGEST_EPOCH
         return rotated and producer.producer_id == metadata.previous_producer_id
 
