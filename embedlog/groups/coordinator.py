@@ -111,13 +111,13 @@ class GroupCoordinator:
 
         def join() -> Iterable[Effect]:
             try:
-                found = self._group(group, member_id, max_groups)
+                machine = self._group(group, member_id, max_groups)
             except UnknownMember as error:
                 return [JoinFailed(joined, error)]
             if on_rebalance is not None:
                 self._answers.wake_later(joined, on_rebalance)
             return self._dispatch.join(
-                found,
+                machine,
                 member_id,
                 offer,
                 joined,
@@ -155,7 +155,7 @@ class GroupCoordinator:
 
         def sync() -> Iterable[Effect]:
             return self._dispatch.sync(
-                self._known(group),
+                self._existing(group),
                 member_id,
                 generation,
                 assignments,
@@ -174,7 +174,7 @@ class GroupCoordinator:
         with self._lock:
             self._check_open()
             try:
-                self._dispatch.heartbeat(self._known(group), member_id, generation, group_instance_id)
+                self._dispatch.heartbeat(self._existing(group), member_id, generation, group_instance_id)
             finally:
                 self._wake_when_due()  # a member may have to join again in time
 
@@ -183,7 +183,7 @@ class GroupCoordinator:
 
         def leave() -> Iterable[Effect]:
             self._answers.forget(group, member_id)
-            return self._dispatch.leave(self._known(group), member_id, group_instance_id)
+            return self._dispatch.leave(self._existing(group), member_id, group_instance_id)
 
         self._change(group, leave)
 
@@ -229,9 +229,9 @@ class GroupCoordinator:
         """
         with self._lock:
             self._check_open()
-            found = self._known(group)
-            if isinstance(found, ConsumerGroup):
-                found.check_epoch(member_id, member_epoch)
+            machine = self._existing(group)
+            if isinstance(machine, ConsumerGroup):
+                machine.check_epoch(member_id, member_epoch)
 
     def describe_modern_group(self, type: GroupType, group: str) -> ModernGroupDescription:
         """Raises GroupNotFound, also for a group of another type."""
@@ -263,9 +263,9 @@ class GroupCoordinator:
         check_offsets(offsets, negative=negative)
         with self._lock:
             self._check_open()
-            found = self._group(group, member_id, max_groups)
+            machine = self._group(group, member_id, max_groups)
             now_ms = self._store.clock_ms()
-            found.check_commit(member_id, generation, now_ms=now_ms, group_instance_id=group_instance_id)
+            machine.check_commit(member_id, generation, now_ms=now_ms, group_instance_id=group_instance_id)
             self._offsets.commit(group, offsets, now_ms)
 
     def commit_in_transaction(
@@ -288,9 +288,9 @@ class GroupCoordinator:
         check_offsets(offsets, negative=False)
         with self._lock:
             self._check_open()
-            found = self._group(group, member_id, max_groups)
+            machine = self._group(group, member_id, max_groups)
             now_ms = self._store.clock_ms()
-            found.check_commit_in_transaction(
+            machine.check_commit_in_transaction(
                 member_id, generation, now_ms=now_ms, group_instance_id=group_instance_id
             )
             self._offsets.commit_in_transaction(group, offsets, producer_id, producer_epoch, now_ms)
@@ -338,7 +338,7 @@ class GroupCoordinator:
         partitions = list(partitions)
         with self._lock:
             self._check_open()
-            read = topics_read(self._dispatch.describe(self._known(group)))
+            read = topics_read(self._dispatch.describe(self._existing(group)))
             for name in partitions:
                 if read is None or name.topic in read:
                     raise GroupNotEmpty(f"the members of group {group!r} read {name.topic}")
@@ -395,10 +395,10 @@ class GroupCoordinator:
         """
         with self._lock:
             self._check_open()
-            found = self._group(group, "", None)
-            if isinstance(found, ClassicGroup) and found.is_unused and not found.generation:
-                found.restore(metadata._replace(members=()), self._store.clock_ms())
-                self._offsets.save_metadata(group, found.metadata())
+            machine = self._group(group, "", None)
+            if isinstance(machine, ClassicGroup) and machine.is_unused and not machine.generation:
+                machine.restore(metadata._replace(members=()), self._store.clock_ms())
+                self._offsets.save_metadata(group, machine.metadata())
 
     @property
     def is_loaded(self) -> bool:
@@ -478,7 +478,7 @@ class GroupCoordinator:
         self._groups.delete(name)
         self._offsets.forget_group(name)
 
-    def _known(self, name: str) -> Group:
+    def _existing(self, name: str) -> Group:
         """Raises GroupNotFound."""
         if not self._restored:
             self._restore()

@@ -73,16 +73,16 @@ def find_dead_letters(
 
     Raises CorruptRecord, StorageError.
     """
-    wanted = {rejection.offset: rejection.dead_letter_offset for rejection in rejections}
-    if not wanted:
+    earliest = {rejection.offset: rejection.dead_letter_offset for rejection in rejections}
+    if not earliest:
         return set()
-    origins = {tuple(_origin(group, name, offset)): offset for offset in wanted}
-    found = set()
-    for record in _records(target, min(wanted.values())):
+    origins = {tuple(_origin(group, name, offset)): offset for offset in earliest}
+    offsets = set()
+    for record in _records(target, min(earliest.values())):
         offset = origins.get(tuple(header for header in record.headers if header[0] in _ORIGIN_NAMES))
-        if offset is not None and record.offset >= wanted[offset]:
-            found.add(offset)
-    return found
+        if offset is not None and record.offset >= earliest[offset]:
+            offsets.add(offset)
+    return offsets
 
 
 def _origin(group: str, name: TopicPartition, offset: int) -> list[Header]:

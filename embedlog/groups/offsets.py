@@ -149,7 +149,9 @@ def check_offsets(offsets: Mapping[TopicPartition, CommittedOffset], *, negative
 def positions(offsets: GroupOffsets) -> GroupOffsets:
     """As clients see them: without topic ids, and without negative offsets, which ask for a reset, as a
     missing offset does."""
-    return {name: each._replace(topic_id="") for name, each in offsets.items() if each.offset >= 0}
+    return {
+        name: committed._replace(topic_id="") for name, committed in offsets.items() if committed.offset >= 0
+    }
 
 
 def current(offsets: GroupOffsets, topic_id: Callable[[str], str]) -> GroupOffsets:
@@ -159,9 +161,9 @@ def current(offsets: GroupOffsets, topic_id: Callable[[str], str]) -> GroupOffse
     OffsetFetch). topic_id: the id of the topic of a name, "" if there is none.
     """
     return {
-        name: each
-        for name, each in offsets.items()
-        if not each.topic_id or topic_id(name.topic) in ("", each.topic_id)
+        name: committed
+        for name, committed in offsets.items()
+        if not committed.topic_id or topic_id(name.topic) in ("", committed.topic_id)
     }
 
 
@@ -253,7 +255,7 @@ class Offsets:
 
     def pending(self, group: str) -> set[TopicPartition]:
         """The partitions for which an open transaction may change a group's offset."""
-        return {name for each, name in self.load().pending() if each == group}
+        return {name for committing, name in self.load().pending() if committing == group}
 
     def check_stable(self, group: str, partitions: Iterable[TopicPartition] | None) -> None:
         """Raises UnstableOffsetCommit if an open transaction may change one of these offsets (None: any)."""

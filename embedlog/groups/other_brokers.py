@@ -48,5 +48,5 @@ class OtherBrokers(Protocol):
 
 
 def is_here(others: OtherBrokers | None, name: TopicPartition) -> bool:
-    """Is a partition on this broker? Without other brokers each is."""
+    """Whether a partition is on this broker. Without other brokers each is."""
     return others is None or others.place(name) is Place.HERE

@@ -45,7 +45,7 @@ class ReadAhead:
         """Whether the log is the one that it was: a crash's repair may have replaced its end."""
         return self.partition.log.leader_epoch == self.epoch
 
-    def fill(self, share: SharePartition, wanted: int, wall_ms: int, most_chunks: int) -> int:
+    def fill(self, share: SharePartition, min_ready: int, wall_ms: int, most_chunks: int) -> int:
         """Read on until that many records are ready, or there are no more, or that many chunks are read.
 
         Returns how many chunks were read. Raises OffsetOutOfRange if records were deleted that are not done;
@@ -54,7 +54,7 @@ class ReadAhead:
         log, chunks = self.partition.log, 0
         while (
             chunks < most_chunks
-            and share.ready_count < wanted
+            and share.ready_count < min_ready
             and share.next_fetch_offset < log.high_watermark.offset
             and share.may_scan
             and self._read(share, wall_ms)
@@ -73,8 +73,8 @@ class ReadAhead:
 
     def timestamp_ms(self, offset: int) -> int:
         """The timestamp of the record at an offset; -1 if there is none. Raises as `record`."""
-        found = self.record(offset)
-        return NO_TIMESTAMP if found is None else found.timestamp_ms
+        record = self.record(offset)
+        return NO_TIMESTAMP if record is None else record.timestamp_ms
 
     def _read(self, share: SharePartition, wall_ms: int) -> bool:
         """Read one chunk. False if there is nothing to read yet."""
@@ -86,18 +86,20 @@ class ReadAhead:
         next_offset = decode_chunk(
             fetched, *self.partition.name, offset, sink, read_committed=self.read_committed
         ).next_offset
-        found = sink.taken
-        is_plain = not share.ordered_by_key and not any(record.headers for record in found)
-        if is_plain and found and found[-1].offset + 1 - found[0].offset == len(found):
-            share.scan_range(found[0].offset, found[-1].offset, wall_ms)
+        records = sink.taken
+        is_plain = not share.ordered_by_key and not any(record.headers for record in records)
+        if is_plain and records and records[-1].offset + 1 - records[0].offset == len(records):
+            share.scan_range(records[0].offset, records[-1].offset, wall_ms)
             share.scan((), next_offset, wall_ms)
         else:
-            share.scan([(each.offset, each.key, due_ms(each)) for each in found], next_offset, wall_ms)
-        self._keep(found, len(fetched.data))
+            share.scan(
+                [(record.offset, record.key, due_ms(record)) for record in records], next_offset, wall_ms
+            )
+        self._keep(records, len(fetched.data))
         return True
 
-    def _keep(self, found: Sequence[Record], size: int) -> None:
+    def _keep(self, records: Sequence[Record], size: int) -> None:
         self._kept_bytes += size
         if self._kept_bytes > _KEPT_BYTES:
             self._kept, self._kept_bytes = {}, size
-        self._kept.update((record.offset, record) for record in found)
+        self._kept.update((record.offset, record) for record in records)

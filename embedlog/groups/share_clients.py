@@ -40,7 +40,7 @@ from ..model import Acknowledgement, AcknowledgeType
 from .machines.share_events import ShareChange
 from .machines.share_locks import Held
 from .machines.share_partition import SharePartition
-from .share_group import MOST_RECORDS, Completion, Part, ShareGroup, ShareSettings, ShareWatch, Surroundings
+from .share_group import MOST_RECORDS, Completion, Part, ShareContext, ShareGroup, ShareSettings, ShareWatch
 
 GAP: Final = 0
 """An acknowledgement's type for an offset at which the client has found no record."""
@@ -102,18 +102,18 @@ class ShareClients:
 
     def __init__(
         self,
-        surroundings: Surroundings,
+        context: ShareContext,
         groups: dict[tuple[str, str], ShareGroup],
         locked: Callable[..., Any],
-        begun: Callable[[str, str, ShareSettings | None], ShareGroup],
-        known: Callable[[str, str], ShareGroup],
+        get_or_begin: Callable[[str, str, ShareSettings | None], ShareGroup],
+        existing: Callable[[str, str], ShareGroup],
         schedule: Callable[[ShareGroup], None],
     ) -> None:
-        self._around = surroundings
+        self._context = context
         self._groups = groups
         self._locked = locked
-        self._begun = begun
-        self._known = known
+        self._get_or_begin = get_or_begin
+        self._existing = existing
         self._schedule = schedule
 
     def acquire(
@@ -140,47 +140,35 @@ class ShareClients:
         """
 
         def acquire(_: list[Completion]) -> Acquired | None:
-            found = self._begun(group, topic, settings)
-            found.follow(settings)
-            part = _part(found, partition, max_records)
+            share_group = self._get_or_begin(group, topic, settings)
+            share_group.follow(settings)
+            part = _part(share_group, partition, max_records)
             share = part.share
             most = min(max_records, settings.max_locks - share.lock_count)
-            offsets = share.take(most) if most > 0 else []
-            if not offsets:
+            taken = share.take(most) if most > 0 else []  # from here on: to be locked, or put back
+            if not taken:
                 return Acquired()
-            taken = list(offsets)
             try:
-                data, batches = _read(part, offsets[0], max_bytes)
+                data, batches = _read(part, taken[0], max_bytes)
                 if whole_batches:
-                    last = _last_of(batches, offsets[-1])
-                    more = share.take(settings.max_locks - share.lock_count - len(offsets), last)
-                    offsets += more
-                    taken += more
-                end = batches[-1].last_offset + 1
-                offsets = [offset for offset in offsets if offset < end]
-                share.put_back(offset for offset in taken if offset >= end)
-                taken = list(offsets)
-                gone = _outside(offsets, batches)  # compacted since they were looked at
-                if gone:
-                    more = share.take(MOST_RECORDS, batches[0].first_offset - 1)
-                    taken += more
-                    found.make(part, share.lose(sorted({*gone, *more})))
-                    taken = offsets = sorted(set(offsets).difference(gone))
-                    if not offsets:
-                        return None  # look further
-                until_ms = self._around.monotonic_ms() + found.options.lock_ms
-                change = share.lock(offsets, member_id, until_ms)
-                found.make(part, change)
+                    most = settings.max_locks - share.lock_count - len(taken)
+                    taken += share.take(most, _last_of(batches, taken[-1]))
+                _put_back_after(batches[-1].last_offset, share, taken)
+                _archive_compacted(share_group, part, taken, batches)
+                if not taken:
+                    return None  # look further
+                until_ms = self._context.monotonic_ms() + share_group.options.lock_ms
+                change = share.lock(taken, member_id, until_ms)
+                share_group.make(part, change)
             except OffsetOutOfRange:  # deleted just now
                 share.put_back(taken)
-                found.make(part, share.log_start(part.partition.log.log_start_offset))
+                share_group.make(part, share.log_start(part.partition.log.log_start_offset))
                 return Acquired()
             except EmbedlogError:
                 share.put_back(taken)
                 raise
-            self._schedule(found)
-            used = [batch for batch in batches if batch.first_offset <= offsets[-1]]
-            return Acquired(data[: used[-1].end], list(_ranges(change, used, batch_size)))
+            self._schedule(share_group)
+            return _acquired(data, batches, change, batch_size)
 
         acquired: Acquired | None = None
         while acquired is None:
@@ -193,7 +181,7 @@ class ShareClients:
         topic: str,
         partition: int,
         member_id: str,
-        given: Sequence[AcknowledgedRange],
+        ranges: Sequence[AcknowledgedRange],
         settings: ShareSettings,
         *,
         may_renew: bool = False,
@@ -203,20 +191,20 @@ class ShareClients:
         Raises InvalidArgument for what no client says, InvalidRecordState; GroupNotFound, TopicNotFound,
         PartitionNotFound, StorageError.
         """
-        _check(given, may_renew=may_renew)
-        if not settings.may_renew and any(AcknowledgeType.RENEW in types for _, _, types in given):
+        _check(ranges, may_renew=may_renew)
+        if not settings.may_renew and any(AcknowledgeType.RENEW in types for _, _, types in ranges):
             raise InvalidRecordState(f"group {group!r} renews no locks (share.renew.acknowledge.enable)")
 
         def acknowledge(completions: list[Completion]) -> None:
-            found = self._known(group, topic)
-            found.follow(settings)
-            part = _part(found, partition, 0)
-            now_ms = self._around.monotonic_ms()
-            said = list(_acknowledgements(part.share, partition, member_id, given, now_ms))
-            results = found.acknowledge(partition, said) if said else []
-            if found.waiters or found.watches:
-                found.serve(completions)
-            self._schedule(found)
+            share_group = self._existing(group, topic)
+            share_group.follow(settings)
+            part = _part(share_group, partition, 0)
+            now_ms = self._context.monotonic_ms()
+            acknowledgements = list(_acknowledgements(part.share, partition, member_id, ranges, now_ms))
+            results = share_group.acknowledge(partition, acknowledgements) if acknowledgements else []
+            if share_group.waiters or share_group.watches:
+                share_group.serve(completions)
+            self._schedule(share_group)
             for error in results:
                 if isinstance(error, LockLost):
                     raise InvalidRecordState(str(error))
@@ -229,11 +217,11 @@ class ShareClients:
         """Release all that a member has locked of a topic, uncounted. Raises as `acknowledge`."""
 
         def release(completions: list[Completion]) -> None:
-            found = self._known(group, topic)
-            for part in list(found.parts):
-                found.make(part, part.share.release_member(member_id, below=False))
-            found.serve(completions)
-            self._schedule(found)
+            share_group = self._existing(group, topic)
+            for part in list(share_group.parts):
+                share_group.make(part, part.share.release_member(member_id, below=False))
+            share_group.serve(completions)
+            self._schedule(share_group)
 
         self._locked(release)
 
@@ -241,8 +229,8 @@ class ShareClients:
         """Where a group is in each partition of a topic. Raises GroupNotFound, TopicNotFound."""
 
         def look(_: list[Completion]) -> dict[int, ShareOffsets]:
-            found = self._known(group, topic)
-            return {part.number: _offsets_of(part) for part in found.parts}
+            share_group = self._existing(group, topic)
+            return {part.number: _offsets_of(part) for part in share_group.parts}
 
         looked: dict[int, ShareOffsets] = self._locked(look)
         return looked
@@ -257,30 +245,30 @@ class ShareClients:
         """
 
         def alter(completions: list[Completion]) -> None:
-            found = self._begun(group, topic, settings)
-            _check_idle(found)
+            share_group = self._get_or_begin(group, topic, settings)
+            _check_idle(share_group)
             for number in starts:
-                if not 0 <= number < len(found.parts):
+                if not 0 <= number < len(share_group.parts):
                     raise PartitionNotFound(f"topic {topic!r} has no partition {number}")
             try:
                 for number, start in starts.items():
-                    part = found.parts[number]
+                    part = share_group.parts[number]
                     offsets = part.partition.offsets()
                     start = min(max(start, offsets.log_start_offset), offsets.log_end_offset)
-                    self._around.state.restart(part.key, start, part.share.next_delivery_id)
+                    self._context.state.restart(part.key, start, part.share.next_delivery_id)
             except EmbedlogError:
-                self._around.reload()
+                self._context.reload()
                 raise
-            found.drop()
-            found.load()
-            found.serve(completions)
+            share_group.drop()
+            share_group.load()
+            share_group.serve(completions)
 
         self._locked(alter)
 
     def check_idle(self, group: str, topic: str) -> None:
         """Raises GroupNotEmpty if somebody waits for records of a topic or has locked some; GroupNotFound,
         TopicNotFound."""
-        self._locked(lambda _: _check_idle(self._known(group, topic)))
+        self._locked(lambda _: _check_idle(self._existing(group, topic)))
 
     def watch(
         self, group: str, topic: str, numbers: Sequence[int], call: Callable[[], None], max_locks: int
@@ -292,24 +280,24 @@ class ShareClients:
         watch = ShareWatch(numbers, max_locks, call)
 
         def begin(completions: list[Completion]) -> ShareGroup:
-            found = self._known(group, topic)
-            found.watch(watch, completions)
-            self._schedule(found)
-            return found
+            share_group = self._existing(group, topic)
+            share_group.watch(watch, completions)
+            self._schedule(share_group)
+            return share_group
 
-        found: ShareGroup = self._locked(begin)
+        share_group: ShareGroup = self._locked(begin)
 
         def end() -> None:
-            with self._around.state.lock:
-                found.watches.discard(watch)
+            with self._context.state.lock:
+                share_group.watches.discard(watch)
 
         return end
 
     def lock_ms(self, group: str, topic: str) -> int | None:
         """How long a delivery locks a record; None if the group has not begun with the topic."""
-        with self._around.state.lock:
-            found = self._groups.get((group, topic))
-            return found.options.lock_ms if found is not None and found.is_known else None
+        with self._context.state.lock:
+            share_group = self._groups.get((group, topic))
+            return share_group.options.lock_ms if share_group is not None and share_group.is_known else None
 
 
 def _offsets_of(part: Part) -> ShareOffsets:
@@ -319,35 +307,37 @@ def _offsets_of(part: Part) -> ShareOffsets:
     return ShareOffsets(start, part.partition.log.leader_epoch, max(edges.lag_at(start) - finished, 0))
 
 
-def _check_idle(found: ShareGroup) -> None:
-    if found.waiters or any(part.share.lock_count for part in found.parts):
-        raise GroupNotEmpty(f"records of {found.topic!r} are locked in group {found.group!r}, or waited for")
+def _check_idle(share_group: ShareGroup) -> None:
+    if share_group.waiters or any(part.share.lock_count for part in share_group.parts):
+        raise GroupNotEmpty(
+            f"records of {share_group.topic!r} are locked in group {share_group.group!r}, or waited for"
+        )
 
 
-def _part(found: ShareGroup, number: int, wanted: int) -> Part:
-    part = found.fill_part(number, wanted)
+def _part(share_group: ShareGroup, number: int, min_ready: int) -> Part:
+    part = share_group.fill_part(number, min_ready)
     if part is None:
-        raise PartitionNotFound(f"topic {found.topic!r} has no partition {number}")
+        raise PartitionNotFound(f"topic {share_group.topic!r} has no partition {number}")
     return part
 
 
 def _read(part: Part, offset: int, max_bytes: int) -> tuple[bytes, list[_Batch]]:
     """Whole batches from the one that contains an offset on, at least one. Raises as `acquire`."""
     limit = min(max(max_bytes, 0), _MOST_BYTES)
-    found = part.partition.reader.file_range(offset, limit, read_committed=part.reading.read_committed)
-    if found.segment is None:
+    file_range = part.partition.reader.file_range(offset, limit, read_committed=part.reading.read_committed)
+    if file_range.segment is None:
         raise OffsetOutOfRange(
             f"{part.partition.name} has no records at offset {offset:,}",
-            log_start_offset=found.log_start_offset,
-            log_end_offset=found.log_end_offset,
+            log_start_offset=file_range.log_start_offset,
+            log_end_offset=file_range.log_end_offset,
         )
     try:
-        data = found.segment.pread(found.size, found.pos)
+        data = file_range.segment.pread(file_range.size, file_range.pos)
     except OSError as error:
         raise StorageError(f"{part.partition.name}: reading offset {offset:,} failed: {error}") from error
     batches = list(_batches(data))
     if not batches:
-        raise CorruptRecord("no record batch here", path=found.segment.path, pos=found.pos)
+        raise CorruptRecord("no record batch here", path=file_range.segment.path, pos=file_range.pos)
     return data, batches
 
 
@@ -364,9 +354,33 @@ def _batches(data: bytes) -> Iterator[_Batch]:
         pos = end
 
 
+def _put_back_after(last_offset: int, share: SharePartition, taken: list[int]) -> None:
+    """Put back what was taken past the last batch that was read."""
+    share.put_back(offset for offset in taken if offset > last_offset)
+    taken[:] = [offset for offset in taken if offset <= last_offset]
+
+
+def _archive_compacted(
+    share_group: ShareGroup, part: Part, taken: list[int], batches: Sequence[_Batch]
+) -> None:
+    """Archive the records that were taken and are in no batch: they were compacted since they were looked at.
+
+    So was what else is ready before the first batch. Raises StorageError, with all of it in `taken`.
+    """
+    gone = _outside(taken, batches)
+    if gone:
+        kept = sorted(set(taken).difference(gone))
+        before = part.share.take(MOST_RECORDS, batches[0].first_offset - 1)
+        taken += before
+        share_group.make(part, part.share.lose(sorted({*gone, *before})))
+        taken[:] = kept
+
+
 def _last_of(batches: Sequence[_Batch], offset: int) -> int:
     """The last offset of the batch that contains an offset; of all, if it lies past them."""
-    return next((each.last_offset for each in batches if each.last_offset >= offset), batches[-1].last_offset)
+    return next(
+        (batch.last_offset for batch in batches if batch.last_offset >= offset), batches[-1].last_offset
+    )
 
 
 def _outside(offsets: Sequence[int], batches: Sequence[_Batch]) -> list[int]:
@@ -379,6 +393,13 @@ def _outside(offsets: Sequence[int], batches: Sequence[_Batch]) -> list[int]:
         if offset < batch.first_offset:
             outside.append(offset)
     return outside
+
+
+def _acquired(data: bytes, batches: Sequence[_Batch], change: ShareChange, batch_size: int) -> Acquired:
+    """The locks of a change as ranges, and of what was read the batches up to the last lock."""
+    last = change.locks[-1].last_offset
+    used = [batch for batch in batches if batch.first_offset <= last]
+    return Acquired(data[: used[-1].end], list(_ranges(change, used, batch_size)))
 
 
 def _ranges(change: ShareChange, batches: Sequence[_Batch], batch_size: int) -> Iterator[AcquiredRange]:
@@ -397,10 +418,10 @@ def _ranges(change: ShareChange, batches: Sequence[_Batch], batch_size: int) -> 
         yield AcquiredRange(at, last, count)
 
 
-def _check(given: Sequence[AcknowledgedRange], *, may_renew: bool) -> None:
+def _check(ranges: Sequence[AcknowledgedRange], *, may_renew: bool) -> None:
     """Raises InvalidArgument for ranges that no client sends."""
     following = 0
-    for first, last, types in given:
+    for first, last, types in ranges:
         if not following <= first <= last:
             raise InvalidArgument(f"the acknowledged offsets {first:,} to {last:,} are not in order")
         following = last + 1
@@ -417,17 +438,17 @@ def _acknowledgements(
     share: SharePartition,
     partition: int,
     member_id: str,
-    given: Sequence[AcknowledgedRange],
+    ranges: Sequence[AcknowledgedRange],
     now_ms: int,
 ) -> Iterator[Acknowledgement]:
     """In the terms of deliveries. A gap of which the member has a lock is done. Raises InvalidRecordState."""
-    held: list[tuple[int, int, int]] | None = None  # looked up once: there may be very many gaps
-    for first, last, types in given:
+    locked: list[tuple[int, int, int]] | None = None  # looked up once: there may be very many gaps
+    for first, last, types in ranges:
         if len(types) == 1 and types[0] == GAP:
-            if held is None:
-                held = share.held_by(member_id, now_ms)
-            of_gap = slice(bisect_left(held, (first,)), bisect_left(held, (last + 1,)))
-            for offset, delivery_id, _ in held[of_gap]:
+            if locked is None:
+                locked = share.held_by(member_id, now_ms)
+            of_gap = slice(bisect_left(locked, (first,)), bisect_left(locked, (last + 1,)))
+            for offset, delivery_id, _ in locked[of_gap]:
                 yield Acknowledgement(partition, offset, delivery_id, AcknowledgeType.ACCEPT)
             continue
         if len(types) == 1 and last - first + 1 > share.lock_count:
@@ -442,5 +463,5 @@ def _acknowledgements(
 
 
 def _acknowledgement(partition: int, offset: int, lock: Held, kind: int) -> Acknowledgement:
-    said = AcknowledgeType.ACCEPT if kind == GAP else AcknowledgeType(kind)
-    return Acknowledgement(partition, offset, lock.delivery_id, said)
+    acknowledge_type = AcknowledgeType.ACCEPT if kind == GAP else AcknowledgeType(kind)
+    return Acknowledgement(partition, offset, lock.delivery_id, acknowledge_type)

@@ -50,17 +50,17 @@ from .share_group import (
     MOST_RECORDS,
     Completion,
     Part,
+    ShareContext,
     ShareGroup,
     ShareSettings,
-    Surroundings,
     Waiter,
     topic_id_of,
 )
 from .share_state import ShareState
 
 _TICK: Final = "share groups"
-_BURY: Final = "dead letters"
-_BURIED_AT_ONCE: Final = 500
+_DEAD_LETTERS: Final = "dead letters"
+_DEAD_LETTERS_AT_ONCE: Final = 500
 _MOST_DELIVERIES: Final = (1 << 15) - 1  # 16 bits store the count
 _LONGEST_SLEEP_MS: Final = 10_000  # while records are delayed: the wall clock may be set
 _NEVER: Final = 1 << 62
@@ -92,13 +92,18 @@ class ShareGroupCoordinator:
         self._next_tick_ms = _NEVER
         self._closed = False
         self._scheduler = scheduler = Scheduler("embedlog-shares", store.background.failures)
-        wake, bury = partial(scheduler.wake, _TICK), partial(scheduler.wake, _BURY)
-        self._surroundings = Surroundings(store, state, monotonic_ms, self._reload, wake, bury)
+        wake, write_dead_letters = partial(scheduler.wake, _TICK), partial(scheduler.wake, _DEAD_LETTERS)
+        self._context = ShareContext(store, state, monotonic_ms, self._reload, wake, write_dead_letters)
         self.clients = ShareClients(
-            self._surroundings, self._groups, self._locked, self._begun, self._known, self._schedule_deadlines
+            self._context,
+            self._groups,
+            self._locked,
+            self._get_or_begin,
+            self._existing,
+            self._schedule_deadlines,
         )
         scheduler.add(_TICK, self._tick)
-        scheduler.add(_BURY, self._bury)
+        scheduler.add(_DEAD_LETTERS, self._write_dead_letters)
         scheduler.start()
 
     # -- deliveries ------------------------------------------------------------------------------------
@@ -141,27 +146,27 @@ class ShareGroupCoordinator:
         again: bool,
     ) -> None:
         try:
-            found = self._begun(group, topic)
-            if options != found.options:
+            share_group = self._get_or_begin(group, topic)
+            if options != share_group.options:
                 _check_options(topic, options)
-                found.set_options(options)
-            found.follow(None)
+                share_group.set_options(options)
+            share_group.follow(None)
         except EmbedlogError as error:
             completions.append(partial(waiter.future.set_exception, error))
             return
-        held = found.held_by(waiter.member_id) if again else []
-        if held:
-            completions.append(partial(waiter.future.set_result, held))
+        deliveries = share_group.held_by(waiter.member_id) if again else []
+        if deliveries:
+            completions.append(partial(waiter.future.set_result, deliveries))
             return
-        found.wait(waiter)
-        found.serve(completions)
-        if found.waiters and found.waiters[-1] is waiter:
+        share_group.wait(waiter)
+        share_group.serve(completions)
+        if share_group.waiters and share_group.waiters[-1] is waiter:
             if waiter.deadline_ms > self._monotonic_ms():
                 self._schedule(waiter.deadline_ms)
-            elif not found.is_reading:
-                found.waiters.pop()
+            elif not share_group.is_reading:
+                share_group.waiters.pop()
                 completions.append(partial(waiter.future.set_result, []))
-        self._schedule_deadlines(found)
+        self._schedule_deadlines(share_group)
 
     def acknowledge(
         self, group: str, topic: str, acknowledgements: Sequence[Acknowledgement], *, flush: bool = False
@@ -178,31 +183,31 @@ class ShareGroupCoordinator:
         topic: str,
         acknowledgements: Sequence[Acknowledgement],
     ) -> list[EmbedlogError | None]:
-        found = self._groups.get((group, topic)) or self._known(group, topic)
+        share_group = self._groups.get((group, topic)) or self._existing(group, topic)
         if len(acknowledgements) == 1:
-            results = found.acknowledge(acknowledgements[0].partition, acknowledgements)
+            results = share_group.acknowledge(acknowledgements[0].partition, acknowledgements)
         else:
             results = [None] * len(acknowledgements)
             by_partition: dict[int, list[int]] = {}  # partition -> indexes of its acknowledgements
-            for index, each in enumerate(acknowledgements):
-                by_partition.setdefault(each.partition, []).append(index)
+            for index, acknowledgement in enumerate(acknowledgements):
+                by_partition.setdefault(acknowledgement.partition, []).append(index)
             for number, indexes in by_partition.items():
-                given = [acknowledgements[index] for index in indexes]
-                for index, error in zip(indexes, found.acknowledge(number, given), strict=True):
+                of_partition = [acknowledgements[index] for index in indexes]
+                for index, error in zip(indexes, share_group.acknowledge(number, of_partition), strict=True):
                     results[index] = error
-        if found.waiters or found.watches:
-            found.serve(completions)
-            self._schedule_deadlines(found)
+        if share_group.waiters or share_group.watches:
+            share_group.serve(completions)
+            self._schedule_deadlines(share_group)
         return results
 
     def release_member(self, group: str, topic: str, member_id: str) -> None:
         def release(completions: list[Completion]) -> None:
-            found = self._known(group, topic)
-            found.leave(member_id)
-            for part in list(found.parts):
-                found.make(part, part.share.release_member(member_id))
-            found.serve(completions)
-            self._schedule_deadlines(found)
+            share_group = self._existing(group, topic)
+            share_group.leave(member_id)
+            for part in list(share_group.parts):
+                share_group.make(part, part.share.release_member(member_id))
+            share_group.serve(completions)
+            self._schedule_deadlines(share_group)
 
         self._locked(release)
 
@@ -216,24 +221,24 @@ class ShareGroupCoordinator:
         return sorted({(key.group, topics[key.topic_id]) for key in keys if key.topic_id in topics})
 
     def describe_share_group(self, group: str, topic: str) -> ShareGroupDescription:
-        def known(_: list[Completion]) -> list[Part]:
-            return list(self._known(group, topic).parts)
+        def parts(_: list[Completion]) -> list[Part]:
+            return list(self._existing(group, topic).parts)
 
         def describe(_: list[Completion]) -> list[SharePartitionDescription]:
             wall_ms = self._store.clock_ms()
-            return [part.describe(wall_ms) for part in self._known(group, topic).parts]
+            return [part.describe(wall_ms) for part in self._existing(group, topic).parts]
 
-        for part in self._locked(known):
+        for part in self._locked(parts):
             part.delays.read_on(part.share.next_fetch_offset)  # a long time at first, so without the lock
         return ShareGroupDescription(group, topic, tuple(self._locked(describe)))
 
     def delete_share_group(self, group: str, topic: str) -> None:
         def delete(completions: list[Completion]) -> None:
-            found = self._known(group, topic)
-            for part in found.parts:
+            share_group = self._existing(group, topic)
+            for part in share_group.parts:
                 self._state.delete(part.key)
             error = GroupNotFound(f"the share group {group!r} of topic {topic!r} was deleted")
-            self._forget(found, error, completions)
+            self._forget(share_group, error, completions)
 
         self._locked(delete)
 
@@ -241,8 +246,10 @@ class ShareGroupCoordinator:
         """Drop the groups of a deleted topic: who waits for its records gets TopicNotFound."""
         completions: list[Completion] = []
         with self._state.lock:
-            for found in [each for each in self._groups.values() if each.topic == topic]:
-                self._forget(found, TopicNotFound(f"topic {topic!r} was deleted"), completions)
+            for share_group in [
+                share_group for share_group in self._groups.values() if share_group.topic == topic
+            ]:
+                self._forget(share_group, TopicNotFound(f"topic {topic!r} was deleted"), completions)
         for complete in completions:
             complete()
 
@@ -252,12 +259,12 @@ class ShareGroupCoordinator:
         """Write the dead letters that are due, and fail who waits with Closed. Locks stay."""
         self._scheduler.stop()
         with contextlib.suppress(EmbedlogError):  # the next open does it
-            self._bury()
+            self._write_dead_letters()
         completions: list[Completion] = []
         with self._state.lock:
             self._closed = True
-            for found in list(self._groups.values()):
-                self._forget(found, Closed("the log is closed"), completions)
+            for share_group in list(self._groups.values()):
+                self._forget(share_group, Closed("the log is closed"), completions)
         for complete in completions:
             complete()
 
@@ -267,7 +274,7 @@ class ShareGroupCoordinator:
 
     # -- inside ----------------------------------------------------------------------------------------
 
-    def _locked(self, work: Callable[[list[Completion], *Ts], T], *given: *Ts) -> T:
+    def _locked(self, work: Callable[[list[Completion], *Ts], T], *arguments: *Ts) -> T:
         """Do some work with the lock held; the completions that it collects are called after the release.
 
         After Ctrl-C, which may have come between storing and applying, all is loaded again. No context
@@ -278,7 +285,7 @@ class ShareGroupCoordinator:
             with self._state.lock:
                 self._check_open()
                 try:
-                    return work(completions, *given)
+                    return work(completions, *arguments)
                 except Exception:
                     raise
                 except BaseException:
@@ -294,42 +301,42 @@ class ShareGroupCoordinator:
             self._store.check_open()
             raise Closed("the log is closed")
 
-    def _begun(self, group: str, topic: str, settings: ShareSettings | None = None) -> ShareGroup:
-        """The group, loaded; it begins by that if there is none. Raises TopicNotFound, InvalidGroup.
+    def _get_or_begin(self, group: str, topic: str, settings: ShareSettings | None = None) -> ShareGroup:
+        """The group, loaded; if there is none, it begins. Raises TopicNotFound, InvalidGroup.
 
         settings: those of Kafka's clients, if it is for them, for a group that is not loaded yet.
         """
-        found = self._groups.get((group, topic))
-        if found is None:
+        share_group = self._groups.get((group, topic))
+        if share_group is None:
             check_group(group)
-            found = ShareGroup(group, topic, self._surroundings)
-            found.settings = settings
-            found.load()
-            self._groups[group, topic] = found
-        elif not found.parts:
-            found.load()
-        return found
+            share_group = ShareGroup(group, topic, self._context)
+            share_group.settings = settings
+            share_group.load()
+            self._groups[group, topic] = share_group
+        elif not share_group.parts:
+            share_group.load()
+        return share_group
 
-    def _known(self, group: str, topic: str) -> ShareGroup:
+    def _existing(self, group: str, topic: str) -> ShareGroup:
         """The group, loaded. Raises GroupNotFound, TopicNotFound."""
         if (group, topic) not in self._groups:
             topic_id = topic_id_of(self._store, topic)
             if not any(key[:2] == (group, topic_id) for key in self._state.keys()):  # noqa: SIM118 - a method
                 raise GroupNotFound(f"there is no share group {group!r} of topic {topic!r}")
-        return self._begun(group, topic)
+        return self._get_or_begin(group, topic)
 
-    def _forget(self, found: ShareGroup, error: EmbedlogError, completions: list[Completion]) -> None:
-        del self._groups[found.group, found.topic]
-        found.drop()
-        found.fail_waits(error, completions)
-        completions += [watch.call for watch in found.watches]
-        found.watches.clear()
+    def _forget(self, share_group: ShareGroup, error: EmbedlogError, completions: list[Completion]) -> None:
+        del self._groups[share_group.group, share_group.topic]
+        share_group.drop()
+        share_group.fail_waits(error, completions)
+        completions += [watch.call for watch in share_group.watches]
+        share_group.watches.clear()
 
     def _reload(self) -> None:
         """Forget what is in memory: after an error, something else may be stored."""
         self._state.reload()
-        for found in self._groups.values():
-            found.drop()
+        for share_group in self._groups.values():
+            share_group.drop()
 
     # -- time ------------------------------------------------------------------------------------------
 
@@ -339,13 +346,13 @@ class ShareGroupCoordinator:
             self._next_tick_ms = due_ms
             self._scheduler.wake(_TICK, max(due_ms - self._monotonic_ms(), 0))
 
-    def _schedule_deadlines(self, found: ShareGroup) -> None:
+    def _schedule_deadlines(self, share_group: ShareGroup) -> None:
         """Tick when a lock expires. Delays matter only while an acquire waits."""
-        for part in found.parts:
+        for part in share_group.parts:
             expiry_ms, due_ms = part.share.next_expiry_ms, part.share.next_due_ms
             if expiry_ms is not None:
                 self._schedule(expiry_ms)
-            if due_ms is not None and (found.waiters or found.watches):
+            if due_ms is not None and (share_group.waiters or share_group.watches):
                 delay_ms = min(max(due_ms - self._store.clock_ms(), 0), _LONGEST_SLEEP_MS)
                 self._schedule(self._monotonic_ms() + delay_ms)
 
@@ -356,94 +363,96 @@ class ShareGroupCoordinator:
             if self._closed:
                 return
             self._next_tick_ms = _NEVER
-            for found in list(self._groups.values()):
-                found.is_woken = False
-                subject = f"share group {found.group!r} of topic {found.topic!r}"
+            for share_group in list(self._groups.values()):
+                share_group.is_woken = False
+                subject = f"share group {share_group.group!r} of topic {share_group.topic!r}"
                 with self._store.background.failures.tolerated("serving", subject, EmbedlogError):
-                    for part in list(found.parts):
-                        found.expire(part)
-                    found.serve(completions)
-                next_ms = found.end_waits(self._monotonic_ms(), completions)
+                    for part in list(share_group.parts):
+                        share_group.expire(part)
+                    share_group.serve(completions)
+                next_ms = share_group.end_waits(self._monotonic_ms(), completions)
                 if next_ms is not None:
                     self._schedule(next_ms)
-                self._schedule_deadlines(found)
+                self._schedule_deadlines(share_group)
         for complete in completions:
             complete()
 
     # -- dead letters ----------------------------------------------------------------------------------
 
-    def _bury(self) -> None:
+    def _write_dead_letters(self) -> None:
         """Write the dead letters of what was rejected, and archive it.
 
         Raises the first error of a partition, after the others; the scheduler tries again.
         """
         with self._state.lock:
-            groups = [found for found in self._groups.values() if found.is_known]
+            groups = [share_group for share_group in self._groups.values() if share_group.is_known]
         failed: EmbedlogError | None = None
-        for found in groups:
-            for number in range(len(found.parts)):
+        for share_group in groups:
+            for number in range(len(share_group.parts)):
                 try:
-                    while self._bury_some(found, number):
+                    while self._write_some_dead_letters(share_group, number):
                         pass
                 except EmbedlogError as error:
                     failed = failed or error
         if failed is not None:
             raise failed
 
-    def _bury_some(self, found: ShareGroup, number: int) -> bool:
+    def _write_some_dead_letters(self, share_group: ShareGroup, number: int) -> bool:
         """Archive some rejected records of a partition; False if there are none but damaged ones: without
         their dead letters these are not archived, so that nothing of them is deleted."""
         with self._state.lock:
-            part = self._part(found, number)
+            part = self._part(share_group, number)
             if part is None:
                 return False
-            readable = (each for each in part.share.rejecting if each.offset not in part.damaged)
-            rejections = list(itertools.islice(readable, _BURIED_AT_ONCE))
-            topic = found.options.dead_letter_topic
+            readable = (
+                rejection for rejection in part.share.rejecting if rejection.offset not in part.damaged
+            )
+            rejections = list(itertools.islice(readable, _DEAD_LETTERS_AT_ONCE))
+            topic = share_group.options.dead_letter_topic
         if not rejections:
             return False
         if topic is not None:
             target = dead_letter_partition(self._store, topic, number)
-            begun = [each for each in rejections if each.dead_letter_partition >= 0]
-            done = find_dead_letters(target, found.group, part.partition.name, begun)
+            begun = [rejection for rejection in rejections if rejection.dead_letter_partition >= 0]
+            done = find_dead_letters(target, share_group.group, part.partition.name, begun)
             with self._state.lock:
-                if self._part(found, number) is not part:
+                if self._part(share_group, number) is not part:
                     return False
                 place = target.name.partition, target.offsets().log_end_offset
-                fresh = [each for each in rejections if each.dead_letter_partition < 0]
-                located = [ShareRejection(*each[:4], *place) for each in fresh]
-                found.make(part, ShareChange(rejections=located))
-            missing = [each for each in rejections if each.offset not in done]
-            append_dead_letters(target, found.group, _read(part, missing), self._store.clock_ms())
-            rejections = [each for each in rejections if each.offset not in part.damaged]
+                fresh = [rejection for rejection in rejections if rejection.dead_letter_partition < 0]
+                located = [ShareRejection(*rejection[:4], *place) for rejection in fresh]
+                share_group.make(part, ShareChange(rejections=located))
+            missing = [rejection for rejection in rejections if rejection.offset not in done]
+            append_dead_letters(target, share_group.group, _read(part, missing), self._store.clock_ms())
+            rejections = [rejection for rejection in rejections if rejection.offset not in part.damaged]
 
         def archive(completions: list[Completion]) -> bool:
-            if self._part(found, number) is not part:
+            if self._part(share_group, number) is not part:
                 return False
-            found.make(part, part.share.archive(rejections))
-            found.serve(completions)
+            share_group.make(part, part.share.archive(rejections))
+            share_group.serve(completions)
             return True
 
         return self._locked(archive)
 
-    def _part(self, found: ShareGroup, number: int) -> Part | None:
+    def _part(self, share_group: ShareGroup, number: int) -> Part | None:
         """A loaded partition of a group that there still is."""
-        if self._closed or self._groups.get((found.group, found.topic)) is not found:
+        if self._closed or self._groups.get((share_group.group, share_group.topic)) is not share_group:
             return None
-        return found.parts[number] if number < len(found.parts) else None
+        return share_group.parts[number] if number < len(share_group.parts) else None
 
 
 def _read(part: Part, rejections: Iterable[ShareRejection]) -> Iterator[tuple[ShareRejection, Record | None]]:
     """The rejections with their records, but for those that are damaged. Raises StorageError."""
-    for each in rejections:
+    for rejection in rejections:
         try:
-            record = part.reading.record(each.offset)
+            record = part.reading.record(rejection.offset)
         except CorruptRecord as error:
-            part.damaged.add(each.offset)
+            part.damaged.add(rejection.offset)
             what = "%s, offset %d: its dead letter cannot be written, and waits for `embedlog repair`: %s"
-            _logger.error(what, part.partition.name, each.offset, error)
+            _logger.error(what, part.partition.name, rejection.offset, error)
         else:
-            yield each, record
+            yield rejection, record
 
 
 def _check_options(topic: str, options: ShareGroupOptions) -> None:

@@ -59,11 +59,11 @@ _ACCEPT: Final = AcknowledgeType.ACCEPT
 _new: Final = tuple.__new__  # a NamedTuple, without the detour by way of its own function
 
 
-class Surroundings(NamedTuple):
+class ShareContext(NamedTuple):
     """What all groups of a coordinator share.
 
-    reload: forgets all that is in memory. wake: serves groups, in so many milliseconds. bury: writes dead
-    letters soon.
+    reload: forgets all that is in memory. wake: serves groups, in so many milliseconds. write_dead_letters:
+    does so soon.
     """
 
     store: Store
@@ -71,7 +71,7 @@ class Surroundings(NamedTuple):
     monotonic_ms: Callable[[], int]
     reload: Callable[[], None]
     wake: Callable[[float], None]
-    bury: Callable[[], None]
+    write_dead_letters: Callable[[], None]
 
 
 class Waiter:
@@ -167,10 +167,10 @@ class Part:
 class ShareGroup:
     """A share group of one topic."""
 
-    def __init__(self, group: str, topic: str, surroundings: Surroundings) -> None:
+    def __init__(self, group: str, topic: str, context: ShareContext) -> None:
         self.group = group
         self.topic = topic
-        self.topic_id = topic_id_of(surroundings.store, topic)
+        self.topic_id = topic_id_of(context.store, topic)
         self.options = UNKNOWN_OPTIONS
         self.parts: list[Part] = []  # empty after an error: `load`
         self.waiters: deque[Waiter] = deque()
@@ -178,9 +178,9 @@ class ShareGroup:
         self.is_reading = False  # there may be more ready records: `serve` goes on soon
         self.watches: set[ShareWatch] = set()
         self.settings: ShareSettings | None = None  # of Kafka's clients; None once a queue has given its own
-        self._around = surroundings
-        self._state = surroundings.state
-        self._monotonic_ms, self._clock_ms = surroundings.monotonic_ms, surroundings.store.clock_ms
+        self._context = context
+        self._state = context.state
+        self._monotonic_ms, self._clock_ms = context.monotonic_ms, context.store.clock_ms
         self._first = 0  # the partition to begin with
         self._asked_at: dict[str, int] = {}  # members that have asked for records recently, the latest last
 
@@ -197,7 +197,7 @@ class ShareGroup:
         Raises TopicNotFound, StorageError, CorruptRecord.
         """
         state = self._state
-        for partition in self._around.store.partitions_of(self.topic)[len(self.parts) :]:
+        for partition in self._context.store.partitions_of(self.topic)[len(self.parts) :]:
             key = ShareKey(self.group, self.topic_id, partition.name.partition)
             stored = state.load(key)
             if stored is None:
@@ -213,7 +213,7 @@ class ShareGroup:
             self.parts.append(part)
             partition.log.add_listener(self._arrived)
             if share.rejecting:
-                self._around.bury()
+                self._context.write_dead_letters()
 
     def drop(self) -> None:
         """Forget the partitions; `load` loads them again."""
@@ -230,7 +230,7 @@ class ShareGroup:
             if options.ordered_by_key != before.ordered_by_key:
                 part.share = SharePartition(part.share.stored(), ordered_by_key=options.ordered_by_key)
             self.make(part, part.share.exhausted(options.max_deliveries))
-        self._around.bury()
+        self._context.write_dead_letters()
 
     def follow(self, settings: ShareSettings | None) -> None:
         """Kafka's clients come with the group's settings, which hold unless the library's queue has given
@@ -255,10 +255,10 @@ class ShareGroup:
             raise
         part.share.apply(change)
 
-    def _accept(self, part: Part, given: Acknowledgement) -> bool:
+    def _accept(self, part: Part, acknowledgement: Acknowledgement) -> bool:
         """Accept one record: as `make`. False if there is more to say of that."""
-        share, offset = part.share, given[1]
-        change = share.accept(offset, given[2], self._monotonic_ms())
+        share, offset = part.share, acknowledgement[1]
+        change = share.accept(offset, acknowledgement[2], self._monotonic_ms())
         if change is None:
             return False
         start_offset, batch = change
@@ -272,7 +272,7 @@ class ShareGroup:
 
     def _not_stored(self, error: EmbedlogError) -> None:
         if not isinstance(error, DiskFull | LogFull):
-            self._around.reload()
+            self._context.reload()
 
     def expire(self, part: Part) -> None:
         """Release what expired locks held; not before the options are known. Raises StorageError."""
@@ -280,33 +280,39 @@ class ShareGroup:
             change = part.share.expire(self._monotonic_ms(), self.options.max_deliveries)
             self.make(part, change)
             if change.rejections:
-                self._around.bury()
+                self._context.write_dead_letters()
 
-    def acknowledge(self, number: int, given: Sequence[Acknowledgement]) -> list[EmbedlogError | None]:
+    def acknowledge(
+        self, number: int, acknowledgements: Sequence[Acknowledgement]
+    ) -> list[EmbedlogError | None]:
         """See `coordinators.ShareCoordinator`; for one partition."""
         try:
             if not self.parts:  # since an error in another partition
                 self.load()
             if not 0 <= number < len(self.parts):
-                return [LockLost(f"topic {self.topic!r} has no partition {number}")] * len(given)
+                return [LockLost(f"topic {self.topic!r} has no partition {number}")] * len(acknowledgements)
             part = self.parts[number]
-            if len(given) == 1 and given[0][3] == _ACCEPT and self._accept(part, given[0]):
+            if (
+                len(acknowledgements) == 1
+                and acknowledgements[0][3] == _ACCEPT
+                and self._accept(part, acknowledgements[0])
+            ):
                 return [None]  # nearly always
             change, results = part.share.acknowledge(
-                given,
+                acknowledgements,
                 lock_ms=self.options.lock_ms,
                 max_deliveries=self.options.max_deliveries,
                 now_ms=self._monotonic_ms(),
                 wall_ms=self._clock_ms(),
             )
         except EmbedlogError as error:
-            return [error] * len(given)
+            return [error] * len(acknowledgements)
         try:
             self.make(part, change)
         except EmbedlogError as error:
             return [error if result is None else result for result in results]
         if change.rejections:
-            self._around.bury()
+            self._context.write_dead_letters()
         return results
 
     # -- handing out -----------------------------------------------------------------------------------
@@ -315,7 +321,7 @@ class ShareGroup:
         """Listens to the partitions."""
         if (self.waiters or self.watches) and not self.is_woken:
             self.is_woken = True
-            self._around.wake(0)
+            self._context.wake(0)
 
     def wait(self, waiter: Waiter) -> None:
         """From the next `serve` on it gets records."""
@@ -363,19 +369,19 @@ class ShareGroup:
             return True
         return part.share.ready_count > 0 and part.share.lock_count < max_locks
 
-    def fill_part(self, number: int, wanted: int) -> Part | None:
+    def fill_part(self, number: int, min_ready: int) -> Part | None:
         """Read one partition ahead, as `fill`; None if there is none of that number. Raises StorageError,
         CorruptRecord."""
         if not all(part.reading.is_current for part in self.parts):
-            self._around.reload()
+            self._context.reload()
         self.load()
         if not 0 <= number < len(self.parts):
             return None
         part, wall_ms = self.parts[number], self._clock_ms()
         self.expire(part)
         part.share.due(wall_ms, MOST_RECORDS)
-        self.is_reading = self._read(part, wanted, wall_ms, _CHUNKS_AT_ONCE) == _CHUNKS_AT_ONCE
-        if part.share.ready_count >= wanted:
+        self.is_reading = self._read(part, min_ready, wall_ms, _CHUNKS_AT_ONCE) == _CHUNKS_AT_ONCE
+        if part.share.ready_count >= min_ready:
             self.is_reading = False
         return part
 
@@ -383,15 +389,15 @@ class ShareGroup:
         """Hand out what is ready to those who wait, in turn: an even share of it to each of those who have
         asked recently, so that those who are about to ask again find something."""
         waiters = self.waiters
-        others = max(len(self._asked_at) - len(waiters), 0)
+        not_waiting = max(len(self._asked_at) - len(waiters), 0)
         while waiters:
             waiter = waiters[0]
             try:
-                shares = len(waiters) + others
+                shares = len(waiters) + not_waiting
                 ready = self.fill(min(waiter.max_records * shares, MOST_RECORDS))
                 if not ready:
                     if self.is_reading:
-                        self._around.wake(_PAUSE_MS)
+                        self._context.wake(_PAUSE_MS)
                     return
                 if not waiter.claim():
                     waiters.popleft()
@@ -433,17 +439,17 @@ class ShareGroup:
         """What is locked under a member id, without the records."""
         now_ms = self._monotonic_ms()
         return [
-            Delivery(part.number, *held)
+            Delivery(part.number, *locked)
             for part in self.parts
-            for held in part.share.held_by(member_id, now_ms)
+            for locked in part.share.held_by(member_id, now_ms)
         ]
 
-    def fill(self, wanted: int) -> int:
-        """Read ahead. Returns how many records are ready, at least `wanted` if there are so many, unless it
-        `is_reading` still. Raises what went wrong (StorageError, CorruptRecord) if nothing is ready.
+    def fill(self, min_ready: int) -> int:
+        """Read ahead. Returns how many records are ready, at least `min_ready` if there are so many, unless
+        it `is_reading` still. Raises what went wrong (StorageError, CorruptRecord) if nothing is ready.
         """
         if not all(part.reading.is_current for part in self.parts):
-            self._around.reload()
+            self._context.reload()
         self.load()
         ready = 0
         failed: EmbedlogError | None = None
@@ -453,11 +459,11 @@ class ShareGroup:
             try:
                 self.expire(part)
                 part.share.due(wall_ms, MOST_RECORDS)
-                left_chunks -= self._read(part, wanted - ready, wall_ms, left_chunks)
+                left_chunks -= self._read(part, min_ready - ready, wall_ms, left_chunks)
             except (StorageError, CorruptRecord) as error:
                 failed = error
             ready += part.share.ready_count
-            if ready >= wanted:
+            if ready >= min_ready:
                 break
             if not left_chunks:
                 self.is_reading = True
@@ -471,13 +477,13 @@ class ShareGroup:
         parts, first = self.parts, self._first % len(self.parts) if self.parts else 0
         return iter(parts[first:] + parts[:first])
 
-    def _read(self, part: Part, wanted: int, wall_ms: int, most_chunks: int) -> int:
+    def _read(self, part: Part, min_ready: int, wall_ms: int, most_chunks: int) -> int:
         while True:
             log_start_offset = part.partition.log.log_start_offset
             if log_start_offset > part.share.start_offset:
                 self.make(part, part.share.log_start(log_start_offset))
             try:
-                return part.reading.fill(part.share, wanted, wall_ms, most_chunks)
+                return part.reading.fill(part.share, min_ready, wall_ms, most_chunks)
             except OffsetOutOfRange:  # deleted just now
                 continue
 
@@ -508,10 +514,10 @@ class ShareGroup:
 
     def _records(self, part: Part, offsets: Sequence[int]) -> list[Record]:
         """The records that were taken; those that are gone from the log are archived."""
-        found = part.reading.records(offsets)
-        records = [record for record in found if record is not None]
-        if len(records) < len(found):
-            gone = [offset for offset, record in zip(offsets, found, strict=True) if record is None]
+        looked_up = part.reading.records(offsets)
+        records = [record for record in looked_up if record is not None]
+        if len(records) < len(looked_up):
+            gone = [offset for offset, record in zip(offsets, looked_up, strict=True) if record is None]
             self.make(part, part.share.lose(gone))
         return records
 

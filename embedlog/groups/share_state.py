@@ -106,18 +106,26 @@ class _Share:
     """One partition in a share group: what its next records depend on. Guarded by ShareState.lock."""
 
     def __init__(
-        self, key: ShareKey, jobs: Partition, found: LoadedShare, share: _Trail, queue: _Trail, now_ms: int
+        self,
+        key: ShareKey,
+        jobs: Partition,
+        loaded_share: LoadedShare,
+        share: _Trail,
+        queue: _Trail,
+        now_ms: int,
     ) -> None:
         self.key = key
         self.jobs = jobs
         self.log = jobs.log
         self.share = share
         self.queue = queue
-        self.start_offset = found.start_offset or 0
-        stored = found.stored()
+        self.start_offset = loaded_share.start_offset or 0
+        stored = loaded_share.stored()
         self.snapshot: Snapshot = lambda **_: stored  # the state machine's, from its first change on
-        self.snapshot_epoch = found.snapshot_epoch
-        self.create_timestamp_ms = found.create_timestamp_ms if found.create_timestamp_ms >= 0 else now_ms
+        self.snapshot_epoch = loaded_share.snapshot_epoch
+        self.create_timestamp_ms = (
+            loaded_share.create_timestamp_ms if loaded_share.create_timestamp_ms >= 0 else now_ms
+        )
         self.snapshot_key = encode_key(*key, snapshot=True)
         self.update_key = encode_key(*key, snapshot=False)
 
@@ -138,7 +146,7 @@ class _Loaded:
     def remove(self, share: _Share) -> None:
         del self.shares[share.key]
         name = share.jobs.name
-        self.of_jobs[name] = tuple(each for each in self.of_jobs[name] if each is not share)
+        self.of_jobs[name] = tuple(kept for kept in self.of_jobs[name] if kept is not share)
 
 
 class ShareState:
@@ -212,21 +220,21 @@ class ShareState:
             if not 0 <= key.partition < len(partitions):
                 return None
             jobs[key] = partitions[key.partition]
-            found = jobs[key].log.snapshot()
-            return History(found.epochs, found.log_end_offset)
+            snapshot = jobs[key].log.snapshot()
+            return History(snapshot.epochs, snapshot.log_end_offset)
 
-        found = read_shares(
+        shares = read_shares(
             self._partitions(SHARE_STATE_TOPIC), self._partitions(QUEUE_STATE_TOPIC), history, self._clocks()
         )
         loaded = _Loaded()
-        for key, share in found.items():
+        for key, share in shares.items():
             loaded.add(self._restored(loaded, key, jobs[key], share))
         return loaded
 
-    def _restored(self, loaded: _Loaded, key: ShareKey, jobs: Partition, found: LoadedShare) -> _Share:
-        share = _Trail(self._place(loaded, SHARE_STATE_TOPIC, key), found.share_updates)
-        queue = _Trail(self._place(loaded, QUEUE_STATE_TOPIC, key), found.queue_updates)
-        return _Share(key, jobs, found, share, queue, self._clock_ms())
+    def _restored(self, loaded: _Loaded, key: ShareKey, jobs: Partition, loaded_share: LoadedShare) -> _Share:
+        share = _Trail(self._place(loaded, SHARE_STATE_TOPIC, key), loaded_share.share_updates)
+        queue = _Trail(self._place(loaded, QUEUE_STATE_TOPIC, key), loaded_share.queue_updates)
+        return _Share(key, jobs, loaded_share, share, queue, self._clock_ms())
 
     def _place(self, loaded: _Loaded, topic: str, key: ShareKey) -> _StatePartition:
         """The partition that holds the records of a key; the first use creates the topic."""
@@ -253,10 +261,10 @@ class ShareState:
             loaded = self._load()
             if key in loaded.shares:
                 return
-            found = LoadedShare()
-            found.start_offset = start_offset
-            found.next_delivery_id = delivery_id
-            share = self._restored(loaded, key, self._jobs(key), found)
+            loaded_share = LoadedShare()
+            loaded_share.start_offset = start_offset
+            loaded_share.next_delivery_id = delivery_id
+            share = self._restored(loaded, key, self._jobs(key), loaded_share)
             self._append_snapshot(share, share.queue)
             self._append_snapshot(share, share.share)
             loaded.add(share)
@@ -271,12 +279,12 @@ class ShareState:
             before = loaded.shares.get(key)
             if before is None:
                 raise GroupNotFound(f"the share group {key.group!r} has not begun with this topic")
-            found = LoadedShare()
-            found.start_offset = start_offset
-            found.next_delivery_id = delivery_id
-            found.snapshot_epoch = before.snapshot_epoch
-            found.create_timestamp_ms = before.create_timestamp_ms
-            share = self._restored(loaded, key, before.jobs, found)
+            loaded_share = LoadedShare()
+            loaded_share.start_offset = start_offset
+            loaded_share.next_delivery_id = delivery_id
+            loaded_share.snapshot_epoch = before.snapshot_epoch
+            loaded_share.create_timestamp_ms = before.create_timestamp_ms
+            share = self._restored(loaded, key, before.jobs, loaded_share)
             self._append_snapshot(share, share.queue)
             self._append_snapshot(share, share.share)
             loaded.remove(before)

@@ -31,19 +31,19 @@ def each_batch(partition: ReadablePartition) -> Iterator[tuple[BatchHeader, list
         fetched = partition.fetch(offset, _FETCH_BYTES)
         if not fetched.data:
             return
-        found = scan(fetched.data)
-        for header in found.headers:
+        batches = scan(fetched.data)
+        for header in batches.headers:
             yield header, decode(fetched.data, header, *partition.name)
             offset = header.next_offset
-        if found.error is not None:
-            raise found.error.at(path=fetched.path, offset=offset)
+        if batches.error is not None:
+            raise batches.error.at(path=fetched.path, offset=offset)
 
 
 def record_of(partition: Partition | ReadOnlyPartition, offset: int) -> Record | None:
     """The record at an offset; None if there is none any more. Raises CorruptRecord, StorageError."""
-    found = partition.record_at(offset)
-    if found is not None:
-        return found
+    record = partition.record_at(offset)
+    if record is not None:
+        return record
     try:
         fetched = partition.fetch(offset, 1, read_committed=True)
     except OffsetOutOfRange:

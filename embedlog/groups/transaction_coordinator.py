@@ -87,9 +87,9 @@ class TransactionCoordinator:
         self._lock = ReentrantLock()
         # Guarded by _lock.
         self._transactions: dict[str, Transaction] | None = None  # None: to be read
-        self._resumed = False  # have they been read, and gone on with?
+        self._resumed = False  # whether they have been read, and gone on with
         self._flushing: set[str] = set()  # ids whose prepared end is not durable yet
-        self._has_unknown = False  # is something open in a partition that could not be ended yet?
+        self._has_unknown = False  # whether something is open in a partition that could not be ended yet
         self._next_tick_ms = _NEVER
         self._closed = False
         self._waiters = EndWaiters()
@@ -163,8 +163,8 @@ class TransactionCoordinator:
         """
 
         def work() -> None:
-            transaction = self._known(transactional_id)
-            found = [self._store.partition(*name) for name in partitions]
+            transaction = self._get_or_new(transactional_id)
+            targets = [self._store.partition(*name) for name in partitions]
             now_ms = self._store.clock_ms()
             if self._others is None:  # else markers may be on their way
                 self._finish_first(transaction)
@@ -174,7 +174,7 @@ class TransactionCoordinator:
             if change is not None:
                 self._make(transaction, change)
                 self._schedule(look_ms(change.metadata, now_ms, self._owner))
-            for partition in found:
+            for partition in targets:
                 if is_here(self._others, partition.name):
                     with contextlib.suppress(StorageError):  # its appends fail for the same reason
                         partition.allow_transaction(*producer, transaction_version=client_version)
@@ -200,7 +200,7 @@ class TransactionCoordinator:
 
         Raises ProducerFenced, InvalidProducerIdMapping, ConcurrentTransactions, InvalidTxnState.
         """
-        self._locked(lambda: self._known(transactional_id).check_in_transaction(producer, partitions))
+        self._locked(lambda: self._get_or_new(transactional_id).check_in_transaction(producer, partitions))
 
     def commit_offsets(
         self,
@@ -254,7 +254,7 @@ class TransactionCoordinator:
                 partition.flush()
 
         def prepare() -> None:
-            transaction = self._known(transactional_id)
+            transaction = self._get_or_new(transactional_id)
             change = transaction.end(
                 producer,
                 commit=commit,
@@ -269,7 +269,7 @@ class TransactionCoordinator:
 
         def finish() -> ProducerIdAndEpoch:
             self._flushing.discard(transactional_id)
-            transaction = self._known(transactional_id)
+            transaction = self._get_or_new(transactional_id)
             self._finish(transaction)
             return transaction.next_producer
 
@@ -303,7 +303,7 @@ class TransactionCoordinator:
         """
 
         def work() -> None:
-            transaction = self._found(transactional_id)
+            transaction = self._existing(transactional_id)
             if transaction.is_ongoing:
                 self._make(transaction, transaction.fence(self._store.clock_ms()))
             self._finish(transaction)
@@ -313,11 +313,13 @@ class TransactionCoordinator:
     def describe(self, transactional_id: str) -> TransactionMetadata:
         """The last state of an id. Raises TransactionNotFound."""
 
-        return self._locked(lambda: self._found(transactional_id).metadata)
+        return self._locked(lambda: self._existing(transactional_id).metadata)
 
     def describe_all(self) -> dict[str, TransactionMetadata]:
         """The last state of each id."""
-        return self._locked(lambda: {name: each.metadata for name, each in self._loaded().items()})
+        return self._locked(
+            lambda: {name: transaction.metadata for name, transaction in self._loaded().items()}
+        )
 
     def transactional_ids(self) -> list[str]:
         """All that have not expired, sorted."""
@@ -327,7 +329,7 @@ class TransactionCoordinator:
 
     @property
     def is_loaded(self) -> bool:
-        """Has the topic been read? If not, the next call reads it first. Takes no lock."""
+        """Whether the topic has been read. If not, the next call reads it first. Takes no lock."""
         return self._resumed
 
     def load(self) -> None:
@@ -382,14 +384,14 @@ class TransactionCoordinator:
             self._flushing.clear()
             self._waiters.all_over()
 
-    def _known(self, transactional_id: str) -> Transaction:
+    def _get_or_new(self, transactional_id: str) -> Transaction:
         return self._loaded().get(transactional_id) or Transaction(transactional_id)
 
-    def _found(self, transactional_id: str) -> Transaction:
-        found = self._loaded().get(transactional_id)
-        if found is None:
+    def _existing(self, transactional_id: str) -> Transaction:
+        transaction = self._loaded().get(transactional_id)
+        if transaction is None:
             raise TransactionNotFound(f"there is no transactional id {shown(transactional_id)}")
-        return found
+        return transaction
 
     def _new_producer_id(self) -> int:
         if self._others is not None:
@@ -469,8 +471,11 @@ class TransactionCoordinator:
     def _loaded(self) -> dict[str, Transaction]:
         if self._transactions is not None:
             return self._transactions
-        found = self._log.read()
-        loaded = {each: Transaction(each, metadata) for each, metadata in found.items()}
+        stored = self._log.read()
+        loaded = {
+            transactional_id: Transaction(transactional_id, metadata)
+            for transactional_id, metadata in stored.items()
+        }
         self._transactions = loaded
         for transaction in loaded.values():
             if transaction.is_ongoing:

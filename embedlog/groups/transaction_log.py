@@ -92,16 +92,16 @@ class TransactionLog:
         partitions = self._partitions_here()
         for partition in partitions:
             _check_online(partition)
-        found = read_transactions(partitions)
+        transactions = read_transactions(partitions)
         for partition in partitions:
             _check_online(partition)
-        return found
+        return transactions
 
     def outcomes(self) -> dict[ProducerIdAndEpoch, bool]:
         """Whether transactions were committed, by the epoch of their markers. The topic forgets
         the older ones. Raises as `read`.
         """
-        found = {}
+        outcomes = {}
         for partition in self._partitions_here():
             for record in each_record(partition):
                 try:
@@ -110,8 +110,8 @@ class TransactionLog:
                     continue
                 if metadata.state in (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT):
                     ended = ProducerIdAndEpoch(metadata.producer_id, metadata.producer_epoch)
-                    found[ended] = metadata.state is TransactionState.PREPARE_COMMIT
-        return found
+                    outcomes[ended] = metadata.state is TransactionState.PREPARE_COMMIT
+        return outcomes
 
     def _partitions(self) -> tuple[Partition, ...]:
         return self._store.by_topic.get(TRANSACTION_STATE_TOPIC, ())
@@ -124,9 +124,9 @@ class TransactionLog:
             self._store.create_topic(TRANSACTION_STATE_TOPIC, 1, TOPIC_SETTINGS, exist_ok=True)
         partitions = self._partitions()
         if partitions:
-            found = partitions[partition_for(transactional_id, len(partitions))]
-            if is_here(self._others, found.name):
-                return found
+            partition = partitions[partition_for(transactional_id, len(partitions))]
+            if is_here(self._others, partition.name):
+                return partition
         raise InvalidArgument(f"another broker coordinates transactional id {shown(transactional_id)}")
 
 
@@ -137,16 +137,16 @@ def read_transactions(partitions: Sequence[ReadablePartition]) -> dict[str, Tran
     for partition in partitions:
         for record in each_record(partition):
             last[record.key] = record
-    found = {}
+    transactions = {}
     for key, record in last.items():
         try:
             if record.value is not None:
                 process = (dict(record.headers).get(PROCESS_HEADER) or b"").decode(errors="replace")
-                found[decode_key(key)] = decode_value(record.value)._replace(process=process)
+                transactions[decode_key(key)] = decode_value(record.value)._replace(process=process)
         except CorruptRecord as error:
             name = TopicPartition(record.topic, record.partition)
             logger.warning("%s offset %d: %s", name, record.offset, error)
-    return found
+    return transactions
 
 
 def _check_online(partition: Partition) -> None:

@@ -100,11 +100,8 @@ class TransactionMarkers:
         The records of the topic say how. And take over epochs that only partitions know. Returns whether all
         could be ended. Of partitions of other brokers nothing is known. Raises StorageError.
         """
-        by_producer: dict[int, Transaction] = {}
-        for each in transactions:
-            by_producer[each.metadata.previous_producer_id] = each
-        for each in transactions:
-            by_producer[each.metadata.producer_id] = each
+        by_producer = {transaction.metadata.previous_producer_id: transaction for transaction in transactions}
+        by_producer |= {transaction.metadata.producer_id: transaction for transaction in transactions}
         outcomes: dict[ProducerIdAndEpoch, bool] | None = None
         all_ended = True
         for partition in self._store.partitions():
@@ -125,9 +122,11 @@ class TransactionMarkers:
                 except (StorageError, Closed) as error:
                     logger.warning("%s: it is ended later: %s", partition.name, error)
                     all_ended = False
-            for producer_id, known in partition.log.known_producers().items():
+            for producer_id, producer_state in partition.log.known_producers().items():
                 if producer_id in by_producer:
-                    by_producer[producer_id].raise_epoch(ProducerIdAndEpoch(producer_id, known.epoch))
+                    by_producer[producer_id].raise_epoch(
+                        ProducerIdAndEpoch(producer_id, producer_state.epoch)
+                    )
         return all_ended
 
     def _marker(self, transaction: Transaction, producer: ProducerIdAndEpoch, commit: bool) -> Marker:
@@ -152,8 +151,8 @@ class TransactionMarkers:
             self._append(partition, marker)
         except TransactionCoordinatorFenced:
             # By an administrator's marker, say: a later coordinator than this one there is not.
-            known = partition.log.known_producers()[marker.producer_id].coordinator_epoch
-            self._write(name, marker._replace(coordinator_epoch=known))
+            coordinator_epoch = partition.log.known_producers()[marker.producer_id].coordinator_epoch
+            self._write(name, marker._replace(coordinator_epoch=coordinator_epoch))
         except InvalidProducerEpoch as error:
             # The partition is ahead: a later marker has ended the transaction there.
             logger.info("%s needs no marker of producer %d: %s", name, marker.producer_id, error)
@@ -169,9 +168,9 @@ def _ended_elsewhere(
     partition: Partition, by_producer: dict[int, Transaction]
 ) -> Iterator[tuple[Transaction, ProducerIdAndEpoch]]:
     """What is open in a partition, though its transaction has ended."""
-    for found in partition.open_transactions():
-        transaction = by_producer.get(found.producer_id)
-        opened = ProducerIdAndEpoch(found.producer_id, found.producer_epoch)
+    for open_transaction in partition.open_transactions():
+        transaction = by_producer.get(open_transaction.producer_id)
+        opened = ProducerIdAndEpoch(open_transaction.producer_id, open_transaction.producer_epoch)
         if transaction is None or partition.name in transaction.unmarked:
             continue
         goes_on = transaction.is_ongoing and opened == transaction.producer
