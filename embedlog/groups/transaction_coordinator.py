@@ -30,7 +30,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 from typing import Final, TypeVar
@@ -53,16 +52,15 @@ from ..store.store import Store
 from ..validation import check_int
 from ..wire.transaction_state import TransactionMetadata
 from .coordinator import GroupCoordinator
-from .end_waiters import Ended, EndWaiters
 from .machines.transaction import RAISES_EPOCHS, Change, ProducerIdAndEpoch, Transaction
 from .other_brokers import End, OtherBrokers, is_here
 from .producer_processes import UNKNOWN, has_ended, look_ms, owner
+from .transaction_ends import RETRY_MS, Ended, TransactionEnds
 from .transaction_log import TransactionLog
 from .transaction_markers import TransactionMarkers
 
 logger = logging.getLogger(__name__)
 
-_RETRY_MS: Final = 1_000
 _NEVER: Final = 1 << 62
 
 T = TypeVar("T")
@@ -88,13 +86,10 @@ class TransactionCoordinator:
         # Guarded by _lock.
         self._transactions: dict[str, Transaction] | None = None  # None: to be read
         self._resumed = False  # whether they have been read, and gone on with
-        self._flushing: set[str] = set()  # ids whose prepared end is not durable yet
         self._has_unknown = False  # whether something is open in a partition that could not be ended yet
         self._next_tick_ms = _NEVER
         self._closed = False
-        self._waiters = EndWaiters()
-        self._ends: Counter[str] = Counter()  # by id: how many were prepared since the start
-        self.ended = Ended()  # since the open
+        self._ends = TransactionEnds(store, self._markers, self._make, self._schedule)
         self._owner = owner() if others is None else UNKNOWN  # in a cluster it may be another broker later
         self._wake_timer = store.background.add_timer("transactions", self.look)
 
@@ -131,7 +126,7 @@ class TransactionCoordinator:
             now_ms = self._store.clock_ms()
             if transaction.is_ongoing:
                 self._make(transaction, transaction.abort_for(expected, now_ms, self._new_producer_id))
-            self._finish_first(transaction)
+            self._ends.finish_first(transaction)
             begun = transaction.initialize(
                 timeout_ms=timeout_ms,
                 expected=expected,
@@ -167,7 +162,7 @@ class TransactionCoordinator:
             targets = [self._store.partition(*name) for name in partitions]
             now_ms = self._store.clock_ms()
             if self._others is None:  # else markers may be on their way
-                self._finish_first(transaction)
+                self._ends.finish_first(transaction)
             change = transaction.add_partitions(
                 producer, partitions, client_version=client_version, now_ms=now_ms
             )
@@ -265,12 +260,12 @@ class TransactionCoordinator:
             if change is not None:
                 self._make(transaction, change)
                 if flush:
-                    self._flushing.add(transactional_id)
+                    self._ends.flushing.add(transactional_id)
 
         def finish() -> ProducerIdAndEpoch:
-            self._flushing.discard(transactional_id)
+            self._ends.flushing.discard(transactional_id)
             transaction = self._get_or_new(transactional_id)
-            self._finish(transaction)
+            self._ends.finish(transaction)
             return transaction.next_producer
 
         def prepare_and_finish() -> ProducerIdAndEpoch:
@@ -288,10 +283,10 @@ class TransactionCoordinator:
         begin. It also completes if that becomes unknown."""
         with self._lock:
             transaction = (self._transactions or {}).get(transactional_id)
-            over = self._waiters.wait(transactional_id)
+            over = self._ends.wait(transactional_id)
             if self._closed or transaction is None or not transaction.is_prepared:
-                self._waiters.over(transactional_id)
-        self._waiters.complete()
+                self._ends.over(transactional_id)
+        self._ends.complete_waits()
         return over
 
     # -- administration --------------------------------------------------------------------------------
@@ -306,13 +301,12 @@ class TransactionCoordinator:
             transaction = self._existing(transactional_id)
             if transaction.is_ongoing:
                 self._make(transaction, transaction.fence(self._store.clock_ms()))
-            self._finish(transaction)
+            self._ends.finish(transaction)
 
         self._locked(work)
 
     def describe(self, transactional_id: str) -> TransactionMetadata:
         """The last state of an id. Raises TransactionNotFound."""
-
         return self._locked(lambda: self._existing(transactional_id).metadata)
 
     def describe_all(self) -> dict[str, TransactionMetadata]:
@@ -328,6 +322,11 @@ class TransactionCoordinator:
     # -- life ------------------------------------------------------------------------------------------
 
     @property
+    def ended(self) -> Ended:
+        """How the transactions since the open have ended."""
+        return self._ends.ended
+
+    @property
     def is_loaded(self) -> bool:
         """Whether the topic has been read. If not, the next call reads it first. Takes no lock."""
         return self._resumed
@@ -340,8 +339,8 @@ class TransactionCoordinator:
         """Refuse further requests. Open transactions stay open."""
         with self._lock:
             self._closed = True
-            self._waiters.all_over()
-        self._waiters.complete()
+            self._ends.forget()
+        self._ends.complete_waits()
 
     def abandon(self) -> None:
         """In a forked child: replace the inherited lock, which may be held forever."""
@@ -366,7 +365,7 @@ class TransactionCoordinator:
                     self._forget()
                     raise
         finally:
-            self._waiters.complete()
+            self._ends.complete_waits()
 
     def _flush(self, transactional_id: str) -> None:
         """Make what is stored of an id durable; callers share fsyncs. Raises FlushFailed."""
@@ -381,8 +380,7 @@ class TransactionCoordinator:
         with self._lock:
             self._transactions = None
             self._resumed = False
-            self._flushing.clear()
-            self._waiters.all_over()
+            self._ends.forget()
 
     def _get_or_new(self, transactional_id: str) -> Transaction:
         return self._loaded().get(transactional_id) or Transaction(transactional_id)
@@ -409,7 +407,7 @@ class TransactionCoordinator:
         """Store a change, then apply it."""
         self._store_record(transaction, change.metadata)
         transaction.apply(change)
-        self._ends[transaction.transactional_id] += transaction.is_prepared
+        self._ends.prepared[transaction.transactional_id] += transaction.is_prepared
 
     def _store_record(self, transaction: Transaction, metadata: TransactionMetadata | None) -> None:
         try:
@@ -420,38 +418,6 @@ class TransactionCoordinator:
             self._forget()
             raise
 
-    def _finish_first(self, transaction: Transaction) -> None:
-        """Finish the last transaction before the next one. Raises DiskFull, LogFull: it waits for room."""
-        failed = self._finish(transaction)
-        if isinstance(failed, (DiskFull, LogFull)):
-            raise failed
-
-    def _finish(self, transaction: Transaction) -> EmbedlogError | None:
-        """Write the missing markers of a prepared end, and complete it. Returns what is done later."""
-        if not transaction.is_prepared or transaction.transactional_id in self._flushing:
-            return None
-        transactional_id = transaction.transactional_id
-        end = End(transactional_id, self._ends[transactional_id])
-        failed = self._markers.write_missing(transaction, end)
-        if not transaction.unmarked:
-            failed = self._complete(transaction)
-        if failed is not None:
-            logger.warning("the transaction of %r is ended later: %s", transactional_id, failed)
-            self._schedule(self._store.clock_ms() + _RETRY_MS)
-        return failed
-
-    def _complete(self, transaction: Transaction) -> StorageError | None:
-        """All markers are written. Returns an error if that could not be stored."""
-        now_ms = self._store.clock_ms()
-        try:
-            self._make(transaction, transaction.complete(now_ms))
-        except StorageError as error:
-            return error
-        self.ended.count(transaction.commits)
-        self._schedule(now_ms + self._expiration_ms)
-        self._waiters.over(transaction.transactional_id)
-        return None
-
     def _marked(self, end: End, name: TopicPartition) -> None:
         """Another broker has written the marker of a prepared end. Called by what has sent it."""
         with self._lock:
@@ -459,12 +425,10 @@ class TransactionCoordinator:
             if self._closed:
                 return
             if transaction is None:  # to be read again, which sends the markers again
-                self._schedule(self._store.clock_ms() + _RETRY_MS)
-            elif transaction.is_prepared and end.number == self._ends[end.transactional_id]:
-                transaction.unmarked.discard(name)
-                if not transaction.unmarked:
-                    self._finish(transaction)
-        self._waiters.complete()
+                self._schedule(self._store.clock_ms() + RETRY_MS)
+            else:
+                self._ends.marked(transaction, end, name)
+        self._ends.complete_waits()
 
     # -- loading ---------------------------------------------------------------------------------------
 
@@ -480,7 +444,7 @@ class TransactionCoordinator:
         for transaction in loaded.values():
             if transaction.is_ongoing:
                 self._markers.permit_again(transaction)
-            self._finish(transaction)
+            self._ends.finish(transaction)
         self._end_unknown(loaded)
         self._resumed = True
         return loaded
@@ -488,7 +452,7 @@ class TransactionCoordinator:
     def _end_unknown(self, transactions: Mapping[str, Transaction]) -> None:
         self._has_unknown = not self._markers.end_unknown(transactions.values())
         now_ms = self._store.clock_ms()
-        self._schedule(now_ms + _RETRY_MS if self._has_unknown else now_ms)
+        self._schedule(now_ms + RETRY_MS if self._has_unknown else now_ms)
 
     # -- time ------------------------------------------------------------------------------------------
 
@@ -516,10 +480,10 @@ class TransactionCoordinator:
                 with self._store.background.failures.tolerated("ending", subject, EmbedlogError):
                     self._look_after(transactions, transaction)
                 if self._transactions is not transactions:
-                    self._schedule(self._store.clock_ms() + _RETRY_MS)
+                    self._schedule(self._store.clock_ms() + RETRY_MS)
                     break
             next_ms = self._next_tick_ms
-        self._waiters.complete()
+        self._ends.complete_waits()
         return None if next_ms == _NEVER else max(next_ms - self._store.clock_ms(), 1)
 
     def _look_after(self, transactions: dict[str, Transaction], transaction: Transaction) -> None:
@@ -531,12 +495,12 @@ class TransactionCoordinator:
                 logger.info("%r: aborted, since its process has ended", transaction.transactional_id)
             if ended or deadline_ms <= now_ms:
                 self._make(transaction, transaction.fence(now_ms))
-        self._finish(transaction)
+        self._ends.finish(transaction)
         expiry_ms = transaction.expires_ms(self._expiration_ms)
         if expiry_ms is not None and expiry_ms <= now_ms:
             self._store_record(transaction, None)
             del transactions[transaction.transactional_id]
-            del self._ends[transaction.transactional_id]
+            del self._ends.prepared[transaction.transactional_id]
             return
         if expiry_ms is not None:
             self._schedule(expiry_ms)
