@@ -40,7 +40,8 @@ from ..model import Acknowledgement, AcknowledgeType
 from .machines.share_events import ShareChange
 from .machines.share_locks import Held
 from .machines.share_partition import SharePartition
-from .share_group import MOST_RECORDS, Completion, Part, ShareContext, ShareGroup, ShareSettings, ShareWatch
+from .share_group import Completion, ShareContext, ShareGroup, ShareSettings, ShareWatch
+from .share_part import MOST_RECORDS, Part
 
 GAP: Final = 0
 """An acknowledgement's type for an offset at which the client has found no record."""

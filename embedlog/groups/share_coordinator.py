@@ -47,15 +47,14 @@ from .dead_letters import append_dead_letters, dead_letter_partition, find_dead_
 from .machines.share_events import ShareChange
 from .share_clients import ShareClients
 from .share_group import (
-    MOST_RECORDS,
     Completion,
-    Part,
     ShareContext,
     ShareGroup,
     ShareSettings,
     Waiter,
     topic_id_of,
 )
+from .share_part import MOST_RECORDS, Part
 from .share_state import ShareState
 
 _TICK: Final = "share groups"

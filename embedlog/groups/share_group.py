@@ -29,27 +29,22 @@ from ..errors import (
     StorageError,
 )
 from ..model import (
-    NO_TIMESTAMP,
     Acknowledgement,
     AcknowledgeType,
     Delivery,
     Record,
     ShareGroupOptions,
-    SharePartitionDescription,
 )
 from ..partition import Partition
 from ..runtime.futures import new_future
 from ..store.store import Store
-from .delays_ahead import DelaysAhead
 from .machines.share_events import ShareChange, ShareKey
 from .machines.share_partition import SharePartition
-from .read_ahead import ReadAhead
+from .share_part import CHUNKS_AT_ONCE, MOST_RECORDS, Part
 from .share_state import ShareState
 
 _ID_BITS: Final = 48  # of a first delivery id: leaves almost 2^63 for the next ones
-MOST_RECORDS: Final = 10_000
 _RECENTLY_MS: Final = 1_000
-_CHUNKS_AT_ONCE: Final = 8  # of 256 KiB: some 10,000 records, some 10 ms
 _PAUSE_MS: Final = 1  # for the others, before the next ones
 UNKNOWN_OPTIONS: Final = ShareGroupOptions(max_deliveries=0)  # no limit: the options decide once they come
 
@@ -116,52 +111,6 @@ class ShareWatch:
         self.numbers = numbers
         self.max_locks = max_locks
         self.call = call
-
-
-class Part:
-    """One partition of a share group. damaged: records that were rejected, and cannot be read."""
-
-    def __init__(
-        self, key: ShareKey, partition: Partition, share: SharePartition, read_committed: bool
-    ) -> None:
-        self.key = key
-        self.number = key.partition
-        self.partition = partition
-        self.reading = ReadAhead(partition, read_committed=read_committed)
-        self.delays = DelaysAhead(partition)
-        self.share = share
-        self.damaged: set[int] = set()
-
-    def describe(self, wall_ms: int) -> SharePartitionDescription:
-        """As an administrator sees it; what is being rejected counts as locked. Raises StorageError.
-
-        `delays` has read on before. Here it reads what has come meanwhile, unless that is very much.
-        """
-        share, delays = self.share, self.delays
-        delays.read_on(share.next_fetch_offset, _CHUNKS_AT_ONCE)
-        share.due(wall_ms, MOST_RECORDS)
-        edges, oldest_ms = self.partition.offsets(), NO_TIMESTAMP
-        start = share.start_in(edges.log_start_offset)
-        finished, locked, delayed = share.counts(start)
-        delayed += delays.count(share.next_fetch_offset, wall_ms)
-        damaged = {offset for offset in self.damaged if offset >= start}
-        if delays.damaged_offset >= 0:
-            damaged.add(delays.damaged_offset)
-        try:
-            oldest_ms = self.reading.timestamp_ms(start)
-        except CorruptRecord:
-            damaged.add(start)
-        waiting = max(edges.lag_at(start) - finished - locked - delayed, 0)
-        return SharePartitionDescription(
-            self.number,
-            start,
-            edges.log_end_offset,
-            waiting,
-            locked,
-            delayed,
-            oldest_ms,
-            min(damaged, default=-1),
-        )
 
 
 class ShareGroup:
@@ -380,7 +329,7 @@ class ShareGroup:
         part, wall_ms = self.parts[number], self._clock_ms()
         self.expire(part)
         part.share.due(wall_ms, MOST_RECORDS)
-        self.is_reading = self._read(part, min_ready, wall_ms, _CHUNKS_AT_ONCE) == _CHUNKS_AT_ONCE
+        self.is_reading = self._read(part, min_ready, wall_ms, CHUNKS_AT_ONCE) == CHUNKS_AT_ONCE
         if part.share.ready_count >= min_ready:
             self.is_reading = False
         return part
@@ -454,7 +403,7 @@ class ShareGroup:
         ready = 0
         failed: EmbedlogError | None = None
         wall_ms = self._clock_ms()
-        self.is_reading, left_chunks = False, _CHUNKS_AT_ONCE
+        self.is_reading, left_chunks = False, CHUNKS_AT_ONCE
         for part in self._in_turn():
             try:
                 self.expire(part)

@@ -14,7 +14,8 @@ from share_members import ACCEPT, GAP, REJECT, RELEASE, RENEW, Got, ShareMember,
 import embedlog
 from embedlog.cluster import Broker
 from embedlog.groups.machines.share_partition import SharePartition
-from embedlog.groups.share_group import Part, ShareGroup
+from embedlog.groups.share_group import ShareGroup
+from embedlog.groups.share_part import Part
 from embedlog.wire.apis.api_versions import ApiVersionsRequest
 from embedlog.wire.apis.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from embedlog.wire.apis.delete_groups import DeleteGroupsRequest
