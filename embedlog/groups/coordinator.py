@@ -223,7 +223,7 @@ class GroupCoordinator:
         return results[0]
 
     def check_member_epoch(self, group: str, member_id: str, member_epoch: int) -> None:
-        """Returns if a member of a group of KIP-848 is in that epoch, and forevery classic group.
+        """Returns if a member of a group of KIP-848 is in that epoch, and for every classic group.
 
         Raises UnknownMember, StaleMemberEpoch, IllegalGeneration, GroupNotFound.
         """

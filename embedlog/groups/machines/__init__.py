@@ -4,6 +4,7 @@
     events              states, effects and descriptions: the output
 
     classic             a group of the classic protocol: read this first
+      classic_rebalance how its members come together as a generation
       join_phase        how long its join phase lasts
       member            its members, and how they agree on a protocol
 
@@ -19,7 +20,8 @@
       classic_requests  what its members of the classic protocol ask
       migration         how a group becomes one of the other protocol, with its members
 
-    share_partition     the records of a share group in a partition
+    share_partition     what a share group does of a partition
+      in_flight_records the states of its records
       ready_records     which can be handed out, and what the others wait for
       finished_ranges   which are done with
       share_locks       which are handed out, to whom, and until when
