@@ -115,8 +115,10 @@ class ModernGroups(Generic[Modern]):
         try:
             return self._save(group, group.tick(now_ms), now_ms)
         except EmbedlogError as error:
-            what = f"members of group {shown(group.name)} that were silent for too long are still there"
-            log_failure(logger, what, error)
+            consequence = (
+                f"members of group {shown(group.name)} that were silent for too long are still there"
+            )
+            log_failure(logger, consequence, error)
             return []
 
     def restore(self, name: str, session_timeout_ms: int | None, is_live: Callable[[str], bool]) -> None:

@@ -47,6 +47,6 @@ class OtherBrokers(Protocol):
         """
 
 
-def is_here(others: OtherBrokers | None, name: TopicPartition) -> bool:
+def is_here(other_brokers: OtherBrokers | None, name: TopicPartition) -> bool:
     """Whether a partition is on this broker. Without other brokers each is."""
-    return others is None or others.place(name) is Place.HERE
+    return other_brokers is None or other_brokers.place(name) is Place.HERE

@@ -233,8 +233,8 @@ class ShareClients:
             share_group = self._existing(group, topic)
             return {part.number: _offsets_of(part) for part in share_group.parts}
 
-        looked: dict[int, ShareOffsets] = self._locked(look)
-        return looked
+        offsets: dict[int, ShareOffsets] = self._locked(look)
+        return offsets
 
     def alter_offsets(
         self, group: str, topic: str, starts: Mapping[int, int], settings: ShareSettings

@@ -412,8 +412,8 @@ class ShareGroupCoordinator:
             return False
         if topic is not None:
             target = dead_letter_partition(self._store, topic, number)
-            begun = [rejection for rejection in rejections if rejection.dead_letter_partition >= 0]
-            done = find_dead_letters(target, share_group.group, part.partition.name, begun)
+            located_before = [rejection for rejection in rejections if rejection.dead_letter_partition >= 0]
+            done = find_dead_letters(target, share_group.group, part.partition.name, located_before)
             with self._state.lock:
                 if self._part(share_group, number) is not part:
                     return False
@@ -448,8 +448,8 @@ def _read(part: Part, rejections: Iterable[ShareRejection]) -> Iterator[tuple[Sh
             record = part.reading.record(rejection.offset)
         except CorruptRecord as error:
             part.damaged.add(rejection.offset)
-            what = "%s, offset %d: its dead letter cannot be written, and waits for `embedlog repair`: %s"
-            _logger.error(what, part.partition.name, rejection.offset, error)
+            message = "%s, offset %d: its dead letter cannot be written, and waits for `embedlog repair`: %s"
+            _logger.error(message, part.partition.name, rejection.offset, error)
         else:
             yield rejection, record
 

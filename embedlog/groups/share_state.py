@@ -361,8 +361,8 @@ class ShareState:
                     if share.jobs.name.topic == topic and share.jobs.state is PartitionState.CLOSED:
                         self.delete(share.key)
         except EmbedlogError as error:
-            what = f"what share groups have done of the deleted topic {topic} is still there"
-            log_failure(logger, what, error)
+            consequence = f"what share groups have done of the deleted topic {topic} is still there"
+            log_failure(logger, consequence, error)
 
     def reload(self) -> None:
         """Forget what is in memory: the next use reads the topics again. For after an error."""

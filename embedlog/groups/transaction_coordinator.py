@@ -71,15 +71,17 @@ class TransactionCoordinator:
 
     Args:
         groups: keeps the offsets that transactions commit.
-        others: the other brokers of a cluster; None if all partitions are here.
+        other_brokers: the other brokers of a cluster; None if all partitions are here.
     """
 
-    def __init__(self, store: Store, groups: GroupCoordinator, others: OtherBrokers | None = None) -> None:
+    def __init__(
+        self, store: Store, groups: GroupCoordinator, other_brokers: OtherBrokers | None = None
+    ) -> None:
         self._store = store
-        self._others = others
-        self._log = TransactionLog(store, others)
+        self._other_brokers = other_brokers
+        self._log = TransactionLog(store, other_brokers)
         self._groups = groups
-        self._markers = TransactionMarkers(store, groups, self._log, others, self._marked)
+        self._markers = TransactionMarkers(store, groups, self._log, other_brokers, self._marked)
         self._expiration_ms = store.settings.transactional_id_expiration_ms
         # Outside all locks of groups and of partitions. Held while markers are written, not during fsyncs.
         self._lock = ReentrantLock()
@@ -90,7 +92,8 @@ class TransactionCoordinator:
         self._next_tick_ms = _NEVER
         self._closed = False
         self._ends = TransactionEnds(store, self._markers, self._make, self._schedule)
-        self._owner = owner() if others is None else UNKNOWN  # in a cluster it may be another broker later
+        # In a cluster it may be another broker later.
+        self._owner = owner() if other_brokers is None else UNKNOWN
         self._wake_timer = store.background.add_timer("transactions", self.look)
 
     # -- producers -------------------------------------------------------------------------------------
@@ -127,14 +130,14 @@ class TransactionCoordinator:
             if transaction.is_ongoing:
                 self._make(transaction, transaction.abort_for(expected, now_ms, self._new_producer_id))
             self._ends.finish_first(transaction)
-            begun = transaction.initialize(
+            change = transaction.initialize(
                 timeout_ms=timeout_ms,
                 expected=expected,
                 now_ms=now_ms,
                 new_producer_id=self._new_producer_id,
             )
-            by = self._owner if process is None else process
-            self._make(transaction, begun._replace(metadata=begun.metadata._replace(process=by)))
+            metadata = change.metadata._replace(process=self._owner if process is None else process)
+            self._make(transaction, change._replace(metadata=metadata))
             transactions[transactional_id] = transaction
             self._schedule(now_ms + self._expiration_ms)
             return transaction.producer
@@ -161,7 +164,7 @@ class TransactionCoordinator:
             transaction = self._get_or_new(transactional_id)
             targets = [self._store.partition(*name) for name in partitions]
             now_ms = self._store.clock_ms()
-            if self._others is None:  # else markers may be on their way
+            if self._other_brokers is None:  # else markers may be on their way
                 self._ends.finish_first(transaction)
             change = transaction.add_partitions(
                 producer, partitions, client_version=client_version, now_ms=now_ms
@@ -170,7 +173,7 @@ class TransactionCoordinator:
                 self._make(transaction, change)
                 self._schedule(look_ms(change.metadata, now_ms, self._owner))
             for partition in targets:
-                if is_here(self._others, partition.name):
+                if is_here(self._other_brokers, partition.name):
                     with contextlib.suppress(StorageError):  # its appends fail for the same reason
                         partition.allow_transaction(*producer, transaction_version=client_version)
 
@@ -392,8 +395,8 @@ class TransactionCoordinator:
         return transaction
 
     def _new_producer_id(self) -> int:
-        if self._others is not None:
-            return self._others.new_producer_id()
+        if self._other_brokers is not None:
+            return self._other_brokers.new_producer_id()
         return producer_ids_of(self._store).next(1)[0]
 
     def _written(self, transactional_id: str, producer: ProducerIdAndEpoch) -> list[Partition]:

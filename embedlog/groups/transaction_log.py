@@ -45,12 +45,12 @@ class TransactionLog:
     """The topic in a store. Safe between threads.
 
     Args:
-        others: the other brokers of a cluster, which have some of the partitions; None if all are here.
+        other_brokers: those of a cluster, which have some of the partitions; None if all are here.
     """
 
-    def __init__(self, store: Store, others: OtherBrokers | None) -> None:
+    def __init__(self, store: Store, other_brokers: OtherBrokers | None) -> None:
         self._store = store
-        self._others = others
+        self._other_brokers = other_brokers
         self._places: dict[str, tuple[bytes, Partition]] = {}  # id -> its key and its partition
 
     def append(self, transactional_id: str, metadata: TransactionMetadata | None) -> None:
@@ -117,15 +117,15 @@ class TransactionLog:
         return self._store.by_topic.get(TRANSACTION_STATE_TOPIC, ())
 
     def _partitions_here(self) -> list[Partition]:
-        return [partition for partition in self._partitions() if is_here(self._others, partition.name)]
+        return [partition for partition in self._partitions() if is_here(self._other_brokers, partition.name)]
 
     def _partition_of(self, transactional_id: str) -> Partition:
-        if not self._partitions() and self._others is None:
+        if not self._partitions() and self._other_brokers is None:
             self._store.create_topic(TRANSACTION_STATE_TOPIC, 1, TOPIC_SETTINGS, exist_ok=True)
         partitions = self._partitions()
         if partitions:
             partition = partitions[partition_for(transactional_id, len(partitions))]
-            if is_here(self._others, partition.name):
+            if is_here(self._other_brokers, partition.name):
                 return partition
         raise InvalidArgument(f"another broker coordinates transactional id {shown(transactional_id)}")
 

@@ -44,7 +44,7 @@ class TransactionMarkers:
     """Writes the markers of a store's transactions.
 
     Args:
-        others: the other brokers; None if all partitions are here.
+        other_brokers: the other brokers; None if all partitions are here.
         written: called in another thread, without locks.
     """
 
@@ -53,18 +53,18 @@ class TransactionMarkers:
         store: Store,
         groups: GroupCoordinator,
         log: TransactionLog,
-        others: OtherBrokers | None,
+        other_brokers: OtherBrokers | None,
         written: Written,
     ) -> None:
         self._store = store
         self._groups = groups
         self._log = log
-        self._others = others
+        self._other_brokers = other_brokers
         self._written = written
 
     def partitions(self, transaction: Transaction) -> list[Partition]:
         """The partitions of a transaction that are here, without those that were deleted."""
-        here = [name for name in transaction.metadata.partitions if is_here(self._others, name)]
+        here = [name for name in transaction.metadata.partitions if is_here(self._other_brokers, name)]
         return [partition for partition in map(self._partition, here) if partition is not None]
 
     def write_missing(self, transaction: Transaction, end: End) -> EmbedlogError | None:
@@ -73,8 +73,8 @@ class TransactionMarkers:
         failed: EmbedlogError | None = None
         marker = self._marker(transaction, transaction.producer, transaction.commits)
         for name in sorted(transaction.unmarked):
-            if self._others is not None and self._others.place(name) is Place.ELSEWHERE:
-                if not self._others.send(end, name, marker, partial(self._written, end, name)):
+            if self._other_brokers is not None and self._other_brokers.place(name) is Place.ELSEWHERE:
+                if not self._other_brokers.send(end, name, marker, partial(self._written, end, name)):
                     why = "its broker is not known, or too many markers wait for it"
                     failed = BrokerUnavailable(f"{name}: {why}")
                 continue
@@ -130,12 +130,12 @@ class TransactionMarkers:
         return all_ended
 
     def _marker(self, transaction: Transaction, producer: ProducerIdAndEpoch, commit: bool) -> Marker:
-        epoch = 0 if self._others is None else self._log.leader_epoch(transaction.transactional_id)
+        epoch = 0 if self._other_brokers is None else self._log.leader_epoch(transaction.transactional_id)
         return Marker(*producer, commit, transaction.metadata.client_version, epoch)
 
     def _partition(self, name: TopicPartition) -> Partition | None:
         """None if it was deleted."""
-        if self._others is not None and self._others.place(name) is Place.NOWHERE:
+        if self._other_brokers is not None and self._other_brokers.place(name) is Place.NOWHERE:
             return None
         try:
             return self._store.partition(*name)

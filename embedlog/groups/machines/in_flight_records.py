@@ -150,7 +150,9 @@ class InFlightRecords:
             if accepted:
                 locks.append(ShareLock(first, last, delivery_id, 0, "", 0))
             else:
-                rejections += [ShareRejection(o, delivery_id, 0, "") for o in range(first, last + 1)]
+                rejections += [
+                    ShareRejection(offset, delivery_id, 0, "") for offset in range(first, last + 1)
+                ]
         return StoredShare(self.start_offset, batches, locks, delays, rejections, self.next_delivery_id)
 
     def _restore(self, stored: StoredShare) -> None:

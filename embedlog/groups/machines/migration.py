@@ -107,11 +107,11 @@ class Migration(NamedTuple):
 
     def downgrades(self, group: ConsumerGroup, changes: Iterable[Change]) -> bool:
         """Whether the group becomes a classic one, since by these changes its last other member has gone."""
-        went = any(
+        last_has_gone = any(
             isinstance(change, MemberChange) and change.after is None and not _classic(change.before)
             for change in changes
         )
-        return went and self.may_be_classic(group) and len(group) > 0
+        return last_has_gone and self.may_be_classic(group) and len(group) > 0
 
     def may_be_classic(self, group: ConsumerGroup, but: ModernMember | None = None) -> bool:
         """Whether all members, perhaps but one, are of the classic protocol, and the group may be, too."""
@@ -145,7 +145,7 @@ def upgraded(group: ClassicGroup, find_topic: FindTopic) -> StoredModernGroup:
                 f"{group.protocol!r} has data of its own for the members"
             )
         assigned[member.member_id] = _ids(assignment.partitions, find_topic)
-    readable = _held(subscriptions, assigned, find_topic)
+    readable = _readable(subscriptions, assigned, find_topic)
     generation = group.generation
     members = {
         member.member_id: ModernMember(
@@ -239,7 +239,7 @@ def _ids(partitions: Sequence[TopicPartition], find_topic: FindTopic) -> Assignm
     )
 
 
-def _held(
+def _readable(
     subscriptions: dict[str, Subscription], assigned: dict[str, Assignment], find_topic: FindTopic
 ) -> dict[str, Assignment]:
     """What each member may still read: its assignment, and what else it owned. No partition has two.

@@ -44,7 +44,7 @@ class History(NamedTuple):
 
     def end_of(self, leader_epoch: int) -> int:
         """Where the records end that were there in this leader epoch."""
-        at = bisect_left(self.epochs, leader_epoch + 1, key=lambda entry: entry[0])
+        at = bisect_left(self.epochs, leader_epoch + 1, key=lambda epoch: epoch[0])
         return self.epochs[at][1] if at < len(self.epochs) else self.log_end_offset
 
 

@@ -175,7 +175,7 @@ class Transaction:
         """
         if self._metadata is None:
             producer_id = new_producer_id()
-            begun = TransactionMetadata(
+            metadata = TransactionMetadata(
                 producer_id,
                 0,
                 timeout_ms,
@@ -183,7 +183,7 @@ class Transaction:
                 last_update_ms=now_ms,
                 previous_producer_id=producer_id,
             )
-            return Change(begun)
+            return Change(metadata)
         self.check_initialize(expected)
         assert not self.is_ongoing
         self._check_not_prepared()
@@ -195,14 +195,14 @@ class Transaction:
             producer_id, epoch = producer_id, epoch + 1
             if epoch > LARGEST_EPOCH:
                 producer_id, epoch = new_producer_id(), 0
-        begun = self._next(_EMPTY, now_ms)._replace(
+        metadata = self._next(_EMPTY, now_ms)._replace(
             producer_id=producer_id,
             producer_epoch=epoch,
             timeout_ms=timeout_ms,
             partitions=frozenset(),
             start_ms=NO_TIMESTAMP,
         )
-        return Change(begun, last_epoch)
+        return Change(metadata, last_epoch)
 
     def add_partitions(
         self,
