@@ -89,7 +89,7 @@ class Transaction:
 
     @property
     def is_new(self) -> bool:
-        """Has it never had a producer?"""
+        """Whether it has never had a producer."""
         return self._metadata is None
 
     @property
@@ -113,17 +113,17 @@ class Transaction:
 
     @property
     def is_ongoing(self) -> bool:
-        """Is a transaction open?"""
+        """Whether a transaction is open."""
         return self._metadata is not None and self._metadata.state is _ONGOING
 
     @property
     def is_prepared(self) -> bool:
-        """Is the outcome of the transaction stored, but not complete?"""
+        """Whether the outcome of the transaction is stored, but not complete."""
         return self._metadata is not None and self._metadata.state in _PREPARED
 
     @property
     def commits(self) -> bool:
-        """Is the outcome a commit (else an abort)?"""
+        """Whether the outcome is a commit; else it is an abort."""
         return self.metadata.state in _COMMITS
 
     def deadline_ms(self) -> int | None:
