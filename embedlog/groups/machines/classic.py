@@ -207,10 +207,7 @@ class ClassicGroup(ClassicRebalance):
         """Make the group Dead: outstanding requests fail with `error`, later ones with GroupNotFound."""
         for member in self._members:
             self._effects += member.fail_join(error) + member.fail_sync(error)
-        self._members.clear()
-        self._unsynced.clear()
-        self.state, self.protocol, self.leader_id = GroupState.DEAD, None, None
-        return self._drain()
+        return self._die()
 
     def restore(self, metadata: GroupMetadata, now_ms: int) -> None:
         """Resume from a MetadataChanged: with members the group is Stable, and their sessions restart.
@@ -265,10 +262,7 @@ class ClassicGroup(ClassicRebalance):
         """The group is Dead, since it is one of KIP-848 now, which answers the outstanding joins."""
         for member in self._members:
             self._effects += member.fail_sync(self._rebalancing())
-        self._members.clear()
-        self._unsynced.clear()
-        self.state, self.protocol, self.leader_id = GroupState.DEAD, None, None
-        return self._drain()
+        return self._die()
 
     def describe(self) -> GroupDescription:
         """The group as an administrator sees it."""
@@ -335,6 +329,12 @@ class ClassicGroup(ClassicRebalance):
             self._answer_join(member, now_ms, skip_assignment=member.member_id == self.leader_id)
         else:
             self._prepare_unless_joining(now_ms)
+
+    def _die(self) -> list[Effect]:
+        self._members.clear()
+        self._unsynced.clear()
+        self.state, self.protocol, self.leader_id = GroupState.DEAD, None, None
+        return self._drain()
 
     # -- checks and small things
     def _check_alive(self) -> None:
