@@ -52,7 +52,7 @@ class Site:
     """What the pages look at.
 
     store: the directory's segments; None of brokers. serializers: of topics' values. tables: directories.
-    told: what the visitor may read of an error.
+    message_of: what the visitor may read of an error.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Site:
         self.store = ReadOnlyStore(log.path) if os.path.isdir(log.path) else None
         self.sampler = Sampler(log, self.store)
         how = {"mode": "r"} if self.store is not None else client_settings_of(log)
-        self.told: Callable[[BaseException], str] = str
+        self.message_of: Callable[[BaseException], str] = str
         self.sandbox = Sandbox(functools.partial(open_log, log.path, **how), query_limits)
 
     def stop(self) -> None:
@@ -86,7 +86,7 @@ class Site:
 
         seen = copy.copy(self)
         if not access.sees(Operation.DESCRIBE):
-            seen.tables, seen.told = (), public_message
+            seen.tables, seen.message_of = (), public_message
         seen.log, seen.sampler = log_for(self.log, access), cast(Sampler, SeenSampler(self.sampler, access))
         return seen
 
@@ -134,16 +134,16 @@ def application(
         yield
         site.close()
 
-    routes, handlers, door = _routes(), _HANDLERS, None
+    routes, handlers, login = _routes(), _HANDLERS, None
     if users is not None:
 
         def pages_of(user: str, host: str) -> Starlette:
             who = None if access is None else access.of(Principal("User", user), host, "ui")
             return _pages(site if who is None else site.seen_with(who), _routes(), _HANDLERS)
 
-        door = Login(users, pages_of)
-        routes, handlers = [*door.routes(), _static()], _HANDLERS_FOR_GUESTS
-    guard = Middleware(Guard, hosts=hosts, token=token, door=door)
+        login = Login(users, pages_of)
+        routes, handlers = [*login.routes(), _static()], _HANDLERS_FOR_GUESTS
+    guard = Middleware(Guard, hosts=hosts, token=token, authenticator=login)
     return _pages(site, routes, handlers, middleware=[guard], lifespan=lifespan)
 
 
@@ -173,7 +173,7 @@ def _static() -> BaseRoute:
 
 
 async def _failed(request: Request, error: Exception) -> Response:
-    return _problem(request, request.app.state.site.told(error))
+    return _problem(request, request.app.state.site.message_of(error))
 
 
 async def _refused(request: Request, error: Exception) -> Response:

@@ -31,17 +31,17 @@ def dead_letter(record: Record, serializer: Serializer[Any] | None) -> DeadLette
     """A record of a topic of dead letters. serializer: of the values of the topic that it comes from."""
     headers = dict(record.headers)
 
-    def told(key: str) -> str:
+    def text_of(key: str) -> str:
         return (headers.get(f"embedlog.{key}") or b"")[:_LONGEST].decode(errors="replace")
 
     return DeadLetter(
         record.partition,
         record.offset,
         record.timestamp_ms,
-        f"{told('origin_topic')} {told('origin_partition')}, {told('origin_offset')}",
-        told("group"),
-        told("deliveries"),
-        told("error"),
+        f"{text_of('origin_topic')} {text_of('origin_partition')}, {text_of('origin_offset')}",
+        text_of("group"),
+        text_of("deliveries"),
+        text_of("error"),
         preview(record.key, None),
         preview(record.value, serializer),
     )

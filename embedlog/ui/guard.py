@@ -53,7 +53,7 @@ _HEADERS: Final = {
 }
 
 
-class Visit(NamedTuple):
+class AuthenticatedUser(NamedTuple):
     """A user who has logged in: the pages as he may see them (None: what guests see), and whether the session
     has ended since."""
 
@@ -62,11 +62,11 @@ class Visit(NamedTuple):
     has_ended: Callable[[], bool]
 
 
-class Door(Protocol):
-    """Where visitors log in: login.py."""
+class Authenticator(Protocol):
+    """Knows which visitors have logged in: login.py."""
 
-    def enter(self, request: Request, session: str) -> Visit | Response | None:
-        """The visit of a session's cookie; the response that says to log in; None for what guests see."""
+    def authenticate(self, request: Request, cookie: str) -> AuthenticatedUser | Response | None:
+        """The user of a session's cookie; the response that says to log in; None for what guests see."""
 
 
 class Guard:
@@ -76,17 +76,22 @@ class Guard:
         hosts: the values of Host that are accepted, with their ports; empty for any (the application that
             mounts the page has checked it).
         token: what a visitor shows once, as `?token=`; None if the application that mounts the page knows its
-            visitors, or if there is a door.
-        door: lets in users. The pages are each user's then, and `app` is what guests see.
+            visitors, or if there is an `authenticator`.
+        authenticator: of users. The pages are each user's then, and `app` is what guests see.
     """
 
     def __init__(
-        self, app: ASGIApp, *, hosts: Collection[str], token: str | None, door: Door | None = None
+        self,
+        app: ASGIApp,
+        *,
+        hosts: Collection[str],
+        token: str | None,
+        authenticator: Authenticator | None = None,
     ) -> None:
         self._app = app
         self._hosts = frozenset(host.lower() for host in hosts)
         self._token = token
-        self._door = door
+        self._authenticator = authenticator
         self._secret = secrets.token_bytes(32)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -103,10 +108,13 @@ class Guard:
             await send(message)
 
         request = Request(scope)
-        answer: ASGIApp | Visit | None = self._check_source(request)
+        answer: ASGIApp | AuthenticatedUser | None = self._check_source(request)
         if answer is None:
-            answer = self._check_token(request) if self._door is None else self._knock(request, self._door)
-        if not isinstance(answer, Visit):
+            if self._authenticator is None:
+                answer = self._check_token(request)
+            else:
+                answer = self._check_login(request, self._authenticator)
+        if not isinstance(answer, AuthenticatedUser):
             await (answer or self._app)(scope, receive, send_with_headers)
             return
 
@@ -133,7 +141,7 @@ class Guard:
         shown = request.query_params.get("token")
         if self._token is not None and shown is not None:
             if hmac.compare_digest(shown.encode(), self._token.encode()):
-                return self._let_in(request)
+                return self._remember_visitor(request)
             return _refusal("that token is not this page's: use the address that `embedlog ui` printed", 403)
         visitor = visitor_of(request.headers, _VISITOR)
         if self._token is not None and not self._is_known(visitor):
@@ -141,24 +149,26 @@ class Guard:
         self._set_state(request, visitor or "of the application that mounts the page")
         return None
 
-    def _knock(self, request: Request, door: Door) -> Visit | Response | None:
-        """The visit of a user, or what a guest gets. A guest without a cookie gets one with the form."""
+    def _check_login(
+        self, request: Request, authenticator: Authenticator
+    ) -> AuthenticatedUser | Response | None:
+        """As `Authenticator.authenticate`. A guest without a cookie gets one with the form."""
         session = visitor_of(request.headers, SESSION)
-        entered = door.enter(request, session)
-        if isinstance(entered, Visit):
-            self._set_state(request, session, user=entered.user)
-        elif entered is None:
-            known = visitor_of(request.headers, GUEST)
-            guest = "" if known else secrets.token_urlsafe(32)
-            self._set_state(request, known or guest, guest=guest)
-        return entered
+        answer = authenticator.authenticate(request, session)
+        if isinstance(answer, AuthenticatedUser):
+            self._set_state(request, session, user=answer.user)
+        elif answer is None:
+            guest_cookie = visitor_of(request.headers, GUEST)
+            guest = "" if guest_cookie else secrets.token_urlsafe(32)
+            self._set_state(request, guest_cookie or guest, guest=guest)
+        return answer
 
     def _set_state(self, request: Request, visitor: str, *, user: str = "", guest: str = "") -> None:
         state = request.scope.setdefault("state", {})
         state |= {"csrf": self._sign("csrf", visitor), "user": user, "guest": guest}
 
-    def _let_in(self, request: Request) -> Response:
-        """Remember the visitor, and take the token out of the address."""
+    def _remember_visitor(self, request: Request) -> Response:
+        """Set the visitor's cookie, and take the token out of the address."""
         number = secrets.token_urlsafe(24)
         rest = [(name, value) for name, value in request.query_params.multi_items() if name != "token"]
         response = RedirectResponse(f"{request.url.path}{'?' if rest else ''}{urlencode(rest)}", 303)
@@ -191,8 +201,8 @@ async def form(request: Request) -> dict[str, str]:
         fields = parse_qs(body.decode(), keep_blank_values=True, max_num_fields=1_000)
     except ValueError:
         raise Refused("that is no form") from None
-    given = fields.pop("csrf", [""])[-1]
-    if not hmac.compare_digest(given.encode(), request.state.csrf.encode()):
+    csrf = fields.pop("csrf", [""])[-1]
+    if not hmac.compare_digest(csrf.encode(), request.state.csrf.encode()):
         raise Refused("the form is not of this page, or older than it: load the page again")
     return {name: values[-1] for name, values in fields.items()}
 
@@ -229,7 +239,7 @@ def _is_own(headers: Headers, host: str) -> bool:
 def visitor_of(headers: Headers, cookie: str) -> str:
     """The value of a visitor's cookie; empty if there is none."""
     try:
-        found = SimpleCookie(headers.get("cookie", "")).get(cookie)
+        morsel = SimpleCookie(headers.get("cookie", "")).get(cookie)
     except CookieError:
         return ""
-    return found.value[:_MAX_COOKIE_CHARACTERS] if found else ""
+    return morsel.value[:_MAX_COOKIE_CHARACTERS] if morsel else ""

@@ -44,10 +44,10 @@ class _Drawn:
 def coloured(text: str) -> Markup:
     """Text that may be JSON, or the beginning of some, in a line."""
     parts, at = [], 0
-    for found in _TOKEN.finditer(text):
-        parts.append(escape(text[at : found.start()]))
-        parts.append(_span(str(found.lastgroup), found[0]))
-        at = found.end()
+    for token in _TOKEN.finditer(text):
+        parts.append(escape(text[at : token.start()]))
+        parts.append(_span(str(token.lastgroup), token[0]))
+        at = token.end()
     return Markup("").join([*parts, escape(text[at:])])
 
 
@@ -91,16 +91,16 @@ def _folded(value: list[Any], depth: int, drawn: _Drawn) -> Markup:
         drawn.is_cut = True
         return Markup("{}…{}").format(opening, closing)
     lines: list[Markup] = []
-    for each in value:
+    for child in value:
         if drawn.left <= 0:
             drawn.is_cut = True
             lines.append(Markup("<li>… {} more</li>").format(f"{len(value) - len(lines):,}"))
             break
         name = Markup("")
         if is_object:
-            name = Markup("{}: ").format(_span("name", _quoted(each[0], drawn)))
+            name = Markup("{}: ").format(_span("name", _quoted(child[0], drawn)))
         lines.append(
-            Markup("<li>{}{}</li>").format(name, _value(each[1] if is_object else each, depth + 1, drawn))
+            Markup("<li>{}{}</li>").format(name, _value(child[1] if is_object else child, depth + 1, drawn))
         )
     return Markup("<details{}><summary>{} <small>{}</small></summary><ul>{}</ul>{}</details>").format(
         Markup(" open") if depth < _OPEN_DEPTH else "",

@@ -52,11 +52,15 @@ class LagHistory:
 
     def sample(self, groups: Collection[ConsumerGroupDescription], time_ms: int) -> None:
         """Add a sample of all groups. A series whose group or partition is gone is dropped."""
-        lags = {(each.group, tp): found.lag or 0 for each in groups for tp, found in each.partitions.items()}
+        lags = {
+            (group.group, tp): position.lag or 0
+            for group in groups
+            for tp, position in group.partitions.items()
+        }
         with self._lock:
             _append(self._times, time_ms)
             self._groups = {
-                each.group: _append(self._groups.get(each.group, array("q")), each.lag) for each in groups
+                group.group: _append(self._groups.get(group.group, array("q")), group.lag) for group in groups
             }
             self._partitions = {
                 name: _append(self._partitions.get(name, array("q")), lags[name])
@@ -105,8 +109,8 @@ class LagHistory:
         yield from (name for name in self._looked_at if name in lags)
         most = [
             name
-            for each in groups
-            for name in heapq.nsmallest(_OF_A_GROUP, ((each.group, tp) for tp in each.partitions), order)
+            for group in groups
+            for name in heapq.nsmallest(_OF_A_GROUP, ((group.group, tp) for tp in group.partitions), order)
             if name not in self._looked_at
         ]
         yield from heapq.nsmallest(_IN_ALL, most, order)

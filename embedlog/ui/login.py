@@ -36,7 +36,7 @@ from ..security.sasl import AuthenticationFailed, Plain
 from ..security.scram import ScramCredential
 from ..security.users import UserStore
 from ..wording import visible
-from .guard import GUEST, SESSION, Visit, form, visitor_of
+from .guard import GUEST, SESSION, AuthenticatedUser, form, visitor_of
 from .rendering import page
 
 logger = logging.getLogger(__name__)
@@ -86,21 +86,21 @@ class Login:
         self._checks = 0
         self._limiter: anyio.CapacityLimiter | None = None  # made in the event loop
 
-    def enter(self, request: Request, session: str) -> Visit | Response | None:
-        """See `guard.Door`. Raises what reading users raises."""
-        path, found = request.url.path, self._session(session)
+    def authenticate(self, request: Request, cookie: str) -> AuthenticatedUser | Response | None:
+        """See `guard.Authenticator`. Raises what reading users raises."""
+        path, session = request.url.path, self._session(cookie)
         if path == _LOGIN or path.startswith("/static/"):
             return None
-        if found is None:
+        if session is None:
             return _to_login(request)
-        found.used = time.monotonic()
+        session.used = time.monotonic()
         host = _host_of(request)
-        if host not in found.pages:
-            pages = self._pages.get((found.user, host)) or self._pages_of(found.user, host)
-            found.pages = {host: pages}
-            self._pages[found.user, host] = pages
-        pages_seen = None if path == _LOGOUT else found.pages[host]
-        return Visit(pages_seen, found.user, lambda: self._session(session) is None)
+        if host not in session.pages:
+            pages = self._pages.get((session.user, host)) or self._pages_of(session.user, host)
+            session.pages = {host: pages}
+            self._pages[session.user, host] = pages
+        pages_seen = None if path == _LOGOUT else session.pages[host]
+        return AuthenticatedUser(pages_seen, session.user, lambda: self._session(cookie) is None)
 
     def routes(self) -> list[BaseRoute]:
         """Of what a visitor needs to come in and to go."""
@@ -118,8 +118,8 @@ class Login:
         return _page(request, request.query_params.get("next", ""))
 
     async def _log_in(self, request: Request) -> Response:
-        given = await form(request)
-        named, following = given.get("user", ""), given.get("next", "")
+        fields = await form(request)
+        named, following = fields.get("user", ""), fields.get("next", "")
         host = _host_of(request)
         pause_s = self._pauses.begin(host, time.monotonic())
         if pause_s or self._checks >= _CHECKS_WAITING:
@@ -129,7 +129,7 @@ class Login:
         answered = time.monotonic() + _DELAY_S
         credentials = self._users.credentials(named)  # before: another password ends the session
         try:
-            user = await self._authenticated(named, given.get("password", ""))
+            user = await self._authenticated(named, fields.get("password", ""))
         except AuthenticationFailed as error:
             logger.warning("%s: no login as %s: %s", host, visible(named[:80]), error.cause)
             await anyio.sleep(max(answered - time.monotonic(), 0))
@@ -166,32 +166,36 @@ class Login:
 
     # -- sessions ------------------------------------------------------------------------------------------
 
-    def _session(self, session: str) -> Session | None:
+    def _session(self, cookie: str) -> Session | None:
         """The session of a cookie, if it goes on."""
         with self._lock:
-            found = self._sessions.get(_hash(session))
-        if found is None:
+            session = self._sessions.get(_hash(cookie))
+        if session is None:
             return None
         now = time.monotonic()
-        is_young = now - found.began < _LASTS_S and now - found.used < _IDLE_S
-        if is_young and self._users.credentials(found.user) == found.credentials:
-            return found
-        self._end(session)
+        is_young = now - session.began < _LASTS_S and now - session.used < _IDLE_S
+        if is_young and self._users.credentials(session.user) == session.credentials:
+            return session
+        self._end(cookie)
         return None
 
     def _begin(self, number: str, session: Session) -> None:
         with self._lock:
-            own = [each for each, found in self._sessions.items() if found.user == session.user]
+            own = [
+                cookie_hash
+                for cookie_hash, kept_session in self._sessions.items()
+                if kept_session.user == session.user
+            ]
             gone = own[: max(len(own) + 1 - _MOST_OF_A_USER, 0)]
-            for each in gone:
-                del self._sessions[each]
+            for cookie_hash in gone:
+                del self._sessions[cookie_hash]
             while len(self._sessions) >= _MOST_SESSIONS:
                 self._sessions.popitem(last=False)
             self._sessions[_hash(number)] = session
 
-    def _end(self, session: str) -> None:
+    def _end(self, cookie: str) -> None:
         with self._lock:
-            self._sessions.pop(_hash(session), None)
+            self._sessions.pop(_hash(cookie), None)
 
 
 def _to_login(request: Request) -> Response:
@@ -225,8 +229,8 @@ def _own(path: str) -> str:
     return path if own and path.isprintable() else "/"
 
 
-def _hash(session: str) -> bytes:
-    return hashlib.sha256(session.encode(errors="replace")).digest()
+def _hash(cookie: str) -> bytes:
+    return hashlib.sha256(cookie.encode(errors="replace")).digest()
 
 
 class _Pauses:

@@ -40,10 +40,10 @@ def positions(text: str) -> dict[int, int]:
     if len(text) > _MOST_CHARACTERS or not _POSITIONS.fullmatch(text):
         raise InvalidArgument(f"{shown(text)} is none of this page's links")
     return {
-        int(number): int(offset) for number, _, offset in (each.partition(":") for each in text.split("."))
+        int(number): int(offset) for number, _, offset in (pair.partition(":") for pair in text.split("."))
     }
 
 
-def link(given: Positions) -> str:
+def link(positions: Positions) -> str:
     """Positions, for a link."""
-    return ".".join(f"{number}:{offset}" for number, offset in sorted(given.items()))
+    return ".".join(f"{number}:{offset}" for number, offset in sorted(positions.items()))

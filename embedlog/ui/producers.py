@@ -28,26 +28,30 @@ class Looked(NamedTuple):
 
 
 def look(
-    log: Log, sample: Sample, topic: str, first: int, most: int, told: Callable[[BaseException], str]
+    log: Log, sample: Sample, topic: str, first: int, most: int, message_of: Callable[[BaseException], str]
 ) -> Looked:
     """The producers of at most so many partitions: of a topic, from its partition `first` on, or of all
-    topics if it is "". told: what the visitor may read of an error."""
+    topics if it is "". message_of: what the visitor may read of an error."""
     problems: list[str] = []
     try:
         if topic:
             counts = {topic: log.describe_topic(topic).partitions}
         else:
-            counts = {name: len(each.edges) for name, each in sample.topics.items() if not each.is_internal}
+            counts = {
+                name: len(topic_sample.edges)
+                for name, topic_sample in sample.topics.items()
+                if not topic_sample.is_internal
+            }
     except EmbedlogError as error:
-        return Looked([], [told(error)], 0, 0)
-    wanted = [
+        return Looked([], [message_of(error)], 0, 0)
+    chosen = [
         TopicPartition(name, number)
         for name, count in counts.items()
         for number in range(first if topic else 0, count)
     ][:most]
     # Brokers are asked for all at once; files are read topic by topic, as far as they are intact.
-    each_topic = itertools.groupby(wanted, key=lambda tp: tp.topic)
-    together = [wanted] if isinstance(log.backend, RemoteBackend) else [list(of) for _, of in each_topic]
+    by_topic = itertools.groupby(chosen, key=lambda tp: tp.topic)
+    together = [chosen] if isinstance(log.backend, RemoteBackend) else [list(of) for _, of in by_topic]
     producers: list[tuple[TopicPartition, ProducerDescription]] = []
     partitions = 0
     deadline = time.monotonic() + _LOOK_S
@@ -55,10 +59,10 @@ def look(
         if time.monotonic() > deadline:
             break
         try:
-            found = log.backend.producers(names)
+            described = log.backend.producers(names)
         except EmbedlogError as error:  # deleted meanwhile, or damaged
-            problems.append(told(error))
+            problems.append(message_of(error))
             continue
         partitions += len(names)
-        producers += [(tp, each) for tp, several in found.items() for each in several]
+        producers += [(tp, producer) for tp, several in described.items() for producer in several]
     return Looked(producers, problems, partitions, sum(counts.values()))

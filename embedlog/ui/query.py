@@ -96,18 +96,18 @@ def _parse(text: str) -> list[list[Test]]:
     either: list[list[Test]] = [[]]
     at, text = 0, text.strip()
     while at < len(text):
-        found = _TERM.match(text, at)
-        if found is None:
+        term = _TERM.match(text, at)
+        if term is None:
             raise InvalidArgument(
                 f"the search cannot be read from {text[at : at + 20]!r} on: put text with quotes or spaces "
                 'into quotes, as in "two words"'
             )
-        at = found.end()
-        if found[0].rstrip() == "OR":
+        at = term.end()
+        if term[0].rstrip() == "OR":
             either.append([])
             continue
-        test = _term(found)
-        either[-1].append(_not(test) if found["no"] else test)
+        test = _term(term)
+        either[-1].append(_not(test) if term["no"] else test)
     if not all(either):
         raise InvalidArgument("the search has nothing to look for: OR stands between two terms")
     return either
@@ -117,17 +117,17 @@ def _not(test: Test) -> Test:
     return lambda seen: not test(seen)
 
 
-def _term(found: re.Match[str]) -> Test:
-    wanted = found["bare"] if found["quoted"] is None else re.sub(r"\\(.)", r"\1", found["quoted"])
-    name, op = found["name"], found["op"]
+def _term(term: re.Match[str]) -> Test:
+    text = term["bare"] if term["quoted"] is None else re.sub(r"\\(.)", r"\1", term["quoted"])
+    name, op = term["name"], term["op"]
     if name is None:
-        return _anywhere(_Wanted(wanted))
+        return _anywhere(_Operand(text))
     if op == "!=":
-        return _not(_named(name, _Wanted(wanted, "=", found["quoted"] is None)))
-    return _named(name, _Wanted(wanted, op, found["quoted"] is None))
+        return _not(_named(name, _Operand(text, "=", term["quoted"] is None)))
+    return _named(name, _Operand(text, op, term["quoted"] is None))
 
 
-class _Wanted:
+class _Operand:
     """What a term compares with."""
 
     def __init__(self, text: str, op: str = ":", is_bare: bool = True) -> None:
@@ -188,12 +188,12 @@ class _Wanted:
         return self._in_order(value, self.text)
 
     def _in_order(self, value: Any, otherwise: Any) -> bool:
-        wanted = self.number if isinstance(value, int | float) else otherwise
-        if wanted is None:
+        bound = self.number if isinstance(value, int | float) else otherwise
+        if bound is None:
             return False
         if self.op[0] == "<":
-            return bool(value < wanted or (self.op == "<=" and value == wanted))
-        return bool(value > wanted or (self.op == ">=" and value == wanted))
+            return bool(value < bound or (self.op == "<=" and value == bound))
+        return bool(value > bound or (self.op == ">=" and value == bound))
 
 
 def _number(text: str) -> int | float | None:
@@ -206,32 +206,32 @@ def _number(text: str) -> int | float | None:
             return None
 
 
-def _anywhere(wanted: _Wanted) -> Test:
+def _anywhere(operand: _Operand) -> Test:
     def test(seen: _Seen) -> bool:
         _, _, _, _, _, key, value, headers = seen.record
         return (
-            wanted.is_in(value)
-            or wanted.is_in(key)
-            or any(wanted.is_in(name.encode()) or wanted.is_in(data) for name, data in headers)
+            operand.is_in(value)
+            or operand.is_in(key)
+            or any(operand.is_in(name.encode()) or operand.is_in(data) for name, data in headers)
         )
 
     return test
 
 
-def _named(name: str, wanted: _Wanted) -> Test:
+def _named(name: str, operand: _Operand) -> Test:
     first, _, rest = name.partition(".")
     if first == "header":
         return lambda seen: any(
-            wanted.fits_bytes(data) for header, data in seen.record.headers if not rest or header == rest
+            operand.fits_bytes(data) for header, data in seen.record.headers if not rest or header == rest
         )
     if name == "key":
-        return lambda seen: wanted.fits_bytes(seen.record.key)
+        return lambda seen: operand.fits_bytes(seen.record.key)
     if name == "value":
-        return lambda seen: wanted.fits_bytes(seen.record.value)
+        return lambda seen: operand.fits_bytes(seen.record.value)
     if first == "key":
         parts = rest.split(".")
-        return lambda seen: any(map(wanted.fits, _fields(seen.key, parts)))
-    return _field((rest if first == "value" else name).split("."), wanted)
+        return lambda seen: any(map(operand.fits, _fields(seen.key, parts)))
+    return _field((rest if first == "value" else name).split("."), operand)
 
 
 class _Hint(NamedTuple):
@@ -244,17 +244,17 @@ class _Hint(NamedTuple):
         return data is None or ((self.name not in data or self.text not in data) and b"\\" not in data)
 
 
-def _field(parts: Sequence[str], wanted: _Wanted) -> Test:
-    by_text = wanted.op == "=" and wanted.number is None and not wanted.is_any
+def _field(parts: Sequence[str], operand: _Operand) -> Test:
+    by_text = operand.op == "=" and operand.number is None and not operand.is_any
     hint = _Hint(
         b"" if parts[-1] == _ANYTHING or parts[-1].isdecimal() else parts[-1].encode(),
-        wanted.data if by_text else b"",
+        operand.data if by_text else b"",
     )
 
     def test(seen: _Seen) -> bool:
         if seen.is_json and hint.rules_out(seen.record.value):
             return False
-        return any(map(wanted.fits, _fields(seen.value, parts)))
+        return any(map(operand.fits, _fields(seen.value, parts)))
 
     return test
 
@@ -270,9 +270,9 @@ def _fields(value: Any, parts: Sequence[str]) -> Iterator[Any]:
             yield value[name]
     elif isinstance(value, list):
         if parts[0] == _ANYTHING:
-            for each in value:
-                yield from _fields(each, parts[1:])
+            for child in value:
+                yield from _fields(child, parts[1:])
         elif parts[0].isdecimal() and int(parts[0]) < len(value):
             yield from _fields(value[int(parts[0])], parts[1:])
-    elif isinstance(made := plain(value), dict | list):  # of a serializer
-        yield from _fields(made, parts)
+    elif isinstance(converted := plain(value), dict | list):  # of a serializer
+        yield from _fields(converted, parts)

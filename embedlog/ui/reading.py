@@ -50,7 +50,7 @@ class Source(NamedTuple):
     edges: Mapping[int, PartitionOffsets]
     read_committed: bool
     serializer: Serializer[Any] | None
-    told: Callable[[BaseException], str] = str
+    message_of: Callable[[BaseException], str] = str
     times: TimeRange = EVER
 
     def reader(self, number: int, start: int, end: int, topic_id: str = "") -> PartitionReader:
@@ -121,9 +121,9 @@ class _Shared:
     def is_over(self) -> bool:
         if time.monotonic() < self.deadline:
             return False
-        said = f"looked for {_FOR_S:.0f} seconds: there may be more records between these"
-        if said not in self.problems:
-            self.problems.append(said)
+        problem = f"looked for {_FOR_S:.0f} seconds: there may be more records between these"
+        if problem not in self.problems:
+            self.problems.append(problem)
         return True
 
 
@@ -163,7 +163,7 @@ class _Backwards:
                 for record in records[-self._shared.block :]:
                     yield row_of(record, self._source.serializer)
         except EmbedlogError as error:
-            self._shared.problems.append(visible(self._source.told(error)))
+            self._shared.problems.append(visible(self._source.message_of(error)))
 
 
 class _Forwards:
@@ -189,7 +189,7 @@ class _Forwards:
             try:
                 self._records.extend(reader.read())
             except EmbedlogError as error:
-                self._shared.problems.append(visible(self._source.told(error)))
+                self._shared.problems.append(visible(self._source.message_of(error)))
                 self._end = reader.position
             if reader.at_end:  # maybe before the end: where a transaction is open
                 self._end = reader.position
@@ -210,7 +210,9 @@ def _page(source: Source, positions: Positions, count: int, side: _Side) -> Page
     }
     shared = _Shared(max(4, 2 * count // max(len(begun), 1)))
     partitions = {number: side(source, number, position, shared) for number, position in begun.items()}
-    heads = {number: head for number, each in partitions.items() if (head := each.peek()) is not None}
+    heads = {
+        number: head for number, partition in partitions.items() if (head := partition.peek()) is not None
+    }
     backwards = side is _Backwards
     rows: list[Row] = []
     while heads and len(rows) < count:
@@ -222,7 +224,7 @@ def _page(source: Source, positions: Positions, count: int, side: _Side) -> Page
             del heads[best.partition]
         else:
             heads[best.partition] = head
-    reached = {number: each.position for number, each in partitions.items()}
+    reached = {number: partition.position for number, partition in partitions.items()}
     if backwards:
         return Page(rows[::-1], reached, begun, shared.problems)
     return Page(rows, begun, reached, shared.problems)

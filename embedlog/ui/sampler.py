@@ -54,7 +54,7 @@ class TopicSample(NamedTuple):
     @property
     def records(self) -> int:
         """The number of offsets from the start to the end: compaction leaves fewer records."""
-        return sum(each.log_end_offset - each.log_start_offset for each in self.edges.values())
+        return sum(offsets.log_end_offset - offsets.log_start_offset for offsets in self.edges.values())
 
 
 class Sample(NamedTuple):
@@ -166,7 +166,7 @@ class Sampler:
 
     def _topic(self, name: str, edges: Mapping[int, PartitionOffsets], now: float) -> TopicSample:
         ends = self._ends.setdefault(name, deque(maxlen=_KEPT))
-        ends.append((now, sum(each.log_end_offset for each in edges.values())))
+        ends.append((now, sum(offsets.log_end_offset for offsets in edges.values())))
         size = None
         if self._store is not None:
             size = sum(
@@ -181,7 +181,7 @@ class Sampler:
 def _rate(ends: deque[tuple[float, int]]) -> float:
     """Records per second over the last ten seconds."""
     now, end = ends[-1]
-    then, before = next((each for each in ends if now - each[0] <= _RATE_OVER_S), ends[-1])
+    then, before = next((sample for sample in ends if now - sample[0] <= _RATE_OVER_S), ends[-1])
     return max(end - before, 0) / (now - then) if now > then else 0.0
 
 

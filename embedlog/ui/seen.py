@@ -115,20 +115,20 @@ class _Seen:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
-        found = getattr(self._backend, name)
+        attribute = getattr(self._backend, name)
         operation = _OF_TOPICS.get(name)
         if operation is not None:
 
             def of_topic(topic: str, *args: Any, **kwargs: Any) -> Any:
-                return found(self._rights.of_topic(topic, operation), *args, **kwargs)
+                return attribute(self._rights.of_topic(topic, operation), *args, **kwargs)
 
             return of_topic
         if name in _OF_THE_CLUSTER:
             self._rights.of_cluster()
-            return found
+            return attribute
         if name not in _OF_ALL:
             raise AuthorizationFailed(f"the page lets nobody use {name}")
-        return found
+        return attribute
 
     @property
     def path(self) -> str:
@@ -149,8 +149,8 @@ class _Seen:
 
     @property
     def coordinator(self) -> _SeenGroups | None:
-        found = self._backend.coordinator
-        return None if found is None else _SeenGroups(found, self._rights)
+        coordinator = self._backend.coordinator
+        return None if coordinator is None else _SeenGroups(coordinator, self._rights)
 
     def share_reader(self) -> _SeenShares:
         return _SeenShares(self._backend.share_reader(), self._rights)
@@ -161,8 +161,8 @@ class _Seen:
 
     def stored_transactions(self) -> dict[str, TransactionMetadata]:
         return {
-            name: found._replace(partitions=frozenset(self._rights.topics(found.partitions)))
-            for name, found in self._backend.stored_transactions().items()
+            name: metadata._replace(partitions=frozenset(self._rights.topics(metadata.partitions)))
+            for name, metadata in self._backend.stored_transactions().items()
             if self._rights.sees(_TRANSACTIONAL_ID, name)
         }
 
@@ -185,16 +185,16 @@ class _SeenGroups:
         return [name for name in self._groups.list_groups() if self._rights.sees(_GROUP, name)]
 
     def describe_group(self, group: str) -> GroupDescription:
-        found: GroupDescription = self._groups.describe_group(self._rights.of_group(group))
-        return found._replace(members=tuple(map(self._member, found.members)))
+        description: GroupDescription = self._groups.describe_group(self._rights.of_group(group))
+        return description._replace(members=tuple(map(self._member, description.members)))
 
     def committed_offsets(
         self, group: str, partitions: Iterable[TopicPartition] | None = None
     ) -> dict[TopicPartition, CommittedOffset]:
         if not self._rights.sees(_GROUP, group):
             return {}
-        found = self._groups.committed_offsets(group, partitions)
-        return {tp: found[tp] for tp in self._rights.topics(found)}
+        offsets = self._groups.committed_offsets(group, partitions)
+        return {tp: offsets[tp] for tp in self._rights.topics(offsets)}
 
     def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, CommittedOffset]) -> None:
         self._rights.of_group(group, Operation.READ)
@@ -235,14 +235,14 @@ class _SeenShares:
     def __getattr__(self, name: str) -> Any:
         if name not in self._CHANGES | self._LOOKS:
             raise AttributeError(name)
-        found, operation = getattr(self._shares, name), Operation.DESCRIBE
+        method, operation = getattr(self._shares, name), Operation.DESCRIBE
         if name in self._CHANGES:
             operation = Operation.READ
 
         def of_group(group: str, topic: str, *args: Any, **kwargs: Any) -> Any:
             if group != REDRIVE_GROUP or name in self._CHANGES:
                 self._rights.of_group(group, operation)
-            return found(group, self._rights.of_topic(topic, operation), *args, **kwargs)
+            return method(group, self._rights.of_topic(topic, operation), *args, **kwargs)
 
         return of_group
 
@@ -278,9 +278,15 @@ class SeenSampler:
         sample, rights = self._sampler.latest(), self._rights
         whole = rights.access.sees(Operation.DESCRIBE)
         return sample._replace(
-            topics={name: each for name, each in sample.topics.items() if rights.sees(_TOPIC, name)},
+            topics={
+                name: topic_sample
+                for name, topic_sample in sample.topics.items()
+                if rights.sees(_TOPIC, name)
+            },
             groups={
-                name: self._group(each) for name, each in sample.groups.items() if rights.sees(_GROUP, name)
+                name: self._group(description)
+                for name, description in sample.groups.items()
+                if rights.sees(_GROUP, name)
             },
             health=sample.health if whole else None,
             disk_bytes=sample.disk_bytes if whole else None,
@@ -290,7 +296,8 @@ class SeenSampler:
 
     def _group(self, group: ConsumerGroupDescription) -> ConsumerGroupDescription:
         members = (
-            each._replace(partitions=tuple(self._rights.topics(each.partitions))) for each in group.members
+            member._replace(partitions=tuple(self._rights.topics(member.partitions)))
+            for member in group.members
         )
         partitions = {tp: group.partitions[tp] for tp in self._rights.topics(group.partitions)}
         return group._replace(members=tuple(members), partitions=partitions)

@@ -76,7 +76,7 @@ class Tail:
             self._topic_id = topic_id
             self._follow({n: edges[n].log_start_offset for n in source.edges if n in edges})
         left_out = 0
-        found: list[Row] = []
+        rows: list[Row] = []
         for reader in self._readers:
             if reader.tp.partition not in edges:  # another topic has the name by now
                 continue
@@ -87,13 +87,13 @@ class Tail:
                 reader.mark = first, -1, False
             with contextlib.suppress(TopicRecreated):  # the next step follows the new one
                 while records := reader.read():
-                    found += [row_of(each, source.serializer) for each in records[-self._each :]]
+                    rows += [row_of(record, source.serializer) for record in records[-self._each :]]
                     left_out += max(len(records) - self._each, 0)
-        found.sort(key=lambda row: (row.timestamp_ms, row.partition, row.offset))
-        left_out += max(len(found) - _ROWS, 0)
-        self._ends.append((time.monotonic(), sum(each.log_end_offset for each in edges.values())))
+        rows.sort(key=lambda row: (row.timestamp_ms, row.partition, row.offset))
+        left_out += max(len(rows) - _ROWS, 0)
+        self._ends.append((time.monotonic(), sum(offsets.log_end_offset for offsets in edges.values())))
         positions = {reader.tp.partition: reader.position for reader in self._readers}
-        return Step(found[-_ROWS:], positions, {"left_out": left_out, "rate": self._rate()})
+        return Step(rows[-_ROWS:], positions, {"left_out": left_out, "rate": self._rate()})
 
     def _follow(self, positions: Positions) -> None:
         """Read on from here, in the topic of this id."""
@@ -142,11 +142,11 @@ class Search:
         until = time.monotonic() + _STEP_S
         while self._turns and time.monotonic() < until and self._found < _MOST_FOUND:
             number = self._turns.popleft()
-            found = self._block_before(number) if self._backwards else self._chunk_after(number)
+            matches = self._block_before(number) if self._backwards else self._chunk_after(number)
             if self._low[number] < self._high[number]:
                 self._turns.append(number)
-            self._found += len(found)
-            rows += found
+            self._found += len(matches)
+            rows += matches
         is_last = not self._turns or self._found >= _MOST_FOUND
         positions = self._high if self._backwards else self._low
         return Step(rows, positions, self._progress(is_last), is_last)
@@ -191,7 +191,7 @@ class Search:
         try:
             has_more = reader.read_into(sink)
         except EmbedlogError as error:
-            self._problems.append(visible(self._source.told(error)))
+            self._problems.append(visible(self._source.message_of(error)))
             has_more = False
         for record in sink.taken:
             self._bytes += len(record.value or b"") + len(record.key or b"")
@@ -200,8 +200,8 @@ class Search:
         return has_more
 
     def _progress(self, is_last: bool) -> dict[str, Any]:
-        left = self._left
-        looked_at = self._total - left
+        remaining = self._left
+        looked_at = self._total - remaining
         took = time.monotonic() - self._began
         return {
             "found": self._found,
@@ -210,7 +210,7 @@ class Search:
             "bytes": self._bytes,
             "rate": looked_at / took if took else 0.0,
             "took": duration(took),
-            "left": duration(left * took / looked_at) if looked_at and left else "",
+            "left": duration(remaining * took / looked_at) if looked_at and remaining else "",
             "problems": self._problems[:5],
             "more": is_last and bool(self._turns),
         }
@@ -258,7 +258,7 @@ class Streams:
                     return
                 await anyio.sleep(_EVERY_S if isinstance(stream, Tail) else 0)
         except EmbedlogError as error:
-            yield _event("failed", {"problem": visible(request.app.state.site.told(error))})
+            yield _event("failed", {"problem": visible(request.app.state.site.message_of(error))})
         finally:
             self.open -= 1
 

@@ -48,10 +48,10 @@ _SPAN_BYTES: Final = 4 << 20  # of a partition: so many are read for its earlies
 _S, _MIN, _H, _DAY = 1_000, 60_000, 3_600_000, 86_400_000
 _STEPS: Final = (
     *(1, 2, 5, 10, 20, 50, 100, 200, 500),
-    *(each * _S for each in (1, 2, 5, 10, 15, 30)),
-    *(each * _MIN for each in (1, 2, 5, 10, 15, 30)),
-    *(each * _H for each in (1, 2, 3, 6, 12)),
-    *(each * _DAY for each in (1, 2, 7, 14, 28, 91, 364, 3_640, 36_400, 364_000)),
+    *(count * _S for count in (1, 2, 5, 10, 15, 30)),
+    *(count * _MIN for count in (1, 2, 5, 10, 15, 30)),
+    *(count * _H for count in (1, 2, 3, 6, 12)),
+    *(count * _DAY for count in (1, 2, 7, 14, 28, 91, 364, 3_640, 36_400, 364_000)),
 )  # of a bar, in milliseconds
 
 
@@ -66,8 +66,8 @@ class Span(NamedTuple):
     last_ms: int = -1
 
     def joined(self, other: Span) -> Span:
-        firsts = [each.first_ms for each in (self, other) if each.first_ms != NO_TIMESTAMP]
-        lasts = [each.last_ms for each in (self, other) if each.last_ms != NO_TIMESTAMP]
+        firsts = [span.first_ms for span in (self, other) if span.first_ms != NO_TIMESTAMP]
+        lasts = [span.last_ms for span in (self, other) if span.last_ms != NO_TIMESTAMP]
         return Span(min(firsts, default=NO_TIMESTAMP), max(lasts, default=NO_TIMESTAMP))
 
 
@@ -94,19 +94,19 @@ def span_of_segment(times: SegmentTimes, segment: Segment, size: int) -> Span:
     if size < HEADER_SIZE:
         return Span()
     read_header(segment.pread(HEADER_SIZE, 0))  # of one that is damaged it raises
-    found = times.bounds([(segment, size)], _SPAN_BYTES)
-    return Span(found.earliest_ms, found.latest_ms)
+    bounds = times.bounds([(segment, size)], _SPAN_BYTES)
+    return Span(bounds.earliest_ms, bounds.latest_ms)
 
 
 def span_of_partition(partition: ReadablePartition) -> Span:
     """As `span_of_segment`, of all its segments."""
-    filled = [each for each in partition.readable_segments() if each[1]]
-    found = partition.times.bounds(filled, _SPAN_BYTES)
-    first_ms = found.earliest_ms
-    if first_ms == NO_TIMESTAMP and found.latest_ms > NO_TIMESTAMP:  # some records have none
+    filled = [(segment, size) for segment, size in partition.readable_segments() if size]
+    bounds = partition.times.bounds(filled, _SPAN_BYTES)
+    first_ms = bounds.earliest_ms
+    if first_ms == NO_TIMESTAMP and bounds.latest_ms > NO_TIMESTAMP:  # some records have none
         first = partition.offset_for_time(0)
         first_ms = NO_TIMESTAMP if first is None else first.timestamp_ms
-    return Span(first_ms, found.latest_ms)
+    return Span(first_ms, bounds.latest_ms)
 
 
 class Spans:
@@ -128,19 +128,19 @@ class Spans:
             del self._known[gone]
         names = list(edges)
         begin = self._next % max(len(names), 1)
-        asked: list[TopicPartition] = []
+        changed: list[TopicPartition] = []
         for number, name in enumerate((*names[begin:], *names[:begin]), begin):
-            known = self._known.get(name)
-            if known is not None and known[0][:2] == edges[name][:2]:
+            kept = self._known.get(name)
+            if kept is not None and kept[0][:2] == edges[name][:2]:
                 continue
             if edges[name].log_end_offset > edges[name].log_start_offset:
-                if len(asked) == most:
+                if len(changed) == most:
                     self._next = number
                     break
-                asked.append(name)
+                changed.append(name)
             else:
                 self._known[name] = edges[name], Span()
-        spans = self._of_files(asked) if self._store is not None else self._of_brokers(asked)
+        spans = self._of_files(changed) if self._store is not None else self._of_brokers(changed)
         self._known |= {name: (edges[name], span) for name, span in spans.items()}
 
     def of(self, names: Sequence[TopicPartition]) -> Span:
@@ -152,20 +152,20 @@ class Spans:
 
     def _of_files(self, names: Sequence[TopicPartition]) -> dict[TopicPartition, Span]:
         assert self._store is not None
-        found = {}
+        spans = {}
         for name in names:
-            found[name] = Span()  # of one that is damaged, until it changes
+            spans[name] = Span()  # of one that is damaged, until it changes
             with contextlib.suppress(EmbedlogError, OSError, IndexError):
-                found[name] = span_of_partition(self._store.partition(*name))
-        return found
+                spans[name] = span_of_partition(self._store.partition(*name))
+        return spans
 
     def _of_brokers(self, names: Sequence[TopicPartition]) -> dict[TopicPartition, Span]:
-        found = {}
+        spans = {}
         with contextlib.suppress(EmbedlogError):  # a broker is away: the next look asks again
             for name, pair in _lookups(self._log).first_and_last(names).items():
-                first_ms, last_ms = (-1 if each is None else each.timestamp_ms for each in pair)
-                found[name] = Span(first_ms, last_ms)
-        return found
+                first_ms, last_ms = (-1 if record is None else record.timestamp_ms for record in pair)
+                spans[name] = Span(first_ms, last_ms)
+        return spans
 
 
 def _lookups(log: Log) -> Lookups:
@@ -179,24 +179,24 @@ def history(
 ) -> History:
     """How a topic grew between two times. Raises TopicNotFound, Closed, BrokerUnavailable."""
     edges = log.offsets(topic)
-    filled = [n for n, each in sorted(edges.items()) if each.log_end_offset > each.log_start_offset]
+    filled = [n for n, offsets in sorted(edges.items()) if offsets.log_end_offset > offsets.log_start_offset]
     step = -(-len(filled) // _MOST_PARTITIONS) or 1
     chosen = filled[::step]
     budget = _LOOKUPS if store is not None else _LOOKUPS_OVER_WIRE
     bars = max(min(bars, budget // max(len(chosen), 1)), _FEWEST_BARS)
     span_ms = to_ms - from_ms
-    step_ms = next((each for each in _STEPS if each * bars >= span_ms), -(-span_ms // bars))
+    step_ms = next((step for step in _STEPS if step * bars >= span_ms), -(-span_ms // bars))
     times = [from_ms, *range(from_ms // step_ms * step_ms + step_ms, to_ms, step_ms), to_ms]
     records, sizes, failed = [0.0] * (len(times) - 1), [0.0] * (len(times) - 1), 0
     deadline = time.monotonic() + _LOOK_S
-    told = {} if store is not None else _of_brokers(log, topic, {n: edges[n] for n in chosen}, times)
+    places = {} if store is not None else _of_brokers(log, topic, {n: edges[n] for n in chosen}, times)
     is_exact = store is not None
     if store is not None:
         sizes_of = {n: sum(size for _, size in store.partition(topic, n).readable_segments()) for n in chosen}
         is_exact = sum(sizes_of.values()) <= _COUNTED_BYTES
     for number in chosen:
         if store is None:
-            parts = _between(told[number])
+            parts = _between(places[number])
         elif is_exact:
             parts = _counted(log, TopicPartition(topic, number), edges[number], sizes_of[number], times)
         else:
@@ -212,9 +212,9 @@ def history(
                     break
         except (EmbedlogError, OSError, IndexError):  # damaged, or deleted meanwhile
             failed += 1
-    known = [round(each) for each in sizes] if store is not None else None
-    counts = [round(each) for each in records]
-    return History(times[:-1], step_ms, counts, known, len(chosen), len(filled), failed, is_exact)
+    bar_bytes = [round(size) for size in sizes] if store is not None else None
+    counts = [round(count) for count in records]
+    return History(times[:-1], step_ms, counts, bar_bytes, len(chosen), len(filled), failed, is_exact)
 
 
 _Part: TypeAlias = tuple[int, float, float]
@@ -240,7 +240,7 @@ def _sampled(
     partition: ReadablePartition, edges: PartitionOffsets, most: int, times: Sequence[int]
 ) -> Iterator[_Part]:
     """Some batches, by their largest timestamps: each counts for all that follow it up to the next one."""
-    readable = [each for each in partition.readable_segments() if each[1]]
+    readable = [(segment, size) for segment, size in partition.readable_segments() if size]
     total = sum(size for _, size in readable)
     following = [*(segment.base_offset for segment, _ in readable[1:]), edges.log_end_offset]
     for (segment, size), end in zip(readable, following, strict=True):
@@ -251,7 +251,7 @@ def _sampled(
             for pos in positions[::stride]
             if pos < size
         ]
-        nexts = [*((each.base_offset, each.pos) for each in headers[1:]), (end, size)]
+        nexts = [*((header.base_offset, header.pos) for header in headers[1:]), (end, size)]
         for header, (offset, pos) in zip(headers, nexts, strict=True):
             count = max(offset - max(header.base_offset, edges.log_start_offset), 0)
             if header.max_timestamp_ms != NO_TIMESTAMP:
@@ -267,10 +267,11 @@ def _of_brokers(
     log: Log, topic: str, edges: Mapping[int, PartitionOffsets], times: Sequence[int]
 ) -> dict[int, list[tuple[int, int]]]:
     """The same of each partition, in one request for each time. Brokers tell no bytes."""
-    found = _lookups(log).offsets_for_times([TopicPartition(topic, number) for number in edges], times)
+    records = _lookups(log).offsets_for_times([TopicPartition(topic, number) for number in edges], times)
     return {
         name.partition: [
-            (edges[name.partition].log_end_offset if each is None else each.offset, 0) for each in of_times
+            (edges[name.partition].log_end_offset if record is None else record.offset, 0)
+            for record in of_times
         ]
-        for name, of_times in found.items()
+        for name, of_times in records.items()
     }

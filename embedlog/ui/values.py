@@ -66,12 +66,12 @@ def forms(data: bytes | None, serializer: Serializer[Any] | None) -> list[str]:
     """The forms in which a value can be shown, the best first."""
     if not data:
         return []
-    found = [] if serializer is None else [name_of(serializer)]
+    names = [] if serializer is None else [name_of(serializer)]
     kind = _kind_of(data, is_whole=True)
     if kind == "json":
-        found.append("json")
-    found += ["hex", "text"] if kind == "bytes" else ["text", "hex"]
-    return list(dict.fromkeys(found))
+        names.append("json")
+    names += ["hex", "text"] if kind == "bytes" else ["text", "hex"]
+    return list(dict.fromkeys(names))
 
 
 def view(data: bytes | None, form: str, serializer: Serializer[Any] | None, most: int) -> Shown:

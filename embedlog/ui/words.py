@@ -42,21 +42,21 @@ def setting(name: str, value: object) -> str:
     return str(value) or "none"
 
 
-def health(found: Health) -> list[str]:
+def health(state: Health) -> list[str]:
     """What is wrong, each in a sentence; empty if nothing is."""
-    said = [f"{partition} refuses appends: {why}" for partition, why in found.refusing.items()]
-    said += found.damage
-    said += found.failing
-    if found.full:
-        said.append(f"there is no room for appends: {found.full}")
-    return said
+    sentences = [f"{partition} refuses appends: {why}" for partition, why in state.refusing.items()]
+    sentences += state.damage
+    sentences += state.failing
+    if state.full:
+        sentences.append(f"there is no room for appends: {state.full}")
+    return sentences
 
 
 def recovery(report: RecoveryReport) -> str:
     """The last recovery, in a sentence."""
     if report.clean:
         return "The last writer closed the log in order: nothing had to be recovered."
-    read = sum(each.bytes_read for each in report.partitions)
+    read = sum(partition.bytes_read for partition in report.partitions)
     took = duration(report.duration_ms / 1000)
     cut = f"cut {size(report.bytes_cut)}" if report.bytes_cut else "cut nothing"
     return (

@@ -72,18 +72,24 @@ def activity(request: Request) -> Response:
         try:
             noted = _of_topics(noted_mirrors(site.store.catalog), site.log.topics(internal=True))
         except EmbedlogError as error:
-            problems.append(site.told(error))
+            problems.append(site.message_of(error))
     sample = site.sampler.latest()
-    positions, looked_at, of = _positions(site.log, sample, site.told)
-    known = {topic.target_topic for each in noted for topic in each.topics}
-    groups = [found for each in sample.groups.values() for found in mirror_groups(each)]
+    positions, looked_at, of = _positions(site.log, sample, site.message_of)
+    noted_topics = {topic.target_topic for mirror in noted for topic in mirror.topics}
+    groups = [
+        mirror_group for description in sample.groups.values() for mirror_group in mirror_groups(description)
+    ]
     return page(
         request,
         "activity.html",
         problems=problems,
         mirrors=noted[:_TOGETHER],
         positions=positions,
-        unknown={topic: found for topic, found in positions.items() if topic not in known},
+        unknown={
+            topic: topic_positions
+            for topic, topic_positions in positions.items()
+            if topic not in noted_topics
+        },
         looked_at=looked_at,
         of=of,
         groups=groups[:_TOGETHER],
@@ -96,35 +102,37 @@ def _of_topics(mirrors: list[NotedMirror], topics: list[str]) -> list[NotedMirro
     """Those that copy into topics that there are, as far as the visitor may see."""
     seen = set(topics)
     kept = [
-        each._replace(topics=tuple(topic for topic in each.topics if topic.target_topic in seen))
-        for each in mirrors
+        mirror._replace(topics=tuple(topic for topic in mirror.topics if topic.target_topic in seen))
+        for mirror in mirrors
     ]
-    return [each for each, whole in zip(kept, mirrors, strict=True) if each.topics or not whole.topics]
+    return [mirror for mirror, whole in zip(kept, mirrors, strict=True) if mirror.topics or not whole.topics]
 
 
 def _positions(
-    log: Log, sample: Sample, told: Callable[[BaseException], str]
+    log: Log, sample: Sample, message_of: Callable[[BaseException], str]
 ) -> tuple[Mapping[str, list[Position]], int, int]:
     """By topic of this log, how far its mirrors' sources are copied; how many partitions were asked."""
-    looked = look(log, sample, "", 0, _PARTITIONS, told)
-    found: dict[str, list[Position]] = {}
-    for tp, each in looked.producers:
-        if each.producer_id >= FIRST_MIRROR_ID:
-            place = Position(tp.partition, next_source_offset(each), each.last_timestamp_ms)
-            found.setdefault(tp.topic, []).append(place)
-    return found, looked.partitions, looked.of
+    looked = look(log, sample, "", 0, _PARTITIONS, message_of)
+    positions: dict[str, list[Position]] = {}
+    for tp, producer in looked.producers:
+        if producer.producer_id >= FIRST_MIRROR_ID:
+            place = Position(tp.partition, next_source_offset(producer), producer.last_timestamp_ms)
+            positions.setdefault(tp.topic, []).append(place)
+    return positions, looked.partitions, looked.of
 
 
 def mirror_groups(group: ConsumerGroupDescription) -> list[MirrorGroup]:
     """The topics of a group, if it is a mirror that keeps its positions there; else none."""
-    committed = {tp: each.committed for tp, each in group.partitions.items() if each.committed is not None}
-    if group.members or not all(_TOPIC_ID.fullmatch(each.metadata) for each in committed.values()):
+    committed = {
+        tp: position.committed for tp, position in group.partitions.items() if position.committed is not None
+    }
+    if group.members or not all(_TOPIC_ID.fullmatch(commit.metadata) for commit in committed.values()):
         return []
     topics: dict[str, list[Position]] = {}
-    for tp, each in committed.items():
-        place = Position(tp.partition, each.offset, each.commit_timestamp_ms)
+    for tp, commit in committed.items():
+        place = Position(tp.partition, commit.offset, commit.commit_timestamp_ms)
         topics.setdefault(tp.topic, []).append(place)
-    return [MirrorGroup(group.group, topic, tuple(found)) for topic, found in topics.items()]
+    return [MirrorGroup(group.group, topic, tuple(positions)) for topic, positions in topics.items()]
 
 
 def _table(log: Log, path: str) -> Table:

@@ -37,14 +37,14 @@ class BrokerQueue(NamedTuple):
 
     @property
     def unfinished(self) -> int | None:
-        known = [each.unfinished for each in self.partitions.values()]
-        return None if min(known, default=0) < 0 else sum(known)
+        counts = [position.unfinished for position in self.partitions.values()]
+        return None if min(counts, default=0) < 0 else sum(counts)
 
     @property
     def at_most(self) -> int:
         return sum(
-            self.edges[number].lag_at(each.start_offset)
-            for number, each in self.partitions.items()
+            self.edges[number].lag_at(position.start_offset)
+            for number, position in self.partitions.items()
             if number in self.edges
         )
 
@@ -54,17 +54,21 @@ def list_page(request: Request, backend: RemoteBackend) -> Response:
     queues, count, problem = [], 0, ""
     try:
         groups = backend.share_groups.describe_all()
-        found = sorted((topic, each.group) for each in groups for topic in _topics(each))
-        found = [each for each in found if each[1] != REDRIVE_GROUP]
-        of = {each.group: each for each in groups}
-        log, count = request.app.state.site.log, len(found)
-        for topic, name in found[:_TOGETHER]:
+        names = sorted(
+            (topic, group.group)
+            for group in groups
+            if group.group != REDRIVE_GROUP
+            for topic in _topics(group)
+        )
+        of = {group.group: group for group in groups}
+        log, count = request.app.state.site.log, len(names)
+        for topic, name in names[:_TOGETHER]:
             with contextlib.suppress(TopicNotFound):  # deleted, the group's offsets are not yet
                 queues.append(_queue(log, groups, of[name], topic))
     except EmbedlogError as error:
-        problem = request.app.state.site.told(error)
+        problem = request.app.state.site.message_of(error)
     return page(
-        request, "broker_queues.html", queues=queues, found=count, problem=problem, together=_TOGETHER
+        request, "broker_queues.html", queues=queues, total=count, problem=problem, together=_TOGETHER
     )
 
 
@@ -72,7 +76,14 @@ def queue_page(request: Request, backend: RemoteBackend, topic: str, name: str) 
     """A queue of brokers. Raises GroupNotFound, TopicNotFound and what asking the brokers raises."""
     site = request.app.state.site
     groups = backend.share_groups.describe_all()
-    group = next((each for each in groups if each.group == name and topic in _topics(each)), None)
+    group = next(
+        (
+            share_group
+            for share_group in groups
+            if share_group.group == name and topic in _topics(share_group)
+        ),
+        None,
+    )
     if group is None:
         raise GroupNotFound(f"no share group {shown(name)} of topic {shown(topic)}")
     queue = _queue(site.log, groups, group, topic)
@@ -98,7 +109,7 @@ def _topics(group: RemoteShareGroup) -> list[str]:
 
 
 def _queue(log: Log, groups: Sequence[RemoteShareGroup], group: RemoteShareGroup, topic: str) -> BrokerQueue:
-    partitions = {tp.partition: each for tp, each in group.partitions.items() if tp.topic == topic}
+    partitions = {tp.partition: position for tp, position in group.partitions.items() if tp.topic == topic}
     letters = dead_letter_topic(topic)
     dead = None
     if letters in log.topics():
@@ -115,10 +126,10 @@ def _queue(log: Log, groups: Sequence[RemoteShareGroup], group: RemoteShareGroup
 def _redriven(groups: Sequence[RemoteShareGroup], letters: str) -> dict[int, SharePosition]:
     """How far dead letters have been sent again."""
     return {
-        tp.partition: each
+        tp.partition: position
         for group in groups
         if group.group == REDRIVE_GROUP
-        for tp, each in group.partitions.items()
+        for tp, position in group.partitions.items()
         if tp.topic == letters
     }
 

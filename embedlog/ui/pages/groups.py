@@ -42,17 +42,17 @@ def groups(request: Request) -> Response:
     """All groups, those that are most behind first."""
     sampler = request.app.state.site.sampler
     sample = sampler.latest()
-    wanted = request.query_params.get("search", "")
-    found = [each for name, each in sample.groups.items() if wanted.lower() in name.lower()]
-    found.sort(key=lambda each: (-each.lag, each.group))
+    search = request.query_params.get("search", "")
+    matching = [description for name, description in sample.groups.items() if search.lower() in name.lower()]
+    matching.sort(key=lambda description: (-description.lag, description.group))
     return page(
         request,
         "groups.html",
         sample=sample,
-        groups=found[:_TOGETHER],
-        found=len(found),
-        search=wanted,
-        spark=lambda each: _spark(sampler.lags.of_group(each.group), each.group),
+        groups=matching[:_TOGETHER],
+        total=len(matching),
+        search=search,
+        spark=lambda description: _spark(sampler.lags.of_group(description.group), description.group),
     )
 
 
@@ -85,7 +85,7 @@ def group(request: Request) -> Response:
         of=of,
         plot=_plot(lags, "the group" if of is None else str(of)),
         lags=lags,
-        sparks={tp: _spark(each, str(tp)) for tp, each in kept.items()},
+        sparks={tp: _spark(series, str(tp)) for tp, series in kept.items()},
         together=_TOGETHER,
     )
 
@@ -94,17 +94,17 @@ def preview(request: Request) -> Response:
     """What a reset would do. Raises what it raises."""
     site = request.app.state.site
     check_writable(request)
-    given = request.query_params
-    to = place(given.get("to", ""))
-    chosen: ConsumerGroup = site.log.group(given.get("name", ""))
-    changes = _reset(chosen, given, to, dry_run=True)
+    query = request.query_params
+    to = place(query.get("to", ""))
+    chosen: ConsumerGroup = site.log.group(query.get("name", ""))
+    changes = _reset(chosen, query, to, dry_run=True)
     return page(
         request,
         "group_reset.html",
         name=chosen.name,
-        to=to.isoformat(" ", "seconds") if isinstance(to, datetime) else given["to"].strip(),
-        topic=given.get("topic", ""),
-        partition=given.get("partition", ""),
+        to=to.isoformat(" ", "seconds") if isinstance(to, datetime) else query["to"].strip(),
+        topic=query.get("topic", ""),
+        partition=query.get("partition", ""),
         changes=list(changes.items())[:_TOGETHER],
         count=len(changes),
     )
@@ -113,11 +113,11 @@ def preview(request: Request) -> Response:
 async def reset(request: Request) -> Response:
     """Do what the preview has shown."""
     check_writable(request)
-    given = await form(request)
+    fields = await form(request)
 
     def work() -> str:
-        chosen: ConsumerGroup = request.app.state.site.log.group(given.get("name", ""))
-        changes = _reset(chosen, given, place(given.get("to", "")), dry_run=False)
+        chosen: ConsumerGroup = request.app.state.site.log.group(fields.get("name", ""))
+        changes = _reset(chosen, fields, place(fields.get("to", "")), dry_run=False)
         for tp, change in changes.items():
             logger.info("group %s: %s reset from %s to %d", chosen.name, tp, change.before, change.after)
         return chosen.name
@@ -129,9 +129,9 @@ async def reset(request: Request) -> Response:
 async def delete(request: Request) -> Response:
     """Delete a group and its offsets."""
     check_writable(request)
-    given = await form(request)
-    name = given.get("name", "")
-    if given.get("confirm") != name:
+    fields = await form(request)
+    name = fields.get("name", "")
+    if fields.get("confirm") != name:
         raise InvalidArgument(f"write the group's name, {shown(name)}, to delete it with its offsets")
     await run_in_threadpool(request.app.state.site.log.group(name).delete)
     logger.info("group %s was deleted", name)
@@ -139,9 +139,9 @@ async def delete(request: Request) -> Response:
 
 
 def _reset(
-    chosen: ConsumerGroup, given: Mapping[str, str], to: Place, *, dry_run: bool
+    chosen: ConsumerGroup, fields: Mapping[str, str], to: Place, *, dry_run: bool
 ) -> dict[TopicPartition, OffsetReset]:
-    topic, partition = given.get("topic", ""), given.get("partition", "").strip()
+    topic, partition = fields.get("topic", ""), fields.get("partition", "").strip()
     if partition and not (partition.isascii() and partition.isdigit() and len(partition) < 10):
         raise InvalidArgument(f"{shown(partition)} is no partition: write a number, or nothing for all")
     return chosen.reset(
@@ -151,8 +151,8 @@ def _reset(
 
 def _partition_of(request: Request, described: ConsumerGroupDescription) -> TopicPartition | None:
     """The partition whose lag is to be shown; None: that of the group."""
-    given = request.query_params
-    tp = TopicPartition(given.get("topic", ""), number(given.get("partition", ""), 1 << 30))
+    query = request.query_params
+    tp = TopicPartition(query.get("topic", ""), number(query.get("partition", ""), 1 << 30))
     return tp if tp in described.partitions else None
 
 

@@ -41,13 +41,13 @@ def routes() -> list[BaseRoute]:
 def overview(request: Request) -> Response:
     site = request.app.state.site
     sample = site.sampler.latest()
-    wanted = request.query_params.get("search", "")
+    search = request.query_params.get("search", "")
     order = request.query_params.get("order", "name")
     internal = request.query_params.get("internal") == "yes"
-    found = [
+    matching = [
         topic
         for topic in sample.topics.values()
-        if wanted.lower() in topic.name.lower() and (internal or not topic.is_internal)
+        if search.lower() in topic.name.lower() and (internal or not topic.is_internal)
     ]
     lags = _lags(sample)
     orders = {
@@ -55,25 +55,25 @@ def overview(request: Request) -> Response:
         "lag": lambda topic: -lags.get(topic.name, -1),
         "dead": lambda topic: -_letters(sample, topic.name),
     }
-    found.sort(key=orders.get(order, _ORDERS["name"]))
-    first = number(request.query_params.get("first", "0"), len(found))
+    matching.sort(key=orders.get(order, _ORDERS["name"]))
+    first = number(request.query_params.get("first", "0"), len(matching))
     writer = _writer(site.store)
     max_bytes = writer.get("max_bytes")
     return page(
         request,
         "overview.html",
         sample=sample,
-        topics=found[first : first + _TOGETHER],
-        found=len(found),
+        topics=matching[first : first + _TOGETHER],
+        total=len(matching),
         first=first,
         together=_TOGETHER,
-        search=wanted,
+        search=search,
         order=order,
         internal=internal,
         spark=spark,
         lags=lags,
-        dead=_dead(site.log.backend, sample, found[first : first + _TOGETHER]),
-        kept={topic.name: _kept(site.log, topic.name) for topic in found[first : first + _TOGETHER]},
+        dead=_dead(site.log.backend, sample, matching[first : first + _TOGETHER]),
+        kept={topic.name: _kept(site.log, topic.name) for topic in matching[first : first + _TOGETHER]},
         max_bytes=max_bytes if isinstance(max_bytes, int) else None,
         troubles=words.health(sample.health) if sample.health else [],
         last_opened=_last_opened(site.log, site.store, writer),

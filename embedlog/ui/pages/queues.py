@@ -50,8 +50,10 @@ def queues(request: Request) -> Response:
     backend = request.app.state.site.log.backend
     if isinstance(backend, RemoteBackend):
         return broker_queues.list_page(request, backend)
-    found = describe_queues(backend)
-    return page(request, "queues.html", queues=found[:_TOGETHER], found=len(found), together=_TOGETHER)
+    descriptions = describe_queues(backend)
+    return page(
+        request, "queues.html", queues=descriptions[:_TOGETHER], total=len(descriptions), together=_TOGETHER
+    )
 
 
 def queue(request: Request) -> Response:
@@ -84,20 +86,20 @@ def queue(request: Request) -> Response:
 async def send_again(request: Request) -> Response:
     """Send dead letters again: one, or all of them up to a number."""
     check_writable(request)
-    given = await form(request)
-    topic, group = given.get("topic", ""), given.get("group", "")
-    chosen = None if given.get("which") == "all" else {_place(given.get("which", ""))}
+    fields = await form(request)
+    topic, group = fields.get("topic", ""), fields.get("group", "")
+    chosen = None if fields.get("which") == "all" else {_place(fields.get("which", ""))}
     log: Log = request.app.state.site.log
 
     def work() -> None:
         sent = 0
-        for each in itertools.islice(
+        for letter in itertools.islice(
             redrive(log.backend, dead_letter_topic(topic), chosen=chosen), _MOST_REDRIVEN
         ):
-            logger.info("dead letter %d:%d of %s was sent again: %s", *each[:2], topic, each)
+            logger.info("dead letter %d:%d of %s was sent again: %s", *letter[:2], topic, letter)
             sent += 1
         if chosen is not None and not sent:
-            raise InvalidArgument(f"there is no dead letter {given['which']}: it was sent again, or deleted")
+            raise InvalidArgument(f"there is no dead letter {fields['which']}: it was sent again, or deleted")
 
     await run_in_threadpool(work)
     return see_other(request, "/queue", topic=topic, group=group)
@@ -128,6 +130,6 @@ def _last_letter(log: Log, topic: str) -> DeadLetter | None:
 
 def _place(text: str) -> tuple[int, int]:
     partition, _, offset = text.partition(":")
-    if not all(each.isascii() and each.isdigit() and len(each) < 20 for each in (partition, offset)):
+    if not all(digits.isascii() and digits.isdigit() and len(digits) < 20 for digits in (partition, offset)):
         raise InvalidArgument("say which dead letter: its partition and its offset")
     return int(partition), int(offset)

@@ -34,20 +34,20 @@ def record(request: Request) -> Response:
     """The page of a record; with `part=yes`, what a row unfolds to."""
     topic, partition, offset = _place(request)
     site = request.app.state.site
-    found, problem = None, ""
+    record, problem = None, ""
     try:
-        found = site.log.read_at(topic, partition, offset, isolation_level=_isolation_level(request))
-        if found is None:
+        record = site.log.read_at(topic, partition, offset, isolation_level=_isolation_level(request))
+        if record is None:
             problem = (
                 f"offset {offset:,} has no committed record: compaction removed it, it ended a transaction, "
                 "or its transaction was aborted or is open"
             )
     except EmbedlogError as error:
-        problem = site.told(error)
-    facts: dict[str, Any] = {"topic": topic, "partition": partition, "offset": offset, "record": found}
-    if found is not None:
+        problem = site.message_of(error)
+    facts: dict[str, Any] = {"topic": topic, "partition": partition, "offset": offset, "record": record}
+    if record is not None:
         most = _UNFOLDED if request.query_params.get("part") else _WHOLE
-        facts |= _facts(request, found, most)
+        facts |= _facts(request, record, most)
     if request.query_params.get("part"):
         base = request.scope.get("root_path", "")
         return Response(
@@ -55,7 +55,7 @@ def record(request: Request) -> Response:
             media_type="text/html",
         )
     return page(
-        request, "record.html", status=404 if found is None else 200, problem=problem, is_part=False, **facts
+        request, "record.html", status=404 if record is None else 200, problem=problem, is_part=False, **facts
     )
 
 
@@ -68,11 +68,14 @@ def download(request: Request) -> Response:
     topic, partition, offset = _place(request)
     which = request.query_params.get("of", "value")
     level = _isolation_level(request)
-    found = request.app.state.site.log.read_at(topic, partition, offset, isolation_level=level)
-    data = None if found is None else _part_of(found, which)
+    record = request.app.state.site.log.read_at(topic, partition, offset, isolation_level=level)
+    data = None if record is None else _part_of(record, which)
     if data is None:
         raise HTTPException(404, "There is no such part of a record")
-    name = "".join(each if (each.isascii() and each.isalnum()) or each in "._-" else "_" for each in topic)
+    name = "".join(
+        character if (character.isascii() and character.isalnum()) or character in "._-" else "_"
+        for character in topic
+    )
     return Response(
         data,
         media_type="application/octet-stream",
@@ -80,40 +83,40 @@ def download(request: Request) -> Response:
     )
 
 
-def _part_of(found: Record, which: str) -> bytes | None:
+def _part_of(record: Record, which: str) -> bytes | None:
     """which: `key`, `value`, or `header-0`."""
     kind, _, number = which.partition("-")
     if kind == "header" and number.isascii() and number.isdigit() and len(number) < 10:
-        return next((data for _, data in found.headers[int(number) :]), None)
-    return found.key if which == "key" else found.value if which == "value" else None
+        return next((data for _, data in record.headers[int(number) :]), None)
+    return record.key if which == "key" else record.value if which == "value" else None
 
 
-def _facts(request: Request, found: Record, most: int) -> dict[str, Any]:
+def _facts(request: Request, record: Record, most: int) -> dict[str, Any]:
     site = request.app.state.site
-    serializer = site.serializers.get(found.topic)
-    offered = forms(found.value, serializer)
+    serializer = site.serializers.get(record.topic)
+    offered = forms(record.value, serializer)
     form = request.query_params.get("as", "")
     form = form if form in offered else next(iter(offered), "")
-    where = [site.log.path, found.topic]
-    place = ["--partition", str(found.partition), "--from", str(found.offset), "--max-records", "1"]
+    where = [site.log.path, record.topic]
+    place = ["--partition", str(record.partition), "--from", str(record.offset), "--max-records", "1"]
     return {
         "forms": offered,
         "form": form,
-        "value": view(found.value, form, serializer, most),
-        "key": view(found.key, next(iter(forms(found.key, None)), ""), None, most),
+        "value": view(record.value, form, serializer, most),
+        "key": view(record.key, next(iter(forms(record.key, None)), ""), None, most),
         "headers": [
             (
                 visible(name[:_OF_HEADER]),
                 view(data, next(iter(forms(data, None)), ""), None, _OF_HEADER),
                 len(data or b""),
             )
-            for name, data in found.headers[:_MOST_HEADERS]
+            for name, data in record.headers[:_MOST_HEADERS]
         ],
-        "more_headers": max(len(found.headers) - _MOST_HEADERS, 0),
-        "set_by": "log" if found.timestamp_type == LOG_APPEND_TIME else "producer",
+        "more_headers": max(len(record.headers) - _MOST_HEADERS, 0),
+        "set_by": "log" if record.timestamp_type == LOG_APPEND_TIME else "producer",
         "command": shlex.join(["embedlog", "cat", *where, *place, "--json"]),
         "program": f"import embedlog\n\nwith embedlog.open({_opened(site.log.path)}) as log:\n"
-        f"    record = log.read_at({found.topic!r}, {found.partition}, {found.offset})",
+        f"    record = log.read_at({record.topic!r}, {record.partition}, {record.offset})",
     }
 
 

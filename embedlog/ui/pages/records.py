@@ -39,20 +39,20 @@ def routes() -> list[BaseRoute]:
 
 def records(request: Request) -> Response:
     """A page of records; with `search`, the frame that a search fills."""
-    asked = request.query_params
-    source, problem, found = None, "", Page([], {}, {}, [])
+    query = request.query_params
+    source, problem, records_page = None, "", Page([], {}, {}, [])
     held_back: list[str] = []
     try:
         source = _source(request)
         held_back = _held_back(request, source)
-        if asked.get("search"):
+        if query.get("search"):
             _search(request, source)
         else:
-            found = _page(request, source)
+            records_page = _page(request, source)
     except EmbedlogError as error:
-        problem = request.app.state.site.told(error)
-    rows = found.rows if asked.get("order") == "oldest" else found.rows[::-1]
-    number = asked.get("partition", "")
+        problem = request.app.state.site.message_of(error)
+    rows = records_page.rows if query.get("order") == "oldest" else records_page.rows[::-1]
+    number = query.get("partition", "")
     return page(
         request,
         "records.html",
@@ -60,31 +60,31 @@ def records(request: Request) -> Response:
         topic=request.path_params["topic"],
         source=source,
         problem=problem,
-        problems=found.problems,
+        problems=records_page.problems,
         rows=rows,
-        order=asked.get("order", "newest"),
+        order=query.get("order", "newest"),
         partition=number,
-        start=asked.get("from", ""),
-        to=asked.get("to", ""),
-        text=asked.get("search", "") if not problem else "",
-        written=asked.get("search", ""),
+        start=query.get("from", ""),
+        to=query.get("to", ""),
+        text=query.get("search", "") if not problem else "",
+        written=query.get("search", ""),
         uncommitted=_shows_uncommitted(request),
         held_back=held_back,
-        older=link(found.low) if source and _has_older(source, found.low) else "",
-        newer=link(found.high) if source and _has_newer(source, found.high) else "",
-        begins="" if source is None or _has_newer(source, found.high) else link(found.high),
+        older=link(records_page.low) if source and _has_older(source, records_page.low) else "",
+        newer=link(records_page.high) if source and _has_newer(source, records_page.high) else "",
+        begins="" if source is None or _has_newer(source, records_page.high) else link(records_page.high),
         most=MOST_PARTITIONS,
-        command=_command(request, found),
-        query=str(asked),
+        command=_command(request, records_page),
+        query=str(query),
     )
 
 
 def live(request: Request) -> Response:
     """Records as they come, from `at`, or from the end."""
-    given = request.headers.get("last-event-id") or request.query_params.get("at", "")
+    position_text = request.headers.get("last-event-id") or request.query_params.get("at", "")
 
     def begin() -> Tail:
-        return Tail(_source(request), positions(given) if given else {})
+        return Tail(_source(request), positions(position_text) if position_text else {})
 
     streams: Streams = request.app.state.site.streams
     return streams.respond(request, begin, _drawer(request))
@@ -108,15 +108,21 @@ def _source(request: Request) -> Source:
         check_partition(topic, int(number), count)
         edges = {int(number): edges[int(number)]}
     elif count > MOST_PARTITIONS:
-        filled = [each for each in edges if edges[each].log_end_offset > edges[each].log_start_offset]
-        edges = {each: edges[each] for each in filled[:MOST_PARTITIONS]}
+        filled = [
+            partition
+            for partition in edges
+            if edges[partition].log_end_offset > edges[partition].log_start_offset
+        ]
+        edges = {partition: edges[partition] for partition in filled[:MOST_PARTITIONS]}
     committed = not _shows_uncommitted(request)
     if committed:
         backend = site.log.backend
         edges = {
             number: _committed(backend, TopicPartition(topic, number), edges[number]) for number in edges
         }
-    return Source(site.log.backend, topic, count, edges, committed, site.serializers.get(topic), site.told)
+    return Source(
+        site.log.backend, topic, count, edges, committed, site.serializers.get(topic), site.message_of
+    )
 
 
 def _shows_uncommitted(request: Request) -> bool:
@@ -135,42 +141,42 @@ def _committed(backend: Backend, tp: TopicPartition, edges: PartitionOffsets) ->
 def _held_back(request: Request, source: Source) -> list[str]:
     """Where open transactions end the page before the log."""
     ends = request.app.state.site.log.offsets(source.topic)
-    told = [
+    sentences = [
         held_back_at(source.backend, TopicPartition(source.topic, number), edges.log_end_offset)
         for number, edges in source.edges.items()
         if number in ends and edges.log_end_offset < ends[number].log_end_offset
     ]
-    return [each for each in told if each]
+    return [sentence for sentence in sentences if sentence]
 
 
 def _page(request: Request, source: Source) -> Page:
-    asked = request.query_params
-    if before := asked.get("before"):
+    query = request.query_params
+    if before := query.get("before"):
         return page_before(source, positions(before), _TOGETHER)
-    if after := asked.get("after"):
+    if after := query.get("after"):
         return page_after(source, positions(after), _TOGETHER)
-    if start := asked.get("from"):
+    if start := query.get("from"):
         return page_after(source, _places(source, place(start)), _TOGETHER)
-    if asked.get("order") == "oldest":
+    if query.get("order") == "oldest":
         return page_after(source, _places(source, "earliest"), _TOGETHER)
     return page_before(source, {}, _TOGETHER)
 
 
 def _search(request: Request, source: Source) -> Search:
-    asked = request.query_params
+    query = request.query_params
     loads = source.serializer.loads if source.serializer is not None else None
-    given = request.headers.get("last-event-id") or asked.get("at", "")
-    backwards = asked.get("order") != "oldest"
-    start, end = place(asked.get("from") or "earliest"), place(asked.get("to") or "latest")
+    position_text = request.headers.get("last-event-id") or query.get("at", "")
+    backwards = query.get("order") != "oldest"
+    start, end = place(query.get("from") or "earliest"), place(query.get("to") or "latest")
     times = times_between(source.backend, start, end)
     source = source._replace(times=times)
     starts = _places(source, start)
     # Where times are out of order, a record before the end may follow one after it.
     ends = _places(source, end if times.end_ms == EVER.end_ms else "latest")
-    reached = positions(given) if given else {}
+    reached = positions(position_text) if position_text else {}
     side = ends if backwards else starts
     side |= {number: clipped(reached[number], source.edges[number]) for number in side.keys() & reached}
-    return Search(source, starts, ends, Query(asked.get("search", ""), loads), backwards=backwards)
+    return Search(source, starts, ends, Query(query.get("search", ""), loads), backwards=backwards)
 
 
 def _places(source: Source, where: Place) -> dict[int, int]:
@@ -199,14 +205,14 @@ def _has_newer(source: Source, high: Positions) -> bool:
     return any(offset < source.edges[number].log_end_offset for number, offset in high.items())
 
 
-def _command(request: Request, found: Page) -> str:
+def _command(request: Request, records_page: Page) -> str:
     """The command line that prints the page's records, if they are of one partition; else the topic's."""
     site = request.app.state.site
     words = ["embedlog", "cat", site.log.path, request.path_params["topic"]]
-    if len(found.low) == 1:
-        [number] = found.low
-        words += ["--partition", str(number), "--from", str(found.low[number])]
-        words += ["--to", str(found.high[number])]
+    if len(records_page.low) == 1:
+        [number] = records_page.low
+        words += ["--partition", str(number), "--from", str(records_page.low[number])]
+        words += ["--to", str(records_page.high[number])]
     if _shows_uncommitted(request):
         words += ["--isolation-level", "read_uncommitted"]
     return shlex.join([*words, "--json"])

@@ -116,17 +116,17 @@ def routes() -> list[BaseRoute]:
 def sql(request: Request) -> Response:
     """The box. `topic` is the one to begin with, `find` a part of the names of those beside it."""
     sandbox = request.app.state.site.sandbox
-    topics, found = _topics(request)
+    topics, matches = _topics(request)
     problem = ""
     try:
         sandbox.warm()
     except EmbedlogError as error:
-        problem = request.app.state.site.told(error)
+        problem = request.app.state.site.message_of(error)
     return page(
         request,
         "sql.html",
         topics=[Topic(name) for name in topics],
-        found=found,
+        total=matches,
         find=request.query_params.get("find", ""),
         query=request.query_params.get("query", ""),
         formats=FORMATS,
@@ -137,9 +137,9 @@ def sql(request: Request) -> Response:
 
 async def run(request: Request) -> Response:
     """Run a query: its rows as they come, as lines of JSON."""
-    given = await form(request)
+    fields = await form(request)
     try:
-        query = await run_in_threadpool(_start, request, given.get("query", ""))
+        query = await run_in_threadpool(_start, request, fields.get("query", ""))
     except EmbedlogError as error:
         return _refusal(request, error)
     return StreamingResponse(_events(request, query), media_type="application/jsonl")
@@ -152,8 +152,8 @@ async def columns(request: Request) -> Response:
     rows: list[list[str]] = []
     try:
         names = list({name.lower(): name for name in names}.values())  # in SQL others are the same
-        asked = _COLUMNS % ", ".join(f"'{name}'" for name in names)
-        query = await run_in_threadpool(_start, request, asked)
+        statement = _COLUMNS % ", ".join(f"'{name}'" for name in names)
+        query = await run_in_threadpool(_start, request, statement)
         try:
             async for line in _written(request, query.lines):
                 rows += line.get("rows", [])
@@ -172,18 +172,18 @@ async def columns(request: Request) -> Response:
 
 async def download(request: Request) -> Response:
     """The whole result of a query, as a file. Raises what `Sandbox.start` raises."""
-    given = await form(request)
-    format = given.get("format", "")
+    fields = await form(request)
+    format = fields.get("format", "")
     if format not in FORMATS:
         raise InvalidArgument(f"a format is one of {', '.join(FORMATS)}")
-    query = await run_in_threadpool(_start, request, given.get("query", ""), format)
+    query = await run_in_threadpool(_start, request, fields.get("query", ""), format)
     chunks = _written(request, query.read)
-    said, ticket = request.app.state.site.downloads, given.get("ticket", "")[:_LONGEST_TICKET]
-    said.put(ticket, None)
+    downloads, ticket = request.app.state.site.downloads, fields.get("ticket", "")[:_LONGEST_TICKET]
+    downloads.put(ticket, None)
 
     def end() -> None:
         query.close()
-        said.put(ticket, query.notes)
+        downloads.put(ticket, query.notes)
 
     try:
         first = await anext(chunks, b"")  # what fails before it becomes a page that says so
@@ -208,9 +208,9 @@ async def download(request: Request) -> Response:
 
 async def notes(request: Request) -> Response:
     """What the download of a ticket has said; null while it goes on, or if it has not begun."""
-    given = await form(request)
-    said = request.app.state.site.downloads.of(given.get("ticket", "")[:_LONGEST_TICKET])
-    return JSONResponse({"notes": said and [visible(each) for each in said]})
+    fields = await form(request)
+    texts = request.app.state.site.downloads.of(fields.get("ticket", "")[:_LONGEST_TICKET])
+    return JSONResponse({"notes": texts and [visible(note) for note in texts]})
 
 
 def _topics(request: Request) -> tuple[list[str], int]:
@@ -218,10 +218,10 @@ def _topics(request: Request) -> tuple[list[str], int]:
     backend = request.app.state.site.log.backend
     find, first = request.query_params.get("find", ""), request.query_params.get("topic", "")
     names = [name for name in backend.topics() if not backend.describe_topic(name).internal]
-    found = sorted(
+    matching = sorted(
         (name for name in names if find.lower() in name.lower()), key=lambda name: (name != first, name)
     )
-    return found[:_TOGETHER], len(found)
+    return matching[:_TOGETHER], len(matching)
 
 
 def _start(request: Request, query: str, format: str = "") -> Query:
@@ -242,7 +242,7 @@ def _may_read(backend: Backend, topic: str) -> bool:
 
 
 def _refusal(request: Request, error: EmbedlogError) -> Response:
-    problem = visible(request.app.state.site.told(error))
+    problem = visible(request.app.state.site.message_of(error))
     return JSONResponse({"problem": problem}, 503 if isinstance(error, Busy) else 409)
 
 
@@ -254,12 +254,12 @@ async def _written(request: Request, step: Callable[[float], bytes | list[Any] |
 
     step: its `read`, whose chunks come one by one, or its `lines`.
     """
-    while (found := await run_in_threadpool(step, _PATIENCE_S)) is not None:
-        if isinstance(found, bytes):
-            if found:
-                yield found
+    while (output := await run_in_threadpool(step, _PATIENCE_S)) is not None:
+        if isinstance(output, bytes):
+            if output:
+                yield output
         else:
-            for line in found:
+            for line in output:
                 yield line
         if await request.is_disconnected():
             return
@@ -271,7 +271,7 @@ async def _events(request: Request, query: Query) -> AsyncIterator[str]:
         async for line in _written(request, drawn.lines):
             yield line
     except EmbedlogError as error:
-        yield json.dumps({"problem": visible(request.app.state.site.told(error))}) + "\n"
+        yield json.dumps({"problem": visible(request.app.state.site.message_of(error))}) + "\n"
     finally:
         query.close()
     await run_in_threadpool(request.app.state.site.sandbox.warm)

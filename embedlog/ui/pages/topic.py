@@ -84,7 +84,7 @@ def topic_page(request: Request) -> Response:
         edges=edges,
         seen=sample.topics.get(name),
         spark=spark,
-        records=sum(each.log_end_offset - each.log_start_offset for each in edges.values()),
+        records=sum(offsets.log_end_offset - offsets.log_start_offset for offsets in edges.values()),
         kept=words.kept(settings),
         chosen=chosen,
         ranges=(*_RANGES, "all"),
@@ -94,33 +94,33 @@ def topic_page(request: Request) -> Response:
         plots=_plots(grown, from_ms, to_ms) if grown else [],
         grown=grown,
         partitions=[
-            _partition(site.store, sample, TopicPartition(name, each), edges[each], site.told)
-            for each in numbers
+            _partition(site.store, sample, TopicPartition(name, partition), edges[partition], site.message_of)
+            for partition in numbers
         ],
         first=first,
         together=_TOGETHER,
         settings=[
-            (each, words.setting(each, getattr(settings, each)), each in own)
-            for each in sorted(settings.names(), key=lambda each: each not in own)
+            (setting, words.setting(setting, getattr(settings, setting)), setting in own)
+            for setting in sorted(settings.names(), key=lambda setting: setting not in own)
         ],
         own=len(own),
         compaction=_compaction(site.store, name, numbers, settings),
         groups={
-            group: sum(lag.lag or 0 for tp, lag in each.partitions.items() if tp.topic == name)
-            for group, each in sample.groups.items()
-            if name in each.topics
+            group: sum(lag.lag or 0 for tp, lag in description.partitions.items() if tp.topic == name)
+            for group, description in sample.groups.items()
+            if name in description.topics
         },
     )
 
 
 def segments_page(request: Request) -> Response:
     site = request.app.state.site
-    name, given = _existing(site.log, request.path_params["topic"]), request.path_params["number"]
+    name, partition_text = _existing(site.log, request.path_params["topic"]), request.path_params["number"]
     if site.store is None:
         raise HTTPException(404, "Brokers do not tell their segments")
     count = site.log.describe_topic(name).partitions
-    partition = number(given, count)
-    if str(partition) != given or partition == count:
+    partition = number(partition_text, count)
+    if str(partition) != partition_text or partition == count:
         raise HTTPException(404, "There is no such partition")
     read = site.store.partition(name, partition)
     readable = read.readable_segments()
@@ -135,7 +135,7 @@ def segments_page(request: Request) -> Response:
         edges=read.offsets(),
         path=read.directory,
         bytes=sum(size for _, size in readable),
-        found=len(readable),
+        total=len(readable),
         first=first,
         together=_TOGETHER,
         segments=[
@@ -164,31 +164,31 @@ def _span(
     if seen is not None and seen.span.last_ms != NO_TIMESTAMP:
         return seen.span
     spans = Spans(log, store)
-    names = [TopicPartition(name, each) for each in edges]
+    names = [TopicPartition(name, partition) for partition in edges]
     spans.look({tp: edges[tp.partition] for tp in names[:_TOGETHER]}, _TOGETHER)
     return spans.of(names)
 
 
 def _range(request: Request, span: Span) -> tuple[str, int, int, str]:
-    """(the preset, "" if there is none; from, to; why what was given cannot be)."""
-    given = request.query_params
-    preset = given.get("range", "")
+    """(the preset, "" if there is none; from, to; why these times cannot be)."""
+    query = request.query_params
+    preset = query.get("range", "")
     now_ms = time.time_ns() // 1_000_000
     if preset in _RANGES:
         return preset, now_ms - _RANGES[preset], now_ms, ""
     everything = NO_TIMESTAMP, NO_TIMESTAMP
     if span.first_ms != NO_TIMESTAMP:  # brokers before Kafka 3.0 do not tell the last time
         everything = span.first_ms, (now_ms if span.last_ms == NO_TIMESTAMP else span.last_ms) + 1
-    if preset == "all" or not (given.get("from") or given.get("to")):
+    if preset == "all" or not (query.get("from") or query.get("to")):
         return "all", *everything, ""
     times = []
     for name, otherwise in zip(("from", "to"), everything, strict=True):
         try:
-            text = given.get(name, "")
+            text = query.get(name, "")
             times.append(int(datetime.fromisoformat(text).timestamp() * 1000) if text else otherwise)
         except (ValueError, OverflowError, OSError):
             return "all", *everything, f"“{text[:40]}” is not a time: write one as 2026-05-01T10:41"
-    from_ms, to_ms = (min(max(each, _FIRST_MS), _LAST_MS) for each in times)
+    from_ms, to_ms = (min(max(time_ms, _FIRST_MS), _LAST_MS) for time_ms in times)
     if from_ms >= to_ms:
         return "", from_ms, to_ms, "the first time is not before the second"
     return "", from_ms, to_ms, ""
@@ -197,40 +197,41 @@ def _range(request: Request, span: Span) -> tuple[str, int, int, str]:
 def _plots(grown: History, from_ms: int, to_ms: int) -> list[dict[str, Any]]:
     """Records and bytes over time: a plot and its peak in words for each."""
     over = f"over time, {moment(from_ms)} to {moment(to_ms)}"
-    each_s = grown.step_ms / 1000
+    bar_s = grown.step_ms / 1000
     about = "" if grown.is_exact else "about "
-    made = []
-    for what, values, said in (("records", grown.records, _records), ("bytes", grown.bytes, size)):
+    drawn = []
+    for what, values, format_count in (("records", grown.records, _records), ("bytes", grown.bytes, size)):
         if values is None:
             continue
         labels = [
-            f"{about if value else ''}{said(value)} from {moment(start)}"
+            f"{about if value else ''}{format_count(value)} from {moment(start)}"
             for value, start in zip(values, grown.times, strict=True)
         ]
         most = max(values)
-        made.append(
+        drawn.append(
             {
                 "svg": plots.bars(values, labels, f"{what} {over}"),
                 "what": what,
-                "sum": about + said(sum(values)),
+                "sum": about + format_count(sum(values)),
                 "most": most,
-                "peak": f"{said(most)} in {duration(each_s)}",
+                "peak": f"{format_count(most)} in {duration(bar_s)}",
                 "peak_ms": grown.times[values.index(most)],
-                "rate": _rate(most, each_s, said),
+                "rate": _rate(most, bar_s, format_count),
             }
         )
-    return made
+    return drawn
 
 
 def _records(count: int) -> str:
     return counted(count, "record")
 
 
-def _rate(count: int, seconds: float, said: Callable[[int], str]) -> str:
+def _rate(count: int, seconds: float, format_count: Callable[[int], str]) -> str:
     unit, length = next(
-        (each for each in (("s", 1), ("min", 60)) if count * each[1] >= 10 * seconds), ("h", 3_600)
+        ((unit, length) for unit, length in (("s", 1), ("min", 60)) if count * length >= 10 * seconds),
+        ("h", 3_600),
     )
-    return f"{said(round(count * length / seconds))}/{unit}"
+    return f"{format_count(round(count * length / seconds))}/{unit}"
 
 
 # -- partitions and segments -------------------------------------------------------------------------------
@@ -241,7 +242,7 @@ def _partition(
     sample: Sample,
     name: TopicPartition,
     edges: PartitionOffsets,
-    told: Callable[[BaseException], str],
+    message_of: Callable[[BaseException], str],
 ) -> _Partition:
     leader = None
     if sample.cluster is not None:
@@ -251,14 +252,14 @@ def _partition(
         return _Partition(name.partition, edges, None, None, Span(), leader, "")
     try:
         read = store.partition(*name)
-        filled = [each for each in read.readable_segments() if each[1]]
+        filled = [(segment, size) for segment, size in read.readable_segments() if size]
         span = span_of_partition(read)
         able = read.state in (PartitionState.ONLINE, PartitionState.CLOSED)
         problem = "" if able else f"{read.state.name.lower()}: refuses appends"
         taken = sum(size for _, size in filled)
         return _Partition(name.partition, edges, len(filled), taken, span, leader, problem)
     except (EmbedlogError, OSError) as error:
-        return _Partition(name.partition, edges, None, None, Span(), leader, told(error))
+        return _Partition(name.partition, edges, None, None, Span(), leader, message_of(error))
 
 
 def _segment(times: SegmentTimes, segment: Segment, size: int, cleaned: int, is_active: bool) -> _Segment:
@@ -275,8 +276,8 @@ def _compaction(store: ReadOnlyStore | None, name: str, numbers: list[int], sett
     if not settings.compacts or store is None:
         return ""
     clean = dirty = 0
-    for each in numbers:
-        done, rest = _cleaned(store, store.partition(name, each))
+    for partition in numbers:
+        done, rest = _cleaned(store, store.partition(name, partition))
         clean, dirty = clean + done, dirty + rest
     ratio = dirty / (clean + dirty) if clean + dirty else 0.0
     return (

@@ -35,32 +35,39 @@ def transactions(request: Request) -> Response:
     """Transactional ids, those that are open first, then the latest; and the producers of a topic, or of the
     first partitions that there are."""
     site = request.app.state.site
-    found, problem = [], ""
+    descriptions, problem = [], ""
     try:
-        found = site.log.transactions()
+        descriptions = site.log.transactions()
     except UnsupportedByBackend as error:
-        problem = site.told(error)
-    found.sort(key=lambda each: (not each.is_open, -max(each.last_update_ms, each.start_ms)))
+        problem = site.message_of(error)
+    descriptions.sort(
+        key=lambda transaction: (
+            not transaction.is_open,
+            -max(transaction.last_update_ms, transaction.start_ms),
+        )
+    )
     sample = site.sampler.latest()
     topic = request.query_params.get("topic", "")
     first = number(request.query_params.get("first", "0"), 1 << 30)
-    looked = look(site.log, sample, topic, first, _PARTITIONS, site.told)
+    looked = look(site.log, sample, topic, first, _PARTITIONS, site.message_of)
     # Those with an open transaction first, then those that appended last.
-    looked.producers.sort(key=lambda each: (each[1].transaction_start < 0, -each[1].last_timestamp_ms))
+    looked.producers.sort(key=lambda pair: (pair[1].transaction_start < 0, -pair[1].last_timestamp_ms))
     return page(
         request,
         "transactions.html",
-        transactions=found[:_TOGETHER],
-        found=len(found),
+        transactions=descriptions[:_TOGETHER],
+        total=len(descriptions),
         problem=problem,
-        has_updates=any(each.last_update_ms >= 0 for each in found),
+        has_updates=any(transaction.last_update_ms >= 0 for transaction in descriptions),
         topic=topic,
-        topics=[each.name for each in sample.topics.values() if not each.is_internal][:_OFFERED],
+        topics=[topic_sample.name for topic_sample in sample.topics.values() if not topic_sample.is_internal][
+            :_OFFERED
+        ],
         looked=looked,
         first=first,
         together=_PARTITIONS,
         producers=looked.producers[:_TOGETHER],
-        ids={each.producer_id: each.transactional_id for each in found},
+        ids={transaction.producer_id: transaction.transactional_id for transaction in descriptions},
         first_mirror_id=FIRST_MIRROR_ID,
     )
 
@@ -68,9 +75,9 @@ def transactions(request: Request) -> Response:
 async def abort(request: Request) -> Response:
     """Abort an open transaction: its producer gets an error."""
     check_writable(request)
-    given = await form(request)
-    name = given.get("id", "")
-    if given.get("confirm") != name:
+    fields = await form(request)
+    name = fields.get("id", "")
+    if fields.get("confirm") != name:
         raise InvalidArgument(f"write the transactional id, {shown(name)}, to abort its transaction")
     await run_in_threadpool(request.app.state.site.log.abort_transaction, name)
     logger.info("the transaction of %s was aborted", name)
