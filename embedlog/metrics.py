@@ -74,10 +74,10 @@ class Families:
         kind: type[GaugeMetricFamily | CounterMetricFamily] = GaugeMetricFamily,
     ) -> GaugeMetricFamily | CounterMetricFamily:
         """The family of that name; the values of its labels follow those of the common labels."""
-        found = self._families.get(name)
-        if found is None:
-            found = self._families[name] = kind(name, text, labels=(*self.common, *labels))
-        return found
+        family = self._families.get(name)
+        if family is None:
+            family = self._families[name] = kind(name, text, labels=(*self.common, *labels))
+        return family
 
     def __iter__(self) -> Iterator[Metric]:
         return iter(self._families.values())
@@ -164,14 +164,14 @@ class LogCollector:
     def collect(self) -> Iterable[Metric]:
         """Return the metrics. The registry calls it for each scrape."""
         into = Families(self._labels)
-        for name, given in self._logs.items():
-            log = given if isinstance(given, Log) else given.opened()
+        for name, handle in self._logs.items():
+            log = handle if isinstance(handle, Log) else handle.opened()
             into.common = dict.fromkeys(self._labels, name)
             available = 0
             try:
                 log.backend.check_open()
                 _add_log(into, log)
-                _add_clients(into, _open_clients(log, given))
+                _add_clients(into, _open_clients(log, handle))
                 if self._groups:
                     _add_groups(into, log)
                     add_queues(into, log.backend)
@@ -185,8 +185,8 @@ class LogCollector:
         return into
 
 
-def _is_log(given: object) -> bool:
-    return isinstance(given, Log) or (hasattr(given, "opened") and hasattr(given, "clients"))
+def _is_log(handle: object) -> bool:
+    return isinstance(handle, Log) or (hasattr(handle, "opened") and hasattr(handle, "clients"))
 
 
 def _add_log(into: Families, log: Log) -> None:
@@ -202,9 +202,9 @@ def _add_log(into: Families, log: Log) -> None:
                 sizes = backend.sizes(topic)
             except TopicNotFound:  # deleted meanwhile
                 continue
-            for number, each in edges.items():
+            for number, offsets in edges.items():
                 name = TopicPartition(topic, number)
-                partitions.add(name, each, _flushed(each), sizes.get(number))
+                partitions.add(name, offsets, _flushed(offsets), sizes.get(number))
 
 
 def _flushed(edges: PartitionOffsets) -> int | None:
@@ -215,11 +215,11 @@ def _flushed(edges: PartitionOffsets) -> int | None:
         return None
 
 
-def _open_clients(log: Log, given: Log | TaskLog) -> list[Producer | Consumer]:
+def _open_clients(log: Log, handle: Log | TaskLog) -> list[Producer | Consumer]:
     while True:
         with contextlib.suppress(RuntimeError):  # another thread has made one meanwhile
-            of_tasks = [] if isinstance(given, Log) else given.clients()
-            clients = [each for each in log._clients if isinstance(each, Producer | Consumer)]
+            of_tasks = [] if isinstance(handle, Log) else handle.clients()
+            clients = [client for client in log._clients if isinstance(client, Producer | Consumer)]
             return [client for client in (*clients, *of_tasks) if not client.closed]
 
 
@@ -253,16 +253,16 @@ def _add_groups(into: Families, log: Log) -> None:
     for group in log.describe_groups():
         members = len(group.members)
         into.gauge("embedlog_group_members", "Members of a consumer group.", members, group=group.group)
-        for name, each in group.partitions.items():
+        for name, position in group.partitions.items():
             labels = {"group": group.group, "topic": name.topic, "partition": str(name.partition)}
-            if each.committed is not None:
+            if position.committed is not None:
                 text = "Offset from which a consumer group continues."
-                into.gauge("embedlog_group_committed_offset", text, each.committed.offset, **labels)
-            if each.lag is not None:
+                into.gauge("embedlog_group_committed_offset", text, position.committed.offset, **labels)
+            if position.lag is not None:
                 text = (
                     "Offsets from a consumer group's committed offset to the log end, without deleted ones."
                 )
-                into.gauge("embedlog_group_lag", text, each.lag, **labels)
+                into.gauge("embedlog_group_lag", text, position.lag, **labels)
 
 
 def add_queues(into: Families, backend: Backend) -> None:
@@ -273,17 +273,19 @@ def add_queues(into: Families, backend: Backend) -> None:
     with contextlib.suppress(UnsupportedByBackend):  # of brokers that have share groups
         dead = {}
         for queue in describe_queues(backend, reader=coordinator):
-            for each in queue.group.partitions:
+            for partition in queue.group.partitions:
                 labels = {
                     "group": queue.group.group,
                     "topic": queue.group.topic,
-                    "partition": str(each.partition),
+                    "partition": str(partition.partition),
                 }
-                into.gauge("embedlog_queue_waiting", "Jobs that could be taken.", each.waiting, **labels)
-                into.gauge("embedlog_queue_locked", "Jobs that are being worked on.", each.locked, **labels)
+                into.gauge("embedlog_queue_waiting", "Jobs that could be taken.", partition.waiting, **labels)
+                into.gauge(
+                    "embedlog_queue_locked", "Jobs that are being worked on.", partition.locked, **labels
+                )
                 text = "Jobs that are not to be taken before a time."
-                into.gauge("embedlog_queue_delayed", text, each.delayed, **labels)
-                born_ms = each.oldest_timestamp_ms
+                into.gauge("embedlog_queue_delayed", text, partition.delayed, **labels)
+                born_ms = partition.oldest_timestamp_ms
                 age_s = max(time.time() - born_ms / 1000, 0.0) if born_ms != NO_TIMESTAMP else 0.0
                 text = "Age of the oldest job that is not finished; 0 without one."
                 into.gauge("embedlog_queue_oldest_age_seconds", text, age_s, **labels)
@@ -299,9 +301,13 @@ def add_transactions(into: Families, backend: Backend) -> None:
     if TRANSACTION_STATE_TOPIC not in backend.topics():
         return
     with contextlib.suppress(UnsupportedByBackend):  # of brokers
-        found = [each for each in describe_transactions(backend) if each.is_open]
-        into.gauge("embedlog_open_transactions", "Transactions that have not ended.", len(found))
-        age_s = max((time.time() - each.start_ms / 1000 for each in found), default=0.0)
+        open_transactions = [
+            transaction for transaction in describe_transactions(backend) if transaction.is_open
+        ]
+        into.gauge("embedlog_open_transactions", "Transactions that have not ended.", len(open_transactions))
+        age_s = max(
+            (time.time() - transaction.start_ms / 1000 for transaction in open_transactions), default=0.0
+        )
         into.gauge("embedlog_oldest_transaction_age_seconds", "Age of the oldest of these.", max(age_s, 0.0))
     if isinstance(backend, WriterBackend):
         ended = backend.transactions.ended

@@ -132,8 +132,8 @@ class Tracing:
         if not headers:
             return None
         context = self._textmap().extract(headers, context=Context(), getter=_GETTER)
-        found = trace.get_current_span(context).get_span_context()
-        return found if found.is_valid else None
+        span_context = trace.get_current_span(context).get_span_context()
+        return span_context if span_context.is_valid else None
 
     def injected(self, headers: Headers, context: Context) -> Headers:
         """Return the headers, followed by those that carry the context."""
@@ -290,8 +290,8 @@ class _HeaderGetter:
     """Reads a propagator's fields from a record's headers; of several of one name the last counts."""
 
     def get(self, carrier: Headers, key: str) -> list[str] | None:
-        found = [value for name, value in carrier if name.lower() == key and value is not None]
-        return [bytes(found[-1]).decode("utf-8", "replace")] if found else None
+        header_values = [value for name, value in carrier if name.lower() == key and value is not None]
+        return [bytes(header_values[-1]).decode("utf-8", "replace")] if header_values else None
 
     def keys(self, carrier: Headers) -> list[str]:
         return [name for name, _ in carrier]
@@ -322,14 +322,14 @@ def _traced_classes(log: Log | TaskLog) -> tuple[Callable[..., Any], Callable[..
 
 
 def _attributes(name: str, kind: str, topic: str | None) -> Attributes:
-    found: Attributes = {
+    attributes: Attributes = {
         "messaging.system": "kafka",
         "messaging.operation.name": name,
         "messaging.operation.type": kind,
     }
     if topic is not None:
-        found["messaging.destination.name"] = topic
-    return found
+        attributes["messaging.destination.name"] = topic
+    return attributes
 
 
 def _of_group(group: str | None) -> Attributes:
@@ -345,17 +345,17 @@ def _of_record(record: Record[Any, Any]) -> Attributes:
 
 def _of_message(key: Any, value: Any) -> Attributes:
     """A key that is no text is left out."""
-    found: Attributes = {}
+    attributes: Attributes = {}
     if isinstance(key, bytes):
         try:
             key = key.decode()
         except UnicodeDecodeError:
             key = None
     if isinstance(key, str):
-        found["messaging.kafka.message.key"] = key
+        attributes["messaging.kafka.message.key"] = key
     if value is None:
-        found["messaging.kafka.message.tombstone"] = True
-    return found
+        attributes["messaging.kafka.message.tombstone"] = True
+    return attributes
 
 
 def _sent(span: Span, future: Future[RecordMetadata]) -> None:

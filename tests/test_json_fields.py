@@ -19,7 +19,7 @@ from rounds import examples
 from embedlog.codec import loops, plain_json
 from embedlog.codec.columns import NUMBERS, REALS, TEXTS, BytesColumn, JsonField
 from embedlog.sql.fields import Field
-from embedlog.sql.fields import given as given_fields
+from embedlog.sql.fields import declared as declared_fields
 from embedlog.sql.json_columns import JsonColumns
 
 compiled_json = pytest.importorskip(
@@ -260,7 +260,7 @@ def test_a_form_takes_what_surely_fits(field: JsonField, taken: list[str], left:
 )
 def test_values_that_fit(module: Any, kind: str, fit: dict[str, Any], unfit: list[str]) -> None:
     """As they are written, or NULL, and counted: never changed."""
-    (field,) = given_fields({"a": kind})
+    (field,) = declared_fields({"a": kind})
     values = [b'{"a": %s}' % text.encode() for text in (*fit, *unfit, "null")] + [b"{}", b"no", None, b"\xff"]
     with duckdb.connect() as connection, mock.patch.object(loops, "json_fields", module.json_fields):
         columns = JsonColumns([field])

@@ -28,7 +28,7 @@ from ..model import Record, RecordMetadata
 from ..validation import check_int, check_topic
 from .threads import Threads
 
-_Given: TypeAlias = "bytes | tuple[bytes | None, bytes | None] | Record | None"
+_RecordInput: TypeAlias = "bytes | tuple[bytes | None, bytes | None] | Record | None"
 _Where: TypeAlias = "tuple[str, int | None, bool]"  # topic, partition, flush
 
 _is_done: Final = methodcaller("done")
@@ -41,18 +41,18 @@ class _Group:
 
     def __init__(self, where: _Where) -> None:
         self.where = where
-        self.records: list[_Given] = []
+        self.records: list[_RecordInput] = []
         self.futures: list[asyncio.Future[RecordMetadata]] = []
 
     def without_cancelled(self) -> _Group:
         if not any(map(_is_done, self.futures)):
             return self
-        left = _Group(self.where)
+        remaining = _Group(self.where)
         for record, future in zip(self.records, self.futures, strict=True):
             if not future.done():
-                left.records.append(record)
-                left.futures.append(future)
-        return left
+                remaining.records.append(record)
+                remaining.futures.append(future)
+        return remaining
 
 
 class Appends:
@@ -88,7 +88,7 @@ class Appends:
             check_int("partition", partition)
         if headers or timestamp_ms is not None:
             key, value, pairs, time_ms = as_row(value, key, headers, timestamp_ms, now_ms())
-            record: _Given = Record(key=key, value=value, headers=pairs, timestamp_ms=time_ms)
+            record: _RecordInput = Record(key=key, value=value, headers=pairs, timestamp_ms=time_ms)
         else:
             if type(value) is not bytes or type(key) is not bytes:
                 key, value, _, _ = as_row(value, key, (), None, 0)
@@ -116,7 +116,9 @@ class Appends:
     def _start(self) -> None:
         """Append what has been gathered."""
         self._starting = False
-        groups = [left for group in self._groups.values() if (left := group.without_cancelled()).records]
+        groups = [
+            remaining for group in self._groups.values() if (remaining := group.without_cancelled()).records
+        ]
         self._groups = {}
         if groups:
             self._under_way = groups
@@ -159,7 +161,7 @@ class Appends:
         return [self._append_group(*group.where, group.records) for group in groups]
 
     def _append_group(
-        self, topic: str, partition: int | None, flush: bool, records: Sequence[_Given]
+        self, topic: str, partition: int | None, flush: bool, records: Sequence[_RecordInput]
     ) -> _Outcome:
         """The result of each record: its metadata or its error."""
         if partition is not None:
@@ -176,7 +178,7 @@ class Appends:
             outcome.update(zip(indexes, own, strict=True))
         return [outcome[i] for i in range(len(records))]
 
-    def _divided(self, topic: str, records: Sequence[_Given], count: int) -> dict[int, list[int]]:
+    def _divided(self, topic: str, records: Sequence[_RecordInput], count: int) -> dict[int, list[int]]:
         """The indexes of each partition's records."""
         chosen: dict[bytes | None, int] = {}
         divided: dict[int, list[int]] = {}
@@ -194,7 +196,7 @@ class Appends:
             self._partitioner.on_new_batch(topic, count, chosen[None])
         return divided
 
-    def _append(self, topic: str, partition: int, flush: bool, records: Sequence[_Given]) -> _Outcome:
+    def _append(self, topic: str, partition: int, flush: bool, records: Sequence[_RecordInput]) -> _Outcome:
         """The results of a partition's records."""
         try:
             return list(self._log.append_many(topic, records, partition=partition, flush=flush))

@@ -105,10 +105,10 @@ class _Core(SyncConsumer[V, K]):
     def chunk(self) -> bool | None:
         """Take a turn for an iteration: see `_try_chunk`."""
         with self._alone():
-            found = self._try_chunk()
+            has_records = self._try_chunk()
             reader = None if self._current is None else self._current.reader
             self._reads_backlog = reader is not None and not reader.at_end
-            return found
+            return has_records
 
     def begin_poll(self) -> None:
         """Before `fetch`: the records of the previous poll are done."""
@@ -203,12 +203,12 @@ class Consumer(AsyncClosing, Generic[V, K]):
         self._in_loop = in_loop
         self._read_committed = checked_isolation(options.get("isolation_level", "read_committed"))
         self._max_poll_records = options.get("max_poll_records", 500)
-        given: dict[str, Any] = dict(options)
+        core_options: dict[str, Any] = dict(options)
         for name in _CALLBACKS:
-            if given.get(name) is not None:
-                given[name] = partial(self._call_back, given[name])
+            if core_options.get(name) is not None:
+                core_options[name] = partial(self._call_back, core_options[name])
         core_class: Callable[..., _Core[V, K]] = _Core
-        self._make = partial(core_class, threads.loop, backend, topics, group, serde, **given)
+        self._make = partial(core_class, threads.loop, backend, topics, group, serde, **core_options)
         self._core: _Core[V, K] | None = None
         self._busy = False
         self._closing = self._closed = False
@@ -238,12 +238,12 @@ class Consumer(AsyncClosing, Generic[V, K]):
         try:
             core.begin_poll()
             while True:
-                found = await self._turn(core, core.fetch)
-                if found and (records := core.take(max_records or self._max_poll_records)):
+                has_records = await self._turn(core, core.fetch)
+                if has_records and (records := core.take(max_records or self._max_poll_records)):
                     return records
-                if found is False or core.take_wakeup() or deadline - time.monotonic() < 0.001:
+                if has_records is False or core.take_wakeup() or deadline - time.monotonic() < 0.001:
                     return []
-                if found is None:  # else all were passed over
+                if has_records is None:  # else all were passed over
                     await core.sleep(self._waiters, self._read_committed, deadline)
         finally:
             self._leave()
@@ -269,10 +269,10 @@ class Consumer(AsyncClosing, Generic[V, K]):
         await self._enter()
         try:
             core.begin_chunk()
-            while (found := await self._turn(core, core.chunk)) is None:
+            while (has_records := await self._turn(core, core.chunk)) is None:
                 core.take_wakeup()
                 await core.sleep(self._waiters, self._read_committed, _FOREVER)
-            return found
+            return has_records
         finally:
             self._leave()
 
@@ -285,10 +285,10 @@ class Consumer(AsyncClosing, Generic[V, K]):
         if now - self._yielded > _SHARE_S:
             await asyncio.sleep(0)  # other tasks come first
             self._yielded = time.monotonic()
-        found = core.in_loop(turn)
-        if found is None and core.may_end:
+        has_records = core.in_loop(turn)
+        if has_records is None and core.may_end:
             return await self._run(turn)
-        return found
+        return has_records
 
     def wakeup(self) -> None:
         """Make a waiting `poll` return []. If none waits, the next one does not wait. For any thread."""
@@ -395,9 +395,9 @@ class Consumer(AsyncClosing, Generic[V, K]):
     def _leave(self) -> None:
         self._busy = False
         leaving, self._leaving = self._leaving, []
-        for each in leaving:
-            if not each.done():
-                each.set_result(None)
+        for future in leaving:
+            if not future.done():
+                future.set_result(None)
 
     async def _wait_for_call(self) -> None:
         """Wait for the call of a task that was cancelled."""

@@ -153,7 +153,7 @@ class Log(AsyncClosing):
 
     def clients(self) -> list[SyncProducer | SyncConsumer[Any, Any]]:
         """The producers and consumers of `embedlog` beneath this log's own, for `embedlog.metrics`."""
-        clients = [each for each in self._clients if not isinstance(each, Queue)]
+        clients = [client for client in self._clients if not isinstance(client, Queue)]
         return [client.core for client in clients if client.core is not None]
 
     def traced_classes(self) -> tuple[type[Producer], type[Consumer[Any, Any]]]:
@@ -248,8 +248,8 @@ class Log(AsyncClosing):
     ) -> Transaction:
         """A transaction, for use with `async with`; see `embedlog.Log.transaction`."""
         self.threads.check_open()
-        made = self._log.transaction(transactional_id, timeout_ms=timeout_ms, flush=flush)
-        return Transaction(made, self.threads)
+        transaction = self._log.transaction(transactional_id, timeout_ms=timeout_ms, flush=flush)
+        return Transaction(transaction, self.threads)
 
     def producer(self, **options: Unpack[ProducerOptions]) -> Producer:
         """Create a producer, which sends in the background; for its options see `embedlog.Producer`.

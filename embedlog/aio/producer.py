@@ -74,10 +74,10 @@ class Producer(AsyncClosing):
         self._threads = threads
         self._is_local = is_local
         self._max_block_s = as_seconds("max_block_ms", options.get("max_block_ms", MAX_BLOCK_MS))
-        given: dict[str, Any] = {**options, "max_block_ms": 0}
-        if given.get("callback") is not None:
-            given["callback"] = partial(_call_soon, threads.loop, given["callback"])
-        self._core = _Core(backend, **given)
+        core_options: dict[str, Any] = {**options, "max_block_ms": 0}
+        if core_options.get("callback") is not None:
+            core_options["callback"] = partial(_call_soon, threads.loop, core_options["callback"])
+        self._core = _Core(backend, **core_options)
         self._requested: dict[str, float] = {}  # when a topic's metadata was requested
         self._queue = asyncio.Lock()  # the send that waits for memory; others queue
 

@@ -135,16 +135,16 @@ class Queue(AsyncClosing, Generic[V, K]):
         queue = await self._started()
         intake = queue.intake
         source = intake.source
-        while (held := source.take() or await self._wait(source, deadline)) is not None:
+        while (held_job := source.take() or await self._wait(source, deadline)) is not None:
             try:
-                record: Record[V, K] | None = intake.at_hand(held)
+                record: Record[V, K] | None = intake.at_hand(held_job)
                 if record is None:
-                    record = await self._threads.run(intake.record_of, held)
+                    record = await self._threads.run(intake.record_of, held_job)
             except BaseException:
-                source.put_back(held)
+                source.put_back(held_job)
                 raise
             if record is not None:
-                return AsyncJob(source, held, record, intake.backoff, self._to_the_end)
+                return AsyncJob(source, held_job, record, intake.backoff, self._to_the_end)
         return None
 
     async def _wait(self, source: JobSource, deadline: float) -> Held | None:
@@ -164,9 +164,9 @@ class Queue(AsyncClosing, Generic[V, K]):
                 source.leave(waiting)
             if waiting.error is not None:
                 raise waiting.error
-            held = source.take()
-            if held is not None:
-                return held
+            held_job = source.take()
+            if held_job is not None:
+                return held_job
         return None
 
     # -- life ------------------------------------------------------------------------------------

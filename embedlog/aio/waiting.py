@@ -114,7 +114,12 @@ class Waiter:
                 if self._backend.wait(
                     positions, _WAIT_MS, read_committed=self._read_committed, interrupt=self._changed
                 ):
-                    self._wake({i: each for i, each in idle.items() if each[0].ask(each[1])} or idle)
+                    ready = {
+                        interrupt: (arrivals, expected)
+                        for interrupt, (arrivals, expected) in idle.items()
+                        if arrivals.ask(expected)
+                    }
+                    self._wake(ready or idle)
             except EmbedlogError:
                 # A deleted topic, say: the tasks find out which of them it concerns.
                 self._wake(idle)

@@ -53,7 +53,7 @@ key of another JSON type is stored as its JSON text.
 An invalid line, for example one with an unknown field, ends the command: the lines before it are appended,
 and the error gives the line's number and how many records were appended."""
 
-_Given = bytes | tuple[bytes, bytes] | Record
+_RecordInput = bytes | tuple[bytes, bytes] | Record
 
 
 def commands() -> Iterator[Command]:
@@ -194,7 +194,7 @@ class _Appending:
     def _append(self, lines: list[bytes]) -> None:
         for start in range(0, len(lines), self._args.batch):
             part = lines[start : start + self._args.batch]
-            records: list[_Given] = []
+            records: list[_RecordInput] = []
             problem: InvalidArgument | None = None
             for line in part:
                 self._line += 1
@@ -208,7 +208,7 @@ class _Appending:
                 raise InvalidArgument(f"line {self._line:,}: {problem}; {self._landed()}")
             self._bytes += sum(map(len, part))
 
-    def _append_records(self, records: list[_Given]) -> None:
+    def _append_records(self, records: list[_RecordInput]) -> None:
         for partition, group in _by_partition(records, self._args.partition):
             try:
                 appended = self._log.append_many(
@@ -239,7 +239,7 @@ class _Appending:
         )
 
 
-def _parser(args: argparse.Namespace) -> Callable[[bytes], _Given]:
+def _parser(args: argparse.Namespace) -> Callable[[bytes], _RecordInput]:
     """A function that turns a line into an item for append_many."""
     if args.from_json:
         return record_from_json
@@ -256,7 +256,9 @@ def _parser(args: argparse.Namespace) -> Callable[[bytes], _Given]:
     return parse
 
 
-def _by_partition(records: list[_Given], chosen: int | None) -> Iterator[tuple[int | None, list[_Given]]]:
+def _by_partition(
+    records: list[_RecordInput], chosen: int | None
+) -> Iterator[tuple[int | None, list[_RecordInput]]]:
     """Groups of records for one append each: by the partition that a record names, and all others."""
     if chosen is not None or not any(
         isinstance(record, Record) and record.partition >= 0 for record in records
@@ -264,7 +266,7 @@ def _by_partition(records: list[_Given], chosen: int | None) -> Iterator[tuple[i
         if records:
             yield chosen, records
         return
-    groups: dict[int | None, list[_Given]] = {}
+    groups: dict[int | None, list[_RecordInput]] = {}
     for record in records:
         named = record.partition if isinstance(record, Record) and record.partition >= 0 else None
         groups.setdefault(named, []).append(record)

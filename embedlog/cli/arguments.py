@@ -71,10 +71,10 @@ class Parser(argparse.ArgumentParser):
                 joined[-1] += f"={argument}"
             else:
                 joined.append(argument)
-        known, rest = super().parse_known_args(joined, namespace)
-        if self.last and len(rest) == 1 and getattr(known, self.last) is None and _ARGUMENT.match(rest[0]):
-            setattr(known, self.last, rest.pop())
-        return known, rest
+        parsed, rest = super().parse_known_args(joined, namespace)
+        if self.last and len(rest) == 1 and getattr(parsed, self.last) is None and _ARGUMENT.match(rest[0]):
+            setattr(parsed, self.last, rest.pop())
+        return parsed, rest
 
     def error(self, message: str) -> Never:
         misspelt = re.match(r"argument (?:COMMAND|ACTION): invalid choice: ('.*?')", message)
@@ -90,11 +90,11 @@ class WireParser(Parser):
     """For a command line that names brokers: it has no argument for the directory."""
 
 
-def did_you_mean(typed: str, known: Iterable[str]) -> str:
+def did_you_mean(typed: str, names: Iterable[str]) -> str:
     """A hint for an error: empty if none of the known names is near."""
     import difflib
 
-    near = difflib.get_close_matches(typed, known, n=1)
+    near = difflib.get_close_matches(typed, names, n=1)
     return f": did you mean {near[0]}?" if near else ""
 
 

@@ -52,9 +52,9 @@ def commands() -> Iterator[Command]:
 def run(args: argparse.Namespace, ui: UI) -> int:
     started = time.perf_counter()
     _copy(args, ui)
-    with read_only_store(args.destination) as made:
-        partitions = sum(made.describe_topic(name).partitions for name in made.topics())
-        layout = made.catalog.layout.name
+    with read_only_store(args.destination) as copy:
+        partitions = sum(copy.describe_topic(name).partitions for name in copy.topics())
+        layout = copy.catalog.layout.name
     files, copied, linked = _measure(args.destination)
     took = time.perf_counter() - started
     shared = f" ({size(linked)} of it hard links)" if linked else ""

@@ -71,8 +71,8 @@ def run(args: argparse.Namespace, ui: UI) -> int:
         target_settings=wire_settings(args, args.directory, "--to-config"),
     )
     with mirror, ui.progress(sizes=False) as bars, _stopped_by_signals(mirror):
-        told = _Told(args, ui, bars)
-        status = mirror.run(until_caught_up=args.until_caught_up, on_status=told.tell)
+        printer = _StatusPrinter(args, ui, bars)
+        status = mirror.run(until_caught_up=args.until_caught_up, on_status=printer.print)
     if args.json:
         _as_json(ui, status)
         return 0
@@ -84,7 +84,7 @@ def run(args: argparse.Namespace, ui: UI) -> int:
     return 0
 
 
-class _Told:
+class _StatusPrinter:
     """Reports progress: bars on a terminal, otherwise a line per interval with progress."""
 
     def __init__(self, args: argparse.Namespace, ui: UI, bars: Progress) -> None:
@@ -94,7 +94,7 @@ class _Told:
         self._next = time.monotonic() + args.interval
         self._last: MirrorStatus | None = None
 
-    def tell(self, status: MirrorStatus) -> None:
+    def print(self, status: MirrorStatus) -> None:
         if len(status.topics) > _MOST_BARS:
             name = counted(len(status.topics), "topic")
             self._bars.update(name, status.records, status.records + status.behind)

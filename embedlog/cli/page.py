@@ -148,7 +148,7 @@ def _serve(
     serving.start()
     scheme, shown = "https" if secured else "http", f"?token={token}" if token else ""
     where = f"{scheme}://{address(args, number)}/{shown}"
-    _began(args, ui, where, secured)
+    _announce(args, ui, where, secured)
     if args.open:
         webbrowser.open(where)
     stop.is_awaited = True
@@ -160,7 +160,7 @@ def _serve(
         ui.line()  # the terminal has written ^C
 
 
-def _began(args: argparse.Namespace, ui: UI, where: str, secured: Security | None) -> None:
+def _announce(args: argparse.Namespace, ui: UI, where: str, secured: Security | None) -> None:
     if args.json:
         of_users = {} if secured is None else {"client_properties": secured.client_file or None}
         ui.json({"address": where} | of_users)

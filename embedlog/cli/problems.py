@@ -125,8 +125,8 @@ def _cause(error: EmbedlogError) -> str:
 
 
 def _no_topic(error: TopicNotFound, args: argparse.Namespace, directory: str) -> str:
-    cause, _, known = str(error).split(";")[0].partition(" (topics: ")
-    lines = [f"{cause} (topics: {known}" if known and len(known) <= _MOST_NAMES else cause]
+    cause, _, topics = str(error).split(";")[0].partition(" (topics: ")
+    lines = [f"{cause} (topics: {topics}" if topics and len(topics) <= _MOST_NAMES else cause]
     if args.command == "append":
         lines.append(f"embedlog topics create {directory} {args.topic}   makes it")
     elif lines[0] == cause:

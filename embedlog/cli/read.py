@@ -202,9 +202,9 @@ def _print_group(args: argparse.Namespace, ui: UI, write: Callable[[_Records], o
 
 
 def _chunks_of(args: argparse.Namespace, ui: UI, consumer: Consumer) -> Iterator[_Records]:
-    left: int | None = args.max_records
+    remaining: int | None = args.max_records
     records_left = iter(consumer)
-    while count := _CHUNK if left is None else min(left, _CHUNK):
+    while count := _CHUNK if remaining is None else min(remaining, _CHUNK):
         if args.follow:
             records = consumer.poll(_WAIT_MS, count)
             if not records and _nobody_reads(ui):
@@ -215,7 +215,7 @@ def _chunks_of(args: argparse.Namespace, ui: UI, consumer: Consumer) -> Iterator
                 return
         if records:
             yield records
-            left = None if left is None else left - len(records)
+            remaining = None if remaining is None else remaining - len(records)
 
 
 def _value_writer(ui: UI) -> Callable[[Sequence[bytes | None]], object]:

@@ -22,13 +22,13 @@ SERIALIZER: Final = arg(
 """The option, as `args.serializer`."""
 
 
-def serializers(given: Iterable[str]) -> dict[str, Serializer[Any]]:
+def serializers(texts: Iterable[str]) -> dict[str, Serializer[Any]]:
     """The serializer of each topic that is given. Raises InvalidArgument; what a module raises.
 
     Modules are looked for in the current directory first, as `embedlog work` does.
     """
     by_topic = {}
-    for text in given:
+    for text in texts:
         topic, equals, how = text.partition("=")
         if not (topic and equals and how):
             raise InvalidArgument(f"--serializer {text!r}: write TOPIC=HOW, where HOW is {_FORMS}")

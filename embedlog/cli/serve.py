@@ -10,7 +10,7 @@ import signal
 import sys
 import tomllib
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from .. import __version__
 from ..cluster import Broker
@@ -139,7 +139,7 @@ def run(args: argparse.Namespace, ui: UI) -> int:
         except Stopped:
             return 0
         with broker:
-            _began(args, ui, broker, secured)
+            _announce(args, ui, broker, secured)
             if stop.wait(broker.reload_certificates) == signal.SIGINT and ui.out.isatty():
                 ui.line()  # the terminal has written ^C
     served = broker.server.accepted
@@ -214,69 +214,86 @@ def _zookeeper(directory: str, connect: str) -> contextlib.AbstractContextManage
 # -- output ---------------------------------------------------------------------------------------------
 
 
-def _began(args: argparse.Namespace, ui: UI, broker: Broker, secured: Secured | None) -> None:
-    store, recovery = broker.context.store, broker.context.store.recovery
-    report(recovery, ui)
+class _Stored(NamedTuple):
+    """What a directory has: topics and partitions that are not internal, and the bytes of all."""
+
+    topics: int
+    partitions: int
+    bytes: int
+
+
+def _announce(args: argparse.Namespace, ui: UI, broker: Broker, secured: Secured | None) -> None:
+    """Print that the broker listens, and how it is set up."""
+    store = broker.context.store
+    report(store.recovery, ui)
     topics = [name for name in store.topics() if name not in INTERNAL_TOPICS]
-    partitions = [partition for name in topics for partition in store.partitions_of(name)]
-    taken = sum(segment.size for partition in store.partitions() for segment in partition.segments())
-    defaults, cluster_id = store.defaults, broker.context.coordination.cluster_id
+    stored = _Stored(
+        len(topics),
+        sum(len(store.partitions_of(name)) for name in topics),
+        sum(segment.size for partition in store.partitions() for segment in partition.segments()),
+    )
     if args.json:
-        ui.json(
-            {
-                "listening": broker.bootstrap_servers,
-                "host": broker.host,
-                "port": broker.port,
-                "listeners": [
-                    f"{listener.name}://{_address(listener.host, listener.port)}"
-                    for listener in broker.listeners
-                ],
-                "metrics_port": broker.metrics_port,
-                "broker_id": broker.address.node_id,
-                "cluster_id": cluster_id,
-                "zookeeper": broker.zookeeper,
-                "client_properties": None if secured is None else secured.client_file,
-                "directory": broker.log.path,
-                "version": __version__,
-                "topics": len(topics),
-                "partitions": len(partitions),
-                "bytes": taken,
-                "clean": bool(recovery.clean),
-                "started_in_ms": round(broker.started_in_ms, 3),
-                "retention_ms": defaults.retention_ms,
-                "retention_bytes": defaults.retention_bytes,
-                "flush_ms": defaults.flush_ms,
-            }
-        )
-        ui.flush()
-        return
-    how = "" if recovery.clean else "recovered after a crash, "
-    ui.line(f"embedlog    {__version__} · broker {broker.address.node_id} · cluster {cluster_id}")
-    ui.line(
-        f"log         {args.directory} · {counted(len(topics), 'topic')}, "
-        f"{counted(len(partitions), 'partition')}, {size(taken)} · {how}"
+        ui.json(_as_facts(broker, secured, stored))
+    else:
+        for line in _as_lines(args.directory, broker, secured, stored):
+            ui.line(line)
+    ui.flush()
+
+
+def _as_facts(broker: Broker, secured: Secured | None, stored: _Stored) -> dict[str, Any]:
+    store = broker.context.store
+    return {
+        "listening": broker.bootstrap_servers,
+        "host": broker.host,
+        "port": broker.port,
+        "listeners": [
+            f"{listener.name}://{_address(listener.host, listener.port)}" for listener in broker.listeners
+        ],
+        "metrics_port": broker.metrics_port,
+        "broker_id": broker.address.node_id,
+        "cluster_id": broker.context.coordination.cluster_id,
+        "zookeeper": broker.zookeeper,
+        "client_properties": None if secured is None else secured.client_file,
+        "directory": broker.log.path,
+        "version": __version__,
+        "topics": stored.topics,
+        "partitions": stored.partitions,
+        "bytes": stored.bytes,
+        "clean": bool(store.recovery.clean),
+        "started_in_ms": round(broker.started_in_ms, 3),
+        "retention_ms": store.defaults.retention_ms,
+        "retention_bytes": store.defaults.retention_bytes,
+        "flush_ms": store.defaults.flush_ms,
+    }
+
+
+def _as_lines(directory: str, broker: Broker, secured: Secured | None, stored: _Stored) -> Iterator[str]:
+    store, coordination = broker.context.store, broker.context.coordination
+    yield f"embedlog    {__version__} · broker {broker.address.node_id} · cluster {coordination.cluster_id}"
+    how = "" if store.recovery.clean else "recovered after a crash, "
+    yield (
+        f"log         {directory} · {counted(stored.topics, 'topic')}, "
+        f"{counted(stored.partitions, 'partition')}, {size(stored.bytes)} · {how}"
         f"ready in {duration(broker.started_in_ms / 1000)}"
     )
     if broker.zookeeper is not None:
-        alive = broker.context.coordination.brokers()
-        ui.line(f"zookeeper   {broker.zookeeper} · {counted(len(alive), 'broker')} in the cluster")
-    ui.line(f"retention   {_retention(defaults)}")
-    ui.line(f"durability  {_durability(defaults)}")
+        brokers = counted(len(coordination.brokers()), "broker")
+        yield f"zookeeper   {broker.zookeeper} · {brokers} in the cluster"
+    yield f"retention   {_retention(store.defaults)}"
+    yield f"durability  {_durability(store.defaults)}"
     if broker.metrics_port is not None and broker.metrics_host is not None:
         scheme = "https" if broker.settings.metrics_ssl else "http"
-        ui.line(
-            f"metrics     {scheme}://{_address(broker.metrics_host, broker.metrics_port)}/metrics and /health"
-        )
+        address = _address(broker.metrics_host, broker.metrics_port)
+        yield f"metrics     {scheme}://{address}/metrics and /health"
     if broker.bootstrap_servers != _address(broker.host, broker.port):
-        ui.line(f"advertised  {broker.bootstrap_servers}, which is where clients connect to")
+        yield f"advertised  {broker.bootstrap_servers}, which is where clients connect to"
     if secured is not None:
-        made = "made now; " if secured.is_new else ""
-        ui.line(f"security    {secured.path}: {made}client.properties has the administrator's password")
+        when = "made now; " if secured.is_new else ""
+        yield f"security    {secured.path}: {when}client.properties has the administrator's password"
     for listener in broker.listeners:
         name = f"{listener.name} · " if len(broker.listeners) > 1 else ""
         where = f"{name}{_address(listener.host, listener.port)}"
-        ui.line(f"listening   {where} ({_PROTOCOLS[listener.protocol]}, {_who(broker, listener)})")
-    ui.flush()
+        yield f"listening   {where} ({_PROTOCOLS[listener.protocol]}, {_who(broker, listener)})"
 
 
 def _address(host: str, port: int) -> str:

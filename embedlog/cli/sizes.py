@@ -58,8 +58,8 @@ class PartitionSize(NamedTuple):
 
 def in_all(numbers: Iterable[int | None]) -> int | None:
     """Their sum; None if one of them is unknown."""
-    known = list(numbers)
-    return None if None in known else sum(filter(None, known))
+    counts = list(numbers)
+    return None if None in counts else sum(filter(None, counts))
 
 
 class Contents(NamedTuple):

@@ -173,8 +173,8 @@ def formatter(template: str) -> Callable[[Record], bytes]:
         names = {name for _, name, _, _ in string.Formatter().parse(template) if name is not None}
         unknown = sorted(names.difference(FIELDS))
         if unknown:
-            known = ", ".join(FIELDS)
-            raise InvalidArgument(f"--format has no field {{{unknown[0]}}}; the fields are {known}")
+            field_names = ", ".join(FIELDS)
+            raise InvalidArgument(f"--format has no field {{{unknown[0]}}}; the fields are {field_names}")
         fields = [(name, _FIELDS[name]) for name in names]
 
         def fill(record: Record) -> bytes:

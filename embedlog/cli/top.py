@@ -225,11 +225,11 @@ def _tables(ui: UI, facts: Facts, order: str, rows: Mapping[str, int] | None = N
 def _rows(facts: Facts, lines: int) -> dict[str, int]:
     """How many rows of each kind fit: what the shorter tables do not need is for the others."""
     kinds = sorted((kind for kind in _COLUMNS if facts[kind]), key=lambda kind: len(facts[kind]))
-    left = lines - _AROUND * len(kinds)
+    lines_left = lines - _AROUND * len(kinds)
     rows = {}
     for number, kind in enumerate(kinds):
-        rows[kind] = min(len(facts[kind]), max(_FEWEST_ROWS, left // (len(kinds) - number)))
-        left -= rows[kind]
+        rows[kind] = min(len(facts[kind]), max(_FEWEST_ROWS, lines_left // (len(kinds) - number)))
+        lines_left -= rows[kind]
     return rows
 
 

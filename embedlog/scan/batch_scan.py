@@ -105,12 +105,12 @@ class RunScanner:
         buffer, rest = bytearray(min(_FIRST_CHUNK, max(self._end - self.pos, 0))), memoryview(b"")
         needed = 1
         while needed and self.pos < self._end:
-            view, held = memoryview(buffer), len(rest)
-            view[:held] = rest
+            view, carried = memoryview(buffer), len(rest)
+            view[:carried] = rest
             pos, rules, index_state = self.state
-            wanted = min(len(buffer), self._end - pos)
-            got = held + self._read_into(view[held:wanted], pos + held)
-            if got < wanted:
+            limit = min(len(buffer), self._end - pos)
+            got = carried + self._read_into(view[carried:limit], pos + carried)
+            if got < limit:
                 self._end = pos + got  # the file has been truncated
             file_pos = pos - self._origin
             scanned = scan_run(buffer, 0, got, rules, index_state, self._check_crc, file_pos, self._sum_heads)
@@ -183,16 +183,16 @@ def sequenced_batches(read_into: ReadInto, pos: int, end: int) -> Iterator[Batch
     """
 
     def headers(buffer: bytearray, at: int, run: Run) -> list[BatchHeader]:
-        found = run.scanned.sequenced
-        return [read_header(buffer, at + pos)._replace(pos=run.pos + pos) for pos in found]
+        positions = run.scanned.sequenced
+        return [read_header(buffer, at + pos)._replace(pos=run.pos + pos) for pos in positions]
 
     rules = Rules(0, may_have_gaps=True)
-    for found in scan_batches(read_into, pos, end, rules, check_crc=False, inspect=headers):
-        if isinstance(found, Run):
-            assert isinstance(found.inspected, list)
-            yield from found.inspected
-        elif found.is_sequenced:
-            yield found
+    for run_or_batch in scan_batches(read_into, pos, end, rules, check_crc=False, inspect=headers):
+        if isinstance(run_or_batch, Run):
+            assert isinstance(run_or_batch.inspected, list)
+            yield from run_or_batch.inspected
+        elif run_or_batch.is_sequenced:
+            yield run_or_batch
 
 
 def intact_end(read_into: ReadInto, pos: int, end: int) -> tuple[int, int]:
@@ -202,11 +202,11 @@ def intact_end(read_into: ReadInto, pos: int, end: int) -> tuple[int, int]:
     """
     next_offset = -1
     with contextlib.suppress(CorruptRecord):
-        for found in scan_batches(read_into, pos, end, Rules(0, may_have_gaps=True)):
-            if isinstance(found, Run):
-                pos, next_offset = found.end, found.end_state.rules.next_offset
+        for run_or_batch in scan_batches(read_into, pos, end, Rules(0, may_have_gaps=True)):
+            if isinstance(run_or_batch, Run):
+                pos, next_offset = run_or_batch.end, run_or_batch.end_state.rules.next_offset
             else:
-                pos, next_offset = pos + found.size, found.next_offset
+                pos, next_offset = pos + run_or_batch.size, run_or_batch.next_offset
     return pos, next_offset
 
 

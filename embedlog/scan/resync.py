@@ -66,18 +66,18 @@ class Neighbours:
         self._following_offset = following_offset
         self._gaps = may_have_gaps
 
-    def agree_with(self, found: BatchHeader) -> bool:
-        """Do the neighbours agree with the base offset of this batch, whose `pos` is that in the file?
+    def agree_with(self, batch: BatchHeader) -> bool:
+        """Whether the neighbours agree with the base offset of a batch, whose `pos` is that in the file.
 
         Raises OSError.
         """
-        following = self._offset_at(found.pos + found.size)
+        following = self._offset_at(batch.pos + batch.size)
         if self._gaps:
-            return following is None or not self._min_offset < following < found.next_offset
-        before = self._offset_up_to(found.pos)
-        self._unconfirmed_pos = found.pos
-        claims = [before == found.base_offset] if before is not None else []
-        claims += [following == found.next_offset] if following is not None else []
+            return following is None or not self._min_offset < following < batch.next_offset
+        before = self._offset_up_to(batch.pos)
+        self._unconfirmed_pos = batch.pos
+        claims = [before == batch.base_offset] if before is not None else []
+        claims += [following == batch.next_offset] if following is not None else []
         return any(claims) or not claims
 
     def _offset_at(self, pos: int) -> int | None:
@@ -160,11 +160,11 @@ def next_batch(
     while pos < end:
         data = bytes(read_bytes(read_into, pos, min(window, end - pos)))
         at = max(refused + 1 - pos, 0)
-        while (found := find_batch(data, at, len(data), min_offset)) is not None:
-            if fits(found._replace(pos=pos + found.pos)):
-                return pos + found.pos
-            refused = pos + found.pos
-            at = found.pos + 1
+        while (header := find_batch(data, at, len(data), min_offset)) is not None:
+            if fits(header._replace(pos=pos + header.pos)):
+                return pos + header.pos
+            refused = pos + header.pos
+            at = header.pos + 1
         if not data or pos + len(data) >= end:
             break
         if window < _WINDOW:

@@ -95,7 +95,8 @@ class SegmentScan:
             log_end: the log end offset for the last segment, None if only the records tell.
             durable_end: the log end offset is at least this.
             records: decode each batch's records, too.
-            look: called with runs (see Runs), whose `index_state` has the largest timestamp before each.
+            inspect: called with runs (see RunScanner), whose `index_state` has the largest timestamp before
+                each.
         """
         self.expected = self._first = expected
         self.superseded_at: int | None = None
@@ -146,16 +147,16 @@ class SegmentScan:
                 self._read_into, pos, self._size, rules, index_state, sum_heads=True, inspect=inspect
             )
             for run in runs:
-                found = run.scanned
-                self.expected = found.rules.next_offset
-                self._largest_ms = found.index_state.largest_timestamp_ms
+                scanned = run.scanned
+                self.expected = scanned.rules.next_offset
+                self._largest_ms = scanned.index_state.largest_timestamp_ms
                 batches = ValidBatches(
                     run.pos,
                     run.end,
                     self.expected,
-                    found.batches,
-                    found.records,
-                    found.heads,
+                    scanned.batches,
+                    scanned.records,
+                    scanned.heads,
                     run.inspected,
                 )
                 if isinstance(run.inspected, _Inspected):
@@ -172,12 +173,12 @@ class SegmentScan:
     def _scan_irregular(self, pos: int) -> Generator[Finding, None, int]:
         """Compare the batches of the next chunk with their neighbours. Returns their end."""
         data = self._chunk(pos)
-        found = scan(data)
-        headers, end = found.headers, found.end
+        scanned = scan(data)
+        headers, end = scanned.headers, scanned.end
         following = None
         if pos + end == self._size:
             following = self._following_offset()
-        elif found.error is not None:
+        elif scanned.error is not None:
             before = headers[-2].next_offset if len(headers) > 1 else self.expected
             if headers and headers[-1].base_offset != before:
                 following = self._offset_at(self._resync(pos + end))
@@ -188,8 +189,8 @@ class SegmentScan:
         yield from self._check_places(pos, headers, following)
         pos += end
         if self.superseded_at is None:
-            if found.error is not None:
-                pos = self._begin_damage(pos, found.error.reason)
+            if scanned.error is not None:
+                pos = self._begin_damage(pos, scanned.error.reason)
             elif not end and data:
                 pos = self._begin_damage(pos, CUT_SHORT)
         return pos
@@ -198,9 +199,9 @@ class SegmentScan:
         """Bytes from `pos` on: at least one whole batch, if there can be one."""
         want = _CHUNK
         while True:
-            wanted = min(want, self._size - pos)
-            data = self._read(wanted, pos)
-            if len(data) < wanted:
+            read_size = min(want, self._size - pos)
+            data = self._read(read_size, pos)
+            if len(data) < read_size:
                 self._size = pos + len(data)  # the file has been truncated
             size = _size_of_first(data)
             if size <= len(data) or size > min(LARGEST_BATCH, self._size - pos):
@@ -225,13 +226,13 @@ class SegmentScan:
             if self._is_in_place(header, pos, following):
                 if self._damage is not None:
                     yield from self._end_damage(header.base_offset)
-                wanted, _ = self._epoch_span(header.base_offset)
-                if wanted in (-1, header.leader_epoch):
+                epoch, _ = self._epoch_span(header.base_offset)
+                if epoch in (-1, header.leader_epoch):
                     self.expected = header.next_offset
                     i += 1
                     continue
-                reason = f"the batch says leader epoch {header.leader_epoch}, the history says {wanted}"
-                place = (header.base_offset, wanted, header.max_timestamp_ms)
+                reason = f"the batch says leader epoch {header.leader_epoch}, the history says {epoch}"
+                place = (header.base_offset, epoch, header.max_timestamp_ms)
                 label = Mislabelled(pos + header.pos, header, *place, reason)
             else:
                 label = self._relabelled(pos, header, following)

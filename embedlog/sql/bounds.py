@@ -68,14 +68,14 @@ class Bounds:
         if partition is not None:
             in_partition = ds.field("partition") == _scalar(partition, self._schema.field("partition").type)
             guarantees = [guarantee & in_partition for guarantee in guarantees]
-        asked = ds.FileSystemDataset.from_paths(
+        dataset = ds.FileSystemDataset.from_paths(
             [str(number) for number in range(len(spans))],
             schema=self._schema,
             format=ds.IpcFileFormat(),
             filesystem=self._files,
             partitions=guarantees,
         )
-        return [spans[int(fragment.path)] for fragment in asked.get_fragments(filter=self._expression)]
+        return [spans[int(fragment.path)] for fragment in dataset.get_fragments(filter=self._expression)]
 
 
 def _scalar(number: int, kind: Any) -> Any:

@@ -124,7 +124,7 @@ def _run(request: Request) -> None:
                 if request.format:
                     copy(connection, relation, request.format, _STDOUT)
                 else:
-                    with _telling(scanned):
+                    with _reporting_progress(scanned):
                         _write_rows(relation, limits, _PLAN if kind == "EXPLAIN" else limits.cell_characters)
                     _write({"read": scanned.done})
         except duckdb.OutOfMemoryException:
@@ -199,15 +199,15 @@ def _write(line: dict[str, Any]) -> int:
 
 
 @contextlib.contextmanager
-def _telling(scanned: Scanned) -> Iterator[None]:
-    """Within it, a thread tells how many records were read."""
+def _reporting_progress(scanned: Scanned) -> Iterator[None]:
+    """A block in which a thread writes how many records were read."""
     done = threading.Event()
 
     def tell() -> None:
-        told = 0
+        reported = 0
         while not done.wait(_TELLS_EVERY_S):
-            if (read := scanned.done) != told:
-                told = read
+            if (read := scanned.done) != reported:
+                reported = read
                 _write({"read": read})
 
     thread = threading.Thread(target=tell, daemon=True)

@@ -120,8 +120,8 @@ class TopicDataset(ds.Dataset):  # type: ignore[misc]
         return ds.Scanner.from_batches(pa.RecordBatchReader.from_batches(schema, batches))
 
     def _batches(self, names: Sequence[str], schema: Any, expression: Any) -> Iterator[Any]:
-        asked = "" if expression is None else str(expression)
-        decoded = [name for name in self._schema.names if name in names or name in asked]
+        condition = "" if expression is None else str(expression)
+        decoded = [name for name in self._schema.names if name in names or name in condition]
         fields = [field for name, field in self._fields.items() if name in decoded]
         sources = list(dict.fromkeys(_SOURCES.get(n, n if n in _STORED else "value") for n in decoded))
         kinds = [SCHEMA.field("timestamp" if name == "timestamp_ms" else name) for name in sources]
@@ -158,7 +158,7 @@ class TopicDataset(ds.Dataset):  # type: ignore[misc]
         """Scans end where the topic ends now."""
         self._topic_id = self._backend.describe_topic(self._topic).topic_id
         edges = self._backend.offsets(self._topic)
-        self._ends = {partition: each.log_end_offset for partition, each in edges.items()}
+        self._ends = {partition: offsets.log_end_offset for partition, offsets in edges.items()}
 
     def _readers(self, expression: Any) -> list[PartitionReader]:
         if self._backend.describe_topic(self._topic).topic_id != self._topic_id:
@@ -166,7 +166,9 @@ class TopicDataset(ds.Dataset):  # type: ignore[misc]
         filters = [] if self._within is None else [self._within]
         filters += [] if expression is None else [Bounds(self._schema, expression)]
         count, readers = len(self._ends), []
-        for number in sorted(set(range(count)).intersection(*(each.partitions(count) for each in filters))):
+        for number in sorted(
+            set(range(count)).intersection(*(bounds.partitions(count) for bounds in filters))
+        ):
             start = self._backend.offsets(self._topic, number)[number].log_start_offset
             end = self._ends[number]
             for bounds in filters:
@@ -181,8 +183,8 @@ class TopicDataset(ds.Dataset):  # type: ignore[misc]
     def _first_at(self, partition: int, time_ms: int | None, end: int) -> int:
         if time_ms is None:
             return 0
-        found = self._backend.offset_for_time(self._topic, partition, time_ms)
-        return end if found is None else found.offset
+        first = self._backend.offset_for_time(self._topic, partition, time_ms)
+        return end if first is None else first.offset
 
 
 def _warn(unfit: str) -> None:

@@ -117,7 +117,7 @@ def inferred(backend: Backend, topic: str, isolation_level: str) -> list[Field]:
     return _named(types_of_sample(backend, topic, isolation_level))
 
 
-def given(schema: str | Mapping[str, str]) -> list[Field]:
+def declared(schema: str | Mapping[str, str]) -> list[Field]:
     """The fields of a schema: `a INT, b VARCHAR`, or a dict. Raises InvalidArgument."""
     columns = schema
     if not isinstance(columns, str):

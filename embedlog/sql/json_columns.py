@@ -39,10 +39,10 @@ class JsonColumns:
     def read(self, values: Any) -> dict[str, Any]:
         """A column of strings for each field, by its `source`, from a column of bytes."""
         rows, (valid, ends, data) = len(values), values.buffers()
-        columns, left = loops.json_fields(BytesColumn(valid, ends, data), rows, self._taken)
+        columns, unread = loops.json_fields(BytesColumn(valid, ends, data), rows, self._taken)
         texts = [_strings(rows, column) for column in columns]
-        if left is not None:
-            mask = pa.BooleanArray.from_buffers(pa.bool_(), rows, [None, pa.py_buffer(left)])
+        if unread is not None:
+            mask = pa.BooleanArray.from_buffers(pa.bool_(), rows, [None, pa.py_buffer(unread)])
             rest = self._left(values.filter(mask).cast(pa.string()))
             rest = [self._fitting(field, text) for field, text in zip(self._fields, rest, strict=True)]
             texts = [pc.replace_with_mask(text, mask, part) for text, part in zip(texts, rest, strict=True)]
@@ -62,21 +62,21 @@ class JsonColumns:
             for field, (count, first) in self._unfit.items()
         )
 
-    def _asked(self, table: Any, query: str) -> list[Any]:
+    def _columns_of(self, table: Any, query: str) -> list[Any]:
         """The columns of a query over `read`."""
         if self._database is None:
             self._database = duckdb.connect(config=_SETTINGS)
         self._database.register("read", table)
-        found = self._database.sql(query).to_arrow_table()
+        arrow_table = self._database.sql(query).to_arrow_table()
         return [
             pa.concat_arrays(column.chunks) if column.num_chunks != 1 else column.chunk(0)
-            for column in found.columns
+            for column in arrow_table.columns
         ]
 
     def _left(self, values: Any) -> list[Any]:
         """The texts of the fields, from values that are texts."""
-        asked = ", ".join(f"TRY({_extracted(field)}) AS f{n}" for n, field in enumerate(self._fields))
-        texts = self._asked(pa.table({"value": values}), f"SELECT {asked} FROM read")
+        expressions = ", ".join(f"TRY({_extracted(field)}) AS f{n}" for n, field in enumerate(self._fields))
+        texts = self._columns_of(pa.table({"value": values}), f"SELECT {expressions} FROM read")
         for n, (field, taken) in enumerate(zip(self._fields, self._taken, strict=True)):
             if taken.form in (TEXTS, NUMBERS):
                 texts[n] = _as_written(field.name, values, texts[n])
@@ -86,7 +86,7 @@ class JsonColumns:
         """The texts that fit; null for the others, which are counted."""
         if field.is_any:
             return texts
-        (fits,) = self._asked(
+        (fits,) = self._columns_of(
             pa.table({"text": texts}), f"SELECT text IS NULL OR {field.fits('text')} AS fits FROM read"
         )
         if unfit := len(fits) - fits.true_count:

@@ -45,21 +45,23 @@ def scan(
     check_schemas(None if schema is None else {topic: schema})
     with opened() as backend:
         backend.describe_topic(topic)
-        found = fields.inferred(backend, topic, isolation_level) if schema is None else fields.given(schema)
+        topic_fields = (
+            fields.inferred(backend, topic, isolation_level) if schema is None else fields.declared(schema)
+        )
         with empty() as connection:
-            create_view(connection, backend, topic, found, isolation_level)
+            create_view(connection, backend, topic, topic_fields, isolation_level)
             relation = connection.sql(f"SELECT * FROM {fields.identifier(topic)} LIMIT 0")
             nothing = _frame(relation.to_arrow_table())
 
     def read(
-        wanted: Sequence[str] | None, predicate: Any, rows: int | None, batch_rows: int | None
+        with_columns: Sequence[str] | None, predicate: Any, rows: int | None, batch_rows: int | None
     ) -> Iterator[polars.DataFrame]:
         # the rows are counted before the predicate
         within = None if predicate is None or rows is not None else _bounds(predicate, nothing)
-        asked = "*" if wanted is None else ", ".join(map(fields.identifier, wanted))
+        selected = "*" if with_columns is None else ", ".join(map(fields.identifier, with_columns))
         with opened() as backend, empty() as connection:
-            create_view(connection, backend, topic, found, isolation_level, within=within)
-            relation = connection.sql(f"SELECT {asked} FROM {fields.identifier(topic)}")
+            create_view(connection, backend, topic, topic_fields, isolation_level, within=within)
+            relation = connection.sql(f"SELECT {selected} FROM {fields.identifier(topic)}")
             for batch in relation.to_arrow_reader(min(batch_rows or _BATCH_ROWS, _BATCH_ROWS)):
                 frame = _frame(batch)
                 if rows is not None:

@@ -132,7 +132,7 @@ class Sandbox:
         except Exception as error:
             raise EmbedlogError(f"another process cannot open this log: {error}") from None
         with self._lock:
-            self._running = [each for each in self._running if each.is_running]
+            self._running = [running for running in self._running if running.is_running]
             if len(self._running) >= self.limits.at_once:
                 raise Busy(f"{len(self._running)} queries are running: wait for one, or cancel it")
             started, self._spare = self._spare or Query(self.limits), None
@@ -146,8 +146,8 @@ class Sandbox:
     def stop(self) -> None:
         """End all queries."""
         with self._lock:
-            for each in self._running:
-                each.cancel()
+            for query in self._running:
+                query.cancel()
             if self._spare is not None:
                 self._spare.close()
                 self._spare = None
@@ -164,7 +164,7 @@ class Query:
         self._cancelled = False
         self.notes: list[str] = []  # of a query in a format, when it has ended
         environment = {name: os.environ[name] for name in _KEPT if name in os.environ}
-        environment["PYTHONPATH"] = os.pathsep.join(each or os.getcwd() for each in sys.path)
+        environment["PYTHONPATH"] = os.pathsep.join(directory or os.getcwd() for directory in sys.path)
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", f"{__package__}.confined"],
             stdin=subprocess.PIPE,
@@ -235,9 +235,9 @@ class Query:
     def _check_end(self) -> None:
         """Raises what failed."""
         assert self._process.stderr is not None
-        said = self._process.stderr.read()  # to the end, which came with that of standard output
+        stderr = self._process.stderr.read()  # to the end, which came with that of standard output
         ended = self._process.wait()
-        before, _, last = said.rpartition(b"\n")
+        before, _, last = stderr.rpartition(b"\n")
         if before and ended:
             logger.warning("a query's process said: %s", before.decode(errors="replace"))
         if not ended:

@@ -62,15 +62,17 @@ def connect(
     checked_isolation(isolation_level)
     _check(query)
     check_schemas(schemas)
-    of_topics = {topic: fields.given(schema) for topic, schema in (schemas or {}).items()}
+    of_topics = {topic: fields.declared(schema) for topic, schema in (schemas or {}).items()}
     for topic in of_topics:
         backend.describe_topic(topic)
     connection = empty(settings)
     for topic in named_in(query, backend.topics() if topics is None else topics):
-        found = of_topics.get(topic)
-        if found is None:
-            found = fields.inferred(backend, topic, isolation_level)
-        create_view(connection, backend, topic, found, isolation_level, stop, scanned=scanned, tell=tell)
+        topic_fields = of_topics.get(topic)
+        if topic_fields is None:
+            topic_fields = fields.inferred(backend, topic, isolation_level)
+        create_view(
+            connection, backend, topic, topic_fields, isolation_level, stop, scanned=scanned, tell=tell
+        )
     return connection
 
 
@@ -90,7 +92,7 @@ def create_view(
     connection: duckdb.DuckDBPyConnection,
     backend: Backend,
     topic: str,
-    found: Sequence[Field],
+    fields: Sequence[Field],
     isolation_level: str,
     stop: threading.Event | None = None,
     within: Bounds | None = None,
@@ -102,8 +104,8 @@ def create_view(
     from .fields import FIXED, identifier
 
     columns = [identifier(name) for name in FIXED]
-    columns += [f"{field.expression} AS {identifier(field.column)}" for field in found]
-    dataset = TopicDataset(backend, topic, isolation_level, stop, found, within, scanned, tell)
+    columns += [f"{field.expression} AS {identifier(field.column)}" for field in fields]
+    dataset = TopicDataset(backend, topic, isolation_level, stop, fields, within, scanned, tell)
     name = f"embedlog: {topic}"
     connection.register(name, dataset)
     connection.execute(
@@ -168,15 +170,15 @@ def named_in(query: str, topics: Collection[str]) -> list[str]:
     Raises InvalidArgument.
     """
     lowered = query.lower()
-    found: dict[str, str] = {}
+    by_lower_name: dict[str, str] = {}
     for topic in topics:
         if topic.lower() not in lowered:
             continue
-        other = found.get(topic.lower())
-        if other is None or other not in query:
-            found[topic.lower()] = topic
+        earlier = by_lower_name.get(topic.lower())
+        if earlier is None or earlier not in query:
+            by_lower_name[topic.lower()] = topic
         elif topic in query:
             raise InvalidArgument(
-                f"a query cannot name both {other} and {topic}: in SQL they are the same name"
+                f"a query cannot name both {earlier} and {topic}: in SQL they are the same name"
             )
-    return list(found.values())
+    return list(by_lower_name.values())
