@@ -99,13 +99,13 @@ class Partitions:
         self, name: TopicPartition, edges: PartitionOffsets, flushed: int | None, size: int | None
     ) -> None:
         """Add a partition's offsets and size; None where it is unknown."""
-        where = (*self._common, name.topic, str(name.partition))
-        self._start.add_metric(where, edges.log_start_offset)
-        self._end.add_metric(where, edges.log_end_offset)
+        labels = (*self._common, name.topic, str(name.partition))
+        self._start.add_metric(labels, edges.log_start_offset)
+        self._end.add_metric(labels, edges.log_end_offset)
         if flushed is not None:
-            self._flushed.add_metric(where, flushed)
+            self._flushed.add_metric(labels, flushed)
         if size is not None:
-            self._size.add_metric(where, size)
+            self._size.add_metric(labels, size)
 
 
 def add_store(into: Families, store: Store) -> None:
@@ -236,8 +236,9 @@ def _add_clients(into: Families, clients: Sequence[Producer | Consumer]) -> None
     lags: dict[tuple[str, TopicPartition], int] = {}
     for consumer in consumers:
         for name, lag in consumer.estimated_lag().items():
-            where = (consumer.group or "", name)
-            lags[where] = max(lag, lags.get(where, 0))  # several consumers without a group
+            group_partition = (consumer.group or "", name)
+            # Several consumers without a group may read a partition.
+            lags[group_partition] = max(lag, lags.get(group_partition, 0))
     for (group, name), lag in lags.items():
         into.gauge(
             "embedlog_consumer_lag",

@@ -106,10 +106,10 @@ class Tracing:
         attributes = _attributes("process", "process", record.topic)
         attributes |= _of_record(record) | _of_message(record.key, record.value) | _of_group(group)
         created = self.creation_context(record.headers)
-        here = trace.get_current_span()
+        current_span = trace.get_current_span()
         context = self._textmap().extract(record.headers, context=get_current(), getter=_GETTER)
-        if here.get_span_context().is_valid:
-            context = trace.set_span_in_context(here, context)
+        if current_span.get_span_context().is_valid:
+            context = trace.set_span_in_context(current_span, context)
         span = self.tracer.start_span(
             f"process {record.topic}",
             context=context,

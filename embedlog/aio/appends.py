@@ -29,7 +29,7 @@ from ..validation import check_int, check_topic
 from .threads import Threads
 
 _RecordInput: TypeAlias = "bytes | tuple[bytes | None, bytes | None] | Record | None"
-_Where: TypeAlias = "tuple[str, int | None, bool]"  # topic, partition, flush
+_Destination: TypeAlias = "tuple[str, int | None, bool]"  # topic, partition, flush
 
 _is_done: Final = methodcaller("done")
 
@@ -37,17 +37,17 @@ _is_done: Final = methodcaller("done")
 class _Group:
     """Appends that go together. `records` and `futures` run in parallel."""
 
-    __slots__ = ("futures", "records", "where")
+    __slots__ = ("destination", "futures", "records")
 
-    def __init__(self, where: _Where) -> None:
-        self.where = where
+    def __init__(self, destination: _Destination) -> None:
+        self.destination = destination
         self.records: list[_RecordInput] = []
         self.futures: list[asyncio.Future[RecordMetadata]] = []
 
     def without_cancelled(self) -> _Group:
         if not any(map(_is_done, self.futures)):
             return self
-        remaining = _Group(self.where)
+        remaining = _Group(self.destination)
         for record, future in zip(self.records, self.futures, strict=True):
             if not future.done():
                 remaining.records.append(record)
@@ -63,7 +63,7 @@ class Appends:
         self._threads = threads
         self._partitioner = StickyPartitioner()
         self._create_future = threads.loop.create_future
-        self._groups: dict[_Where, _Group] = {}
+        self._groups: dict[_Destination, _Group] = {}
         self._under_way: list[_Group] = []  # what the thread appends
         self._appending: asyncio.Future[list[_Outcome]] | None = None
         self._starting = self._closed = False
@@ -93,10 +93,10 @@ class Appends:
             if type(value) is not bytes or type(key) is not bytes:
                 key, value, _, _ = as_row(value, key, (), None, 0)
             record = value if key is None else (key, value)
-        where = topic, partition, bool(flush)
-        group = self._groups.get(where)
+        destination = topic, partition, bool(flush)
+        group = self._groups.get(destination)
         if group is None:
-            group = self._groups[where] = _Group(where)
+            group = self._groups[destination] = _Group(destination)
             if not self._starting and self._appending is None:
                 self._starting = True
                 self._threads.loop.call_soon(self._start)  # after the other tasks that are ready now
@@ -158,7 +158,7 @@ class Appends:
     # -- in a thread -----------------------------------------------------------------------------------
 
     def _append_all(self, groups: list[_Group]) -> list[_Outcome]:
-        return [self._append_group(*group.where, group.records) for group in groups]
+        return [self._append_group(*group.destination, group.records) for group in groups]
 
     def _append_group(
         self, topic: str, partition: int | None, flush: bool, records: Sequence[_RecordInput]
@@ -174,8 +174,8 @@ class Appends:
             return self._append(topic, 0, flush, records)
         outcome: dict[int, RecordMetadata | Exception] = {}
         for number, indexes in self._divided(topic, records, count).items():
-            own = self._append(topic, number, flush, [records[i] for i in indexes])
-            outcome.update(zip(indexes, own, strict=True))
+            outcome_of_partition = self._append(topic, number, flush, [records[i] for i in indexes])
+            outcome.update(zip(indexes, outcome_of_partition, strict=True))
         return [outcome[i] for i in range(len(records))]
 
     def _divided(self, topic: str, records: Sequence[_RecordInput], count: int) -> dict[int, list[int]]:

@@ -285,8 +285,16 @@ class Log(AsyncClosing):
         check_group_possible(self._log.backend, group, checked)
         in_loop = self._store is not None
         make: Callable[..., Consumer[Any, Any]] = self._consumer_class or Consumer
-        where = self._log.backend, self.threads, self._waiters, in_loop
-        consumer = make(*where, topics, group, options=checked, serde=serde)
+        consumer = make(
+            self._log.backend,
+            self.threads,
+            self._waiters,
+            in_loop,
+            topics,
+            group,
+            options=checked,
+            serde=serde,
+        )
         self._clients.add(consumer)
         return consumer
 

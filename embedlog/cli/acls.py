@@ -140,9 +140,11 @@ def _add(args: argparse.Namespace, ui: UI, acls: _Acls) -> int:
     if not rules:
         raise InvalidArgument("say who: --allow-principal User:NAME or --deny-principal User:NAME")
     bindings = [
-        Binding(Resource(type, name, _pattern_of(type, pattern)), Rule(*who, operation, permission))
+        Binding(
+            Resource(type, name, _pattern_of(type, pattern)), Rule(*principal_and_host, operation, permission)
+        )
         for type, name, operation in _operations(args)
-        for who, permission in rules
+        for principal_and_host, permission in rules
     ]
     acls.add(bindings)
     if _show(ui, bindings):
@@ -156,9 +158,9 @@ def _remove(args: argparse.Namespace, ui: UI, acls: _Acls) -> int:
     rules: list[tuple[tuple[str | None, str | None], Permission]] = list(_rules(args))
     is_some = rules or args.operation or args.producer or args.consumer
     filters = [
-        BindingFilter(type, name, _pattern_of(type, pattern), *who, operation, permission)
+        BindingFilter(type, name, _pattern_of(type, pattern), *principal_and_host, operation, permission)
         for type, name, operation in (_operations(args) if is_some else _all(args))
-        for who, permission in rules or [((None, None), Permission.ANY)]
+        for principal_and_host, permission in rules or [((None, None), Permission.ANY)]
     ]
     removed = sorted({binding for bindings in acls.remove(filters) for binding in bindings})
     if _show(ui, removed, "no such ACL"):

@@ -142,12 +142,12 @@ class _Appending:
     def all(self, fd: int, progress: Progress) -> None:
         """Append records until the end of input. Raises InvalidArgument for an invalid line."""
         total = _size(fd)
-        taken = 0
+        bytes_read = 0
         limit = self._log.backend.topic_settings(self._args.topic).max_message_bytes
         longest = limit * (_JSON_GROWTH if self._args.from_json else 1) + 1
         rest = bytearray()
         while data := self._read(fd):
-            taken += len(data)
+            bytes_read += len(data)
             lines = data.split(b"\n")
             if len(lines) > 1:
                 lines[0] = bytes(rest) + lines[0]
@@ -160,7 +160,7 @@ class _Appending:
                     f"line {self._line + 1:,} is longer than max_message_bytes of topic "
                     f"{self._args.topic!r} allows ({limit:,}); {self._landed()}"
                 )
-            progress.update(self._args.topic, taken, total)
+            progress.update(self._args.topic, bytes_read, total)
         if rest:
             self._append([bytes(rest)])
 

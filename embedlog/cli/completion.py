@@ -63,13 +63,13 @@ def _find_names(parser: argparse.ArgumentParser) -> None:
                 _find_names(subparser)
 
 
-def _names(of: Callable[[Log], list[str]]) -> Callable[..., list[str]]:
+def _names(names_in: Callable[[Log], list[str]]) -> Callable[..., list[str]]:
     def names(parsed_args: argparse.Namespace, **_: Any) -> list[str]:
         directory = getattr(parsed_args, "directory", None)
         if directory is None or is_over_wire(directory):  # a Tab must not wait for a network
             return []
         with contextlib.suppress(EmbedlogError, OSError), reader(parsed_args) as log:
-            return of(log)
+            return names_in(log)
         return []
 
     return names

@@ -92,7 +92,7 @@ def _copy(args: argparse.Namespace, ui: UI) -> None:
 
 def _measure(directory: str) -> tuple[int, int, int]:
     """(files, bytes in files of its own, bytes in files that have other names too)."""
-    files = own = shared = 0
+    files = copied = shared = 0
     for parent, _, names in os.walk(directory):
         for name in names:
             stat = os.lstat(os.path.join(parent, name))
@@ -100,5 +100,5 @@ def _measure(directory: str) -> tuple[int, int, int]:
             if stat.st_nlink > 1:
                 shared += stat.st_size
             else:
-                own += stat.st_size
-    return files, own, shared
+                copied += stat.st_size
+    return files, copied, shared

@@ -68,7 +68,7 @@ def run(args: argparse.Namespace, ui: UI) -> int:
     with contextlib.ExitStack() as opened:
         log = opened.enter_context(reader(args)) if is_over_wire(args.directory) else args.directory
         bars = opened.enter_context(ui.progress(sizes=False))
-        done = load(
+        report = load(
             log,
             to=args.to,
             topic=args.topic,
@@ -79,7 +79,7 @@ def run(args: argparse.Namespace, ui: UI) -> int:
             spark=lambda: session("embedlog load", args.master),
             progress=bars.update,
         )
-    _show_load(done, args, ui)
+    _show_load(report, args, ui)
     return 0
 
 
@@ -93,30 +93,39 @@ def _time(text: str) -> datetime:
 # -- after a load --------------------------------------------------------------------------------------
 
 
-def _show_load(done: LoadReport, args: argparse.Namespace, ui: UI) -> None:
+def _show_load(report: LoadReport, args: argparse.Namespace, ui: UI) -> None:
     if args.json:
-        offsets = {str(p): list(span) for p, span in done.offsets.items()}
-        ui.json({**done._asdict(), "offsets": offsets, "lost": [lost._asdict() for lost in done.lost]})
+        offsets = {str(partition): list(span) for partition, span in report.offsets.items()}
+        ui.json(
+            {
+                **report._asdict(),
+                "offsets": offsets,
+                "lost": [lost._asdict() for lost in report.lost],
+            }
+        )
         return
-    loaded = [(str(p), start, end, end - start) for p, (start, end) in sorted(done.offsets.items())]
-    if not any(row[-1] for row in loaded) and not done.replaced:
-        ui.line(f"{done.topic}: nothing new; {args.to} has all that is durable")
+    loaded = [
+        (str(partition), start, end, end - start)
+        for partition, (start, end) in sorted(report.offsets.items())
+    ]
+    if not any(row[-1] for row in loaded) and not report.replaced:
+        ui.line(f"{report.topic}: nothing new; {args.to} has all that is durable")
         return
     columns = number_columns("partition", "from offset", "to", "offsets")
     ui.table(columns, loaded, totals=("total", "", "", sum(row[-1] for row in loaded)))
     ui.line()
     ui.line(
-        f"loaded    {counted(done.records, 'record')} in {counted(done.files, 'file')}, {size(done.bytes)}, "
-        f"in {duration(done.seconds)}{_dates(done.dates)}"
+        f"loaded    {counted(report.records, 'record')} in {counted(report.files, 'file')}, {size(report.bytes)}, "
+        f"in {duration(report.seconds)}{_dates(report.dates)}"
     )
-    if done.replaced:
-        ui.line(f"replaced  {counted(done.replaced, 'row')} of earlier loads")
-    if done.bad:
+    if report.replaced:
+        ui.line(f"replaced  {counted(report.replaced, 'row')} of earlier loads")
+    if report.bad:
         where = Path(args.to, BAD_DIRECTORY)
-        ui.line(f"bad       {counted(done.bad, 'record')} did not fit the schema: {where}")
-    for lost in done.lost:
-        ui.line(f"LOST      {done.topic} {lost.partition}: offsets {lost.start:,}-{lost.end - 1:,}")
-    ui.line(f"table     {args.to}, load {done.load}")
+        ui.line(f"bad       {counted(report.bad, 'record')} did not fit the schema: {where}")
+    for lost in report.lost:
+        ui.line(f"LOST      {report.topic} {lost.partition}: offsets {lost.start:,}-{lost.end - 1:,}")
+    ui.line(f"table     {args.to}, load {report.load}")
 
 
 def _dates(dates: tuple[str, str] | None) -> str:

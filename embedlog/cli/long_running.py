@@ -25,8 +25,8 @@ def stops() -> list[signal.Signals]:
     A shell script starts its background jobs with SIGINT ignored, so that Ctrl-C ends only the script. We
     leave it ignored, as a JVM, and so Kafka, does.
     """
-    both = (signal.SIGTERM, signal.SIGINT)
-    return [number for number in both if signal.getsignal(number) is not signal.SIG_IGN]
+    stop_signals = (signal.SIGTERM, signal.SIGINT)
+    return [number for number in stop_signals if signal.getsignal(number) is not signal.SIG_IGN]
 
 
 class Stopped(BaseException):

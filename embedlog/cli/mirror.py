@@ -140,17 +140,17 @@ def _as_json(ui: UI, status: MirrorStatus) -> None:
 @contextlib.contextmanager
 def _stopped_by_signals(mirror: Mirror) -> Iterator[None]:
     """The signals of `stops` shut the mirror down cleanly; a second one has its usual effect."""
-    before = {number: signal.getsignal(number) for number in stops()}
+    handlers = {number: signal.getsignal(number) for number in stops()}
 
     def restore() -> None:
-        for number, handler in before.items():
+        for number, handler in handlers.items():
             signal.signal(number, handler)
 
     def stop(number: int, frame: FrameType | None) -> None:
         restore()
         mirror.stop()
 
-    for number in before:
+    for number in handlers:
         signal.signal(number, stop)
     try:
         yield

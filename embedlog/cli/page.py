@@ -147,10 +147,10 @@ def _serve(
     serving = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, name="embedlog-ui")
     serving.start()
     scheme, shown = "https" if secured else "http", f"?token={token}" if token else ""
-    where = f"{scheme}://{address(args, number)}/{shown}"
-    _announce(args, ui, where, secured)
+    url = f"{scheme}://{address(args, number)}/{shown}"
+    _announce(args, ui, url, secured)
     if args.open:
-        webbrowser.open(where)
+        webbrowser.open(url)
     stop.is_awaited = True
     number = stop.wait()
     app.state.site.stop()
@@ -160,12 +160,12 @@ def _serve(
         ui.line()  # the terminal has written ^C
 
 
-def _announce(args: argparse.Namespace, ui: UI, where: str, secured: Security | None) -> None:
+def _announce(args: argparse.Namespace, ui: UI, url: str, secured: Security | None) -> None:
     if args.json:
         of_users = {} if secured is None else {"client_properties": secured.client_file or None}
-        ui.json({"address": where} | of_users)
+        ui.json({"address": url} | of_users)
     else:
-        ui.line(f"the page is at  {where}")
+        ui.line(f"the page is at  {url}")
         if secured is None:
             ui.line("                (this machine only; Ctrl-C stops it)")
         else:

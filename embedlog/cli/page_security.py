@@ -95,17 +95,17 @@ def security(args: argparse.Namespace) -> Security | None:
 
     Raises InvalidArgument, InvalidSetting, UnknownSetting, StorageError, CorruptCheckpoint.
     """
-    own = BrokerSettings.parse(settings(args.own, "--set"))
-    if not args.secure and "ssl_keystore_location" not in own:
+    own_settings = BrokerSettings.parse(settings(args.own, "--set"))
+    if not args.secure and "ssl_keystore_location" not in own_settings:
         if not is_own(args.host):
             raise InvalidArgument(
                 f"{args.host or 'every address'} may be reached from other machines, and it has no login: "
                 "give --secure, which has visitors log in as users of the log, over HTTPS"
             )
-        if own or args.advertised_host:
+        if own_settings or args.advertised_host:
             raise InvalidArgument("--set and --advertised-host are for a page with --secure: give that, too")
         return None
-    for name in own.keys() - _SETTINGS:
+    for name in own_settings.keys() - _SETTINGS:
         raise InvalidArgument(f"--set {name} is none of the page's: these are {', '.join(sorted(_SETTINGS))}")
     if is_over_wire(args.directory):
         raise InvalidArgument(
@@ -120,18 +120,18 @@ def security(args: argparse.Namespace) -> Security | None:
         )
     client_file = ""
     if args.secure:
-        if "ssl_keystore_location" in own:
+        if "ssl_keystore_location" in own_settings:
             raise InvalidArgument("--secure makes the page's certificate: leave out ssl_keystore_location")
         secured = Secured(directory, [args.host, *args.advertised_host], PAGE)
         client_file = secured.client_file
         of_page = secured.settings(args.host, args.port, None, None)
-        own = {name: of_page[name] for name in of_page.keys() & _SETTINGS} | own
+        own_settings = {name: of_page[name] for name in of_page.keys() & _SETTINGS} | own_settings
     users = DocumentUsers(directory)
     if not users.names():
         raise InvalidArgument(
             f"the log has no users, so no visitor could log in: embedlog users add {args.directory} NAME"
         )
-    broker_settings = BrokerSettings().with_changes(own)
+    broker_settings = BrokerSettings().with_changes(own_settings)
     listener = Listener("page", SecurityProtocol.SASL_SSL, args.host, args.port, args.host, args.port)
     tls = ListenerTls(listener, broker_settings)
     authorizer = authorizer_of(broker_settings, lambda: DocumentAcls(directory))

@@ -63,18 +63,18 @@ _with_quotas: Administers[_Quotas] = administers(
 
 
 def commands() -> Iterator[Command]:
-    of = "quotas of a user, a client id or an address"
+    summary = "quotas of a user, a client id or an address"
     yield Command("quotas", "list, set, remove quotas of clients", _LOCK).with_actions(
         Command("list", "list the quotas", _LOCK, _list).takes(
             LOG, *_ENTITY, arg("--json", "print a JSON object per user, client id or address")
         ),
-        Command("set", f"set {of}", _LOCK, _set, _SET).takes(
+        Command("set", f"set {summary}", _LOCK, _set, _SET).takes(
             LOG,
             *_ENTITY,
             arg("--quota KEY=NUMBER...", "a quota; repeatable", required=True, default=None),
             arg("--json", "print a JSON object: the quotas that were set"),
         ),
-        Command("remove", f"remove {of}", _LOCK, _remove).takes(
+        Command("remove", f"remove {summary}", _LOCK, _remove).takes(
             LOG,
             *_ENTITY,
             arg("--quota KEY...", "a quota; repeatable (all)"),
@@ -86,14 +86,18 @@ def commands() -> Iterator[Command]:
 @_with_quotas
 def _list(args: argparse.Namespace, ui: UI, quotas: _Quotas) -> int:
     options = set(_named(args))
-    entities = {of: values for of, values in quotas.read().items() if options.issubset(of) and values}
+    entities = {
+        quota_entity: values
+        for quota_entity, values in quotas.read().items()
+        if options.issubset(quota_entity) and values
+    }
     _show(ui, entities, "no quotas")
     return 0
 
 
 @_with_quotas
 def _set(args: argparse.Namespace, ui: UI, quotas: _Quotas) -> int:
-    of = entity(_named(args))
+    quota_entity = entity(_named(args))
     values = {}
     for pair in args.quota:
         key, _, text = pair.partition("=")
@@ -101,22 +105,22 @@ def _set(args: argparse.Namespace, ui: UI, quotas: _Quotas) -> int:
             number = float(text)
         except ValueError:
             raise InvalidArgument(f"--quota {pair!r} is not KEY=NUMBER") from None
-        values[key] = checked_value(of, key, number)
-    quotas.alter(of, values)
-    _show(ui, {of: values})
+        values[key] = checked_value(quota_entity, key, number)
+    quotas.alter(quota_entity, values)
+    _show(ui, {quota_entity: values})
     return 0
 
 
 @_with_quotas
 def _remove(args: argparse.Namespace, ui: UI, quotas: _Quotas) -> int:
-    of = entity(_named(args))
+    quota_entity = entity(_named(args))
     for key in args.quota:
-        check_key(of, key)
-    before = quotas.read().get(of, {})
-    removed = {key: value for key, value in before.items() if not args.quota or key in args.quota}
+        check_key(quota_entity, key)
+    stored_quotas = quotas.read().get(quota_entity, {})
+    removed = {key: value for key, value in stored_quotas.items() if not args.quota or key in args.quota}
     if removed:
-        quotas.alter(of, dict.fromkeys(removed))
-    if _show(ui, {of: removed} if removed else {}, "no such quota"):
+        quotas.alter(quota_entity, dict.fromkeys(removed))
+    if _show(ui, {quota_entity: removed} if removed else {}, "no such quota"):
         ui.line(f"\n{counted(len(removed), 'quota')} removed")
     return 0
 
@@ -133,17 +137,19 @@ def _named(args: argparse.Namespace) -> list[tuple[str, str | None]]:
 
 def _show(ui: UI, quotas: QuotasByEntity, nothing: str = "") -> bool:
     """Returns whether there is a table."""
-    in_order = sorted(quotas.items(), key=lambda of: [(kind, name or "") for kind, name in of[0]])
+    in_order = sorted(
+        quotas.items(), key=lambda quota_entity: [(kind, name or "") for kind, name in quota_entity[0]]
+    )
     return ui.listing(
-        ({"entity": dict(of), "quotas": dict(values)} for of, values in in_order),
+        ({"entity": dict(quota_entity), "quotas": dict(values)} for quota_entity, values in in_order),
         (
             *(Column(kind, shortens=True) for kind, _, _ in _OPTIONS),
             Column("quota"),
             Column("value", right=True),
         ),
         (
-            (*(_shown(dict(of), kind) for kind, _, _ in _OPTIONS), key, f"{value:,.12g}")
-            for of, values in in_order
+            (*(_shown(dict(quota_entity), kind) for kind, _, _ in _OPTIONS), key, f"{value:,.12g}")
+            for quota_entity, values in in_order
             for key, value in sorted(values.items())
         ),
         nothing,

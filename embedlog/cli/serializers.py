@@ -29,22 +29,22 @@ def serializers(texts: Iterable[str]) -> dict[str, Serializer[Any]]:
     """
     by_topic = {}
     for text in texts:
-        topic, equals, how = text.partition("=")
-        if not (topic and equals and how):
+        topic, equals, serializer_text = text.partition("=")
+        if not (topic and equals and serializer_text):
             raise InvalidArgument(f"--serializer {text!r}: write TOPIC=HOW, where HOW is {_FORMS}")
-        serializer = _serializer(how)
+        serializer = _serializer(serializer_text)
         if serializer is not None:
             by_topic[topic] = serializer
     return by_topic
 
 
-def _serializer(how: str) -> Serializer[Any] | None:
-    name, _, rest = how.partition(":")
+def _serializer(serializer_text: str) -> Serializer[Any] | None:
+    name, _, rest = serializer_text.partition(":")
     if name == "avro":
         return serializer_for(None, "avro", Schemas(rest or None))
     if name == "protobuf":
         return serializer_for(_named(rest), "protobuf")
-    return serializer_for(None, _named(how) if rest else how)
+    return serializer_for(None, _named(serializer_text) if rest else serializer_text)
 
 
 def _named(text: str) -> Any:

@@ -173,15 +173,15 @@ def _options(args: argparse.Namespace) -> dict[str, Any]:
         options["broker_id"] = args.broker_id
     if _ZOOKEEPER_AUTH in os.environ:
         options.setdefault("zookeeper_auth", os.environ[_ZOOKEEPER_AUTH])
-    own: dict[str, Any] = {}
+    own_settings: dict[str, Any] = {}
     for typed, text in settings(args.own, "--set").items():
         name, value = _meant(typed, text)
         if name in _OF_FILE:
             raise InvalidArgument(f"--set {typed}: that is a flag of its own, --{name.replace('_', '-')}")
-        if name in own:
+        if name in own_settings:
             raise InvalidArgument(f"--set gives {name} twice, once as {typed}")
-        own[name] = value
-    options |= own
+        own_settings[name] = value
+    options |= own_settings
     if "listeners" not in options:
         options.setdefault("port", _PORT)
     return options

@@ -91,19 +91,19 @@ def partition_sizes(engine: Viewed, topic: str) -> list[PartitionSize]:
     return sizes
 
 
-def contents(engine: Viewed, of: PartitionSize) -> Contents:
+def contents(engine: Viewed, partition_size: PartitionSize) -> Contents:
     """Sample a partition. Raises CorruptRecord or StorageError if the sampled batches are damaged."""
     if isinstance(engine, ReadOnlyStore):
-        return _looked_into(engine.partition(of.topic, of.partition))
-    return _told(engine, of)
+        return _looked_into(engine.partition(partition_size.topic, partition_size.partition))
+    return _times_of_brokers(engine, partition_size)
 
 
-def _told(backend: Backend, of: PartitionSize) -> Contents:
+def _times_of_brokers(backend: Backend, partition_size: PartitionSize) -> Contents:
     """The largest time, and that of the first record."""
     assert isinstance(backend, RemoteBackend), "a log without a directory is of brokers"
     first_ms = newest_ms = NO_TIMESTAMP
-    if of.records:
-        tp = TopicPartition(of.topic, of.partition)
+    if partition_size.records:
+        tp = TopicPartition(partition_size.topic, partition_size.partition)
         _, newest = backend.splits.first_and_last([tp])[tp]
         newest_ms = newest_ms if newest is None else newest.timestamp_ms
         for record in read_records(backend, *tp, max_bytes=1, isolation_level="read_uncommitted"):

@@ -147,8 +147,8 @@ def _stopping(timeout_s: float | None, stop: threading.Event, connection: Any) -
                 print(late, file=sys.stderr, flush=True)
             os._exit(INTERRUPTED if interrupted else REFUSED)
 
-    before = signal.getsignal(signal.SIGINT)
-    if before is signal.default_int_handler:  # else the command was started with it ignored
+    handler = signal.getsignal(signal.SIGINT)
+    if handler is signal.default_int_handler:  # else the command was started with it ignored
         signal.signal(signal.SIGINT, lambda number, frame: None)
         signal.set_wakeup_fd(wakes.fileno(), warn_on_full_buffer=False)
     watcher = threading.Thread(target=watch, daemon=True)
@@ -164,9 +164,9 @@ def _stopping(timeout_s: float | None, stop: threading.Event, connection: Any) -
             raise EmbedlogError(str(error)) from None
     finally:
         done.set()
-        if before is signal.default_int_handler:
+        if handler is signal.default_int_handler:
             signal.set_wakeup_fd(-1)
-            signal.signal(signal.SIGINT, before)
+            signal.signal(signal.SIGINT, handler)
         wakes.close()  # which ends the watcher's wait
         watcher.join()
         woken.close()

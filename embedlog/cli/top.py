@@ -205,19 +205,19 @@ def _tables(ui: UI, facts: Facts, order: str, rows: Mapping[str, int] | None = N
     """rows: how many of each kind; None for all."""
     first = True
     for kind, columns in _COLUMNS.items():
-        things: list[Facts] = facts[kind]
-        if not things:
+        kind_rows: list[Facts] = facts[kind]
+        if not kind_rows:
             continue
         number = _ORDERS.get(order)
-        if number in things[0]:
-            things = sorted(things, key=lambda thing: -(thing[number] or 0))
+        if number in kind_rows[0]:
+            kind_rows = sorted(kind_rows, key=lambda row: -(row[number] or 0))
         if not first:
             yield ""
         first = False
-        most = len(things) if rows is None else rows[kind]
-        yield from ui.table_lines(columns, [tuple(_texts(thing).values()) for thing in things[:most]])
-        if len(things) > most:
-            yield f"and {len(things) - most:,} more"
+        most = len(kind_rows) if rows is None else rows[kind]
+        yield from ui.table_lines(columns, [tuple(_texts(row).values()) for row in kind_rows[:most]])
+        if len(kind_rows) > most:
+            yield f"and {len(kind_rows) - most:,} more"
     if first:
         yield "no topics yet"
 
@@ -233,10 +233,10 @@ def _rows(facts: Facts, lines: int) -> dict[str, int]:
     return rows
 
 
-def _texts(thing: Facts) -> Facts:
+def _texts(row: Facts) -> Facts:
     """With units."""
-    texts = dict(thing)
-    for name, value in thing.items():
+    texts = dict(row)
+    for name, value in row.items():
         if value is not None and name in ("bytes", "bytes_per_s"):
             texts[name] = size(round(value))
         elif name == "records_per_s" and value is not None:
@@ -249,8 +249,8 @@ def _texts(thing: Facts) -> Facts:
 def _lines(ui: UI, facts: Facts) -> None:
     """A line for each thing: the time, what it is, its name, and its numbers."""
     for kind in _COLUMNS:
-        for thing in facts[kind]:
-            (_, name), *numbers = thing.items()
+        for row in facts[kind]:
+            (_, name), *numbers = row.items()
             fields = " ".join(f"{field}={'-' if value is None else value}" for field, value in numbers)
             ui.line(f"{iso(facts['time_ms'])} {kind[:-1]} {name} {fields}")
 
@@ -261,15 +261,15 @@ def _screen(ui: UI) -> Iterator[Any]:
     import termios
     import tty
 
-    before = termios.tcgetattr(sys.stdin) if sys.stdin.isatty() else None
+    terminal_attributes = termios.tcgetattr(sys.stdin) if sys.stdin.isatty() else None
     try:
-        if before is not None:
+        if terminal_attributes is not None:
             tty.setcbreak(sys.stdin)
         with ui.screen() as screen:
             yield screen
     finally:
-        if before is not None:
-            termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
+        if terminal_attributes is not None:
+            termios.tcsetattr(sys.stdin, termios.TCSADRAIN, terminal_attributes)
 
 
 def _picture(args: argparse.Namespace, ui: UI, facts: Facts | None, order: str) -> Any:

@@ -126,11 +126,11 @@ def _create(args: argparse.Namespace, ui: UI) -> int:
     with writer(args, ui, create=True, **options) as log:
         created = args.topic not in log.topics(internal=True)
         description = log.create_topic(args.topic, args.partitions, exist_ok=args.if_not_exists, **changes)
-    own = _settings_text(description.settings)
+    settings_text = _settings_text(description.settings)
     ui.result(
         {**_facts(description), "created": created},
         f"{'created' if created else 'there is'} {description.name}: "
-        f"{counted(description.partitions, 'partition')}" + (f", {own}" if own else ""),
+        f"{counted(description.partitions, 'partition')}" + (f", {settings_text}" if settings_text else ""),
     )
     return 0
 
@@ -211,10 +211,10 @@ def _alter(args: argparse.Namespace, ui: UI) -> int:
         if changes:
             log.alter_topic(args.topic, **changes)
         description = log.describe_topic(args.topic)
-    own = _settings_text(description.settings) or "all settings have their defaults"
+    settings_text = _settings_text(description.settings) or "all settings have their defaults"
     ui.result(
         _facts(description),
-        f"altered {description.name}: {counted(description.partitions, 'partition')}, {own}",
+        f"altered {description.name}: {counted(description.partitions, 'partition')}, {settings_text}",
     )
     return 0
 
@@ -237,5 +237,5 @@ def _delete(args: argparse.Namespace, ui: UI) -> int:
     return 0
 
 
-def _settings_text(own: dict[str, Any]) -> str:
-    return " ".join(f"{name}={value}" for name, value in own.items())
+def _settings_text(own_settings: dict[str, Any]) -> str:
+    return " ".join(f"{name}={value}" for name, value in own_settings.items())

@@ -62,9 +62,15 @@ def _list(args: argparse.Namespace, ui: UI) -> int:
     return 0
 
 
-def _row(of: TransactionDescription) -> tuple[object, ...]:
-    producer = of.producer_id, of.producer_epoch
-    return (of.transactional_id, of.state, *producer, len(of.partitions), _age(of))
+def _row(description: TransactionDescription) -> tuple[object, ...]:
+    producer = description.producer_id, description.producer_epoch
+    return (
+        description.transactional_id,
+        description.state,
+        *producer,
+        len(description.partitions),
+        _age(description),
+    )
 
 
 def _describe(args: argparse.Namespace, ui: UI) -> int:
@@ -85,17 +91,17 @@ def _describe(args: argparse.Namespace, ui: UI) -> int:
 
 
 def _abort(args: argparse.Namespace, ui: UI) -> int:
-    before = _description(args)
-    if before.is_open:
+    description = _description(args)
+    if description.is_open:
         if is_over_wire(args.directory):
             with reader(args) as log:
                 log.abort_transaction(args.id)
         else:
             abort_transaction(existing(args.directory), args.id)
     ui.result(
-        {"transactional_id": args.id, "aborted": before.is_open},
-        f"aborted the transaction of {args.id}, which was open for {_age(before)}"
-        if before.is_open
+        {"transactional_id": args.id, "aborted": description.is_open},
+        f"aborted the transaction of {args.id}, which was open for {_age(description)}"
+        if description.is_open
         else f"{args.id} has no open transaction",
     )
     return 0
@@ -112,13 +118,13 @@ def _description(args: argparse.Namespace) -> TransactionDescription:
     raise TransactionNotFound(f"no transactional id {args.id!r} in {args.directory} (there are: {names})")
 
 
-def _age(of: TransactionDescription) -> str | None:
-    return duration(max(time.time() - of.start_ms / 1000, 0)) if of.is_open else None
+def _age(description: TransactionDescription) -> str | None:
+    return duration(max(time.time() - description.start_ms / 1000, 0)) if description.is_open else None
 
 
-def _as_json(of: TransactionDescription) -> dict[str, Any]:
+def _as_json(description: TransactionDescription) -> dict[str, Any]:
     return {
-        **of._asdict(),
-        "start_ms": of.start_ms if of.start_ms >= 0 else None,
-        "partitions": [{"topic": tp.topic, "partition": tp.partition} for tp in of.partitions],
+        **description._asdict(),
+        "start_ms": description.start_ms if description.start_ms >= 0 else None,
+        "partitions": [{"topic": tp.topic, "partition": tp.partition} for tp in description.partitions],
     }

@@ -116,9 +116,9 @@ def _iterations(text: str) -> int:
 def _list(args: argparse.Namespace, ui: UI, users: _Users) -> int:
     mechanisms = sorted(users.describe().items())
     ui.listing(
-        ({"user": name, "mechanisms": dict(own)} for name, own in mechanisms),
+        ({"user": name, "mechanisms": dict(user_mechanisms)} for name, user_mechanisms in mechanisms),
         (Column("user", shortens=True), Column("mechanisms", folds=True)),
-        ((name, " ".join(own)) for name, own in mechanisms),
+        ((name, " ".join(user_mechanisms)) for name, user_mechanisms in mechanisms),
         "no users yet",
     )
     return 0

@@ -31,8 +31,8 @@ def load(directory: str) -> None:
             log.create_topic(TOPIC, partitions=PARTITIONS, compression_type="zstd")
         else:
             _report(recovery=[partition.as_dict() for partition in log.recovery.partitions])
-        done = [offsets.log_end_offset for _, offsets in sorted(log.offsets(TOPIC).items())]
-        loaded = sum(done)
+        ends = [offsets.log_end_offset for _, offsets in sorted(log.offsets(TOPIC).items())]
+        loaded = sum(ends)
         _report(loaded=loaded, bytes=0, seconds=0.0)
         timestamps: dict[str, int] = {}
         chunk: list[embedlog.Record] = []
@@ -40,8 +40,8 @@ def load(directory: str) -> None:
         size = 0
         for row in flights.rows():
             partition = partition_for_key(flights.key_of(row), PARTITIONS)
-            if done[partition]:
-                done[partition] -= 1
+            if ends[partition]:
+                ends[partition] -= 1
                 continue
             chunk.append(flights.as_record(row, timestamps))
             if len(chunk) == _CHUNK:

@@ -144,19 +144,20 @@ def _rate(facts: dict[str, Any]) -> str:
 
 def _show_recovery(partitions: list[dict[str, Any]], seen: int, console: Console) -> None:
     """What opening after the kill had to do."""
-    read = [p for p in partitions if p["topic"] == TOPIC]
+    read = [partition for partition in partitions if partition["topic"] == TOPIC]
     lines = [
         f"recovery  {counted(len(read), 'partition')}, checked from their recovery points: "
-        f"{counted(sum(p['batches_read'] for p in read), 'batch')}, "
-        f"{counted(sum(p['bytes_read'] for p in read), 'byte')}",
-        f"          {sum(p['log_end_offset'] for p in read):,} flights are in; {seen:,} had been reported",
+        f"{counted(sum(partition['batches_read'] for partition in read), 'batch')}, "
+        f"{counted(sum(partition['bytes_read'] for partition in read), 'byte')}",
+        f"          {sum(partition['log_end_offset'] for partition in read):,} flights are in; "
+        f"{seen:,} had been reported",
     ]
-    for p in read:
-        if p["bytes_cut"]:
-            kept = f", kept in {os.path.basename(p['cut_path'])}" if p["cut_path"] else ""
+    for partition in read:
+        if partition["bytes_cut"]:
+            kept = f", kept in {os.path.basename(partition['cut_path'])}" if partition["cut_path"] else ""
             lines.append(
-                f"          {TOPIC} {p['partition']}: {counted(p['bytes_cut'], 'byte')} cut after offset "
-                f"{p['log_end_offset'] - 1:,} ({p['cut_reason']}){kept}"
+                f"          {TOPIC} {partition['partition']}: {counted(partition['bytes_cut'], 'byte')} cut "
+                f"after offset {partition['log_end_offset'] - 1:,} ({partition['cut_reason']}){kept}"
             )
     console.print("\n".join(lines), highlight=False, soft_wrap=True)
 
@@ -196,7 +197,9 @@ def _consume(log: embedlog.Log, console: Console) -> _Report:
             with report.lock:
                 shared[name] = set(partitions)
                 if sum(map(len, shared.values())) == PARTITIONS:
-                    story.append(" | ".join(f"{who}: {_numbers(shared[who])}" for who in sorted(shared)))
+                    story.append(
+                        " | ".join(f"{consumer}: {_numbers(shared[consumer])}" for consumer in sorted(shared))
+                    )
 
         try:
             with log.consumer(
@@ -236,7 +239,7 @@ def _numbers(partitions: Iterable[embedlog.TopicPartition]) -> str:
 
 
 def _records(log: embedlog.Log) -> int:
-    return sum(o.log_end_offset - o.log_start_offset for o in log.offsets(TOPIC).values())
+    return sum(offsets.log_end_offset - offsets.log_start_offset for offsets in log.offsets(TOPIC).values())
 
 
 def _show(log: embedlog.Log, loaded: _Loaded, report: _Report, directory: str, console: Console) -> None:

@@ -87,11 +87,11 @@ def _bounds(predicate: Any, nothing: polars.DataFrame) -> Bounds | None:
     return None if heard.filter is None else Bounds(schema, heard.filter)
 
 
-def _frame(of: Any) -> polars.DataFrame:
+def _frame(data: Any) -> polars.DataFrame:
     """The times in UTC: DuckDB gives them the time zone of this machine."""
     import polars
 
-    frame = polars.from_arrow(of)
+    frame = polars.from_arrow(data)
     assert isinstance(frame, polars.DataFrame)
     if "timestamp" in frame.columns:
         return frame.with_columns(polars.col("timestamp").dt.convert_time_zone("UTC"))

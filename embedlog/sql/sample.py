@@ -56,7 +56,7 @@ def types_of_sample(backend: Backend, topic: str, isolation_level: str) -> dict[
             if kind is int:
                 least[name] = min(field, least.get(name, field))
                 most[name] = max(field, most.get(name, field))
-    return {name: _type(of, least.get(name, 0), most.get(name, 0)) for name, of in kinds.items()}
+    return {name: _type(types, least.get(name, 0), most.get(name, 0)) for name, types in kinds.items()}
 
 
 def _type(kinds: set[type], least: int, most: int) -> str:

@@ -71,9 +71,9 @@ class Site:
         self.downloads = sql.Notes()
         self.store = ReadOnlyStore(log.path) if os.path.isdir(log.path) else None
         self.sampler = Sampler(log, self.store)
-        how = {"mode": "r"} if self.store is not None else client_settings_of(log)
+        open_settings = {"mode": "r"} if self.store is not None else client_settings_of(log)
         self.message_of: Callable[[BaseException], str] = str
-        self.sandbox = Sandbox(functools.partial(open_log, log.path, **how), query_limits)
+        self.sandbox = Sandbox(functools.partial(open_log, log.path, **open_settings), query_limits)
 
     def stop(self) -> None:
         """End streams and queries, soon: a server that stops waits for its responses. From any thread."""
@@ -138,8 +138,8 @@ def application(
     if users is not None:
 
         def pages_of(user: str, host: str) -> Starlette:
-            who = None if access is None else access.of(Principal("User", user), host, "ui")
-            return _pages(site if who is None else site.seen_with(who), _routes(), _HANDLERS)
+            user_access = None if access is None else access.of(Principal("User", user), host, "ui")
+            return _pages(site if user_access is None else site.seen_with(user_access), _routes(), _HANDLERS)
 
         login = Login(users, pages_of)
         routes, handlers = [*login.routes(), _static()], _HANDLERS_FOR_GUESTS

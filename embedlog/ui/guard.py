@@ -186,8 +186,8 @@ class Guard:
         number, _, signature = visitor.partition(".")
         return hmac.compare_digest(signature.encode(), self._sign("visitor", number).encode())
 
-    def _sign(self, what: str, number: str) -> str:
-        return hmac.new(self._secret, f"{what}:{number}".encode(), hashlib.sha256).hexdigest()
+    def _sign(self, purpose: str, number: str) -> str:
+        return hmac.new(self._secret, f"{purpose}:{number}".encode(), hashlib.sha256).hexdigest()
 
 
 async def form(request: Request) -> dict[str, str]:

@@ -181,13 +181,13 @@ class Login:
 
     def _begin(self, number: str, session: Session) -> None:
         with self._lock:
-            own = [
+            hashes = [
                 cookie_hash
                 for cookie_hash, kept_session in self._sessions.items()
                 if kept_session.user == session.user
             ]
-            gone = own[: max(len(own) + 1 - _MOST_OF_A_USER, 0)]
-            for cookie_hash in gone:
+            surplus = hashes[: max(len(hashes) + 1 - _MOST_OF_A_USER, 0)]
+            for cookie_hash in surplus:
                 del self._sessions[cookie_hash]
             while len(self._sessions) >= _MOST_SESSIONS:
                 self._sessions.popitem(last=False)
@@ -225,8 +225,8 @@ def _page(request: Request, following: str, problem: str = "", status: int = 200
 
 def _own(path: str) -> str:
     """Where to go after the login: a path of this page, or its first one."""
-    own = path.startswith("/") and len(path) < _LONGEST_ADDRESS and path[1:2] not in ("/", "\\")
-    return path if own and path.isprintable() else "/"
+    is_own = path.startswith("/") and len(path) < _LONGEST_ADDRESS and path[1:2] not in ("/", "\\")
+    return path if is_own and path.isprintable() else "/"
 
 
 def _hash(cookie: str) -> bytes:

@@ -51,7 +51,11 @@ def look(
     ][:most]
     # Brokers are asked for all at once; files are read topic by topic, as far as they are intact.
     by_topic = itertools.groupby(chosen, key=lambda tp: tp.topic)
-    together = [chosen] if isinstance(log.backend, RemoteBackend) else [list(of) for _, of in by_topic]
+    together = (
+        [chosen]
+        if isinstance(log.backend, RemoteBackend)
+        else [list(topic_partitions) for _, topic_partitions in by_topic]
+    )
     producers: list[tuple[TopicPartition, ProducerDescription]] = []
     partitions = 0
     deadline = time.monotonic() + _LOOK_S
@@ -64,5 +68,9 @@ def look(
             problems.append(message_of(error))
             continue
         partitions += len(names)
-        producers += [(tp, producer) for tp, several in described.items() for producer in several]
+        producers += [
+            (tp, producer)
+            for tp, producers_of_partition in described.items()
+            for producer in producers_of_partition
+        ]
     return Looked(producers, problems, partitions, sum(counts.values()))

@@ -97,11 +97,11 @@ class _Rights:
     def _checked(
         self, kind: ResourceType, name: str, operation: Operation, what: str, not_found: type[EmbedlogError]
     ) -> str:
-        who = self.access.principal
+        principal = self.access.principal
         if not self.access.may(Operation.DESCRIBE, kind, name):
-            raise not_found(f"there is no {what} {name!r} that {who} may see")
+            raise not_found(f"there is no {what} {name!r} that {principal} may see")
         if not self.access.may(operation, kind, name):
-            raise AuthorizationFailed(f"{who} may not {operation.spelling.lower()} the {what} {name!r}")
+            raise AuthorizationFailed(f"{principal} may not {operation.spelling.lower()} the {what} {name!r}")
         return name
 
 

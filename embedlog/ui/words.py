@@ -70,11 +70,11 @@ def writer(holder: Mapping[str, Any], closed: bool) -> str:
     if closed or not holder:
         return "No process has the log open for writing; it was closed in order."
     pid, since_ms = holder.get("pid"), holder.get("since_ms")
-    who = f"{holder.get('program')!s:.80} (process {pid})"
+    process = f"{holder.get('program')!s:.80} (process {pid})"
     if isinstance(pid, int) and _runs(pid):
         since = f" since {moment(since_ms)}" if isinstance(since_ms, int) else ""
-        return f"{who} has the log open for writing{since}."
-    return f"{who} wrote the log and did not close it in order: whoever opens it next recovers it."
+        return f"{process} has the log open for writing{since}."
+    return f"{process} wrote the log and did not close it in order: whoever opens it next recovers it."
 
 
 def _runs(pid: int) -> bool:

@@ -74,7 +74,7 @@ def activity(request: Request) -> Response:
         except EmbedlogError as error:
             problems.append(site.message_of(error))
     sample = site.sampler.latest()
-    positions, looked_at, of = _positions(site.log, sample, site.message_of)
+    positions, looked_at, partition_count = _positions(site.log, sample, site.message_of)
     noted_topics = {topic.target_topic for mirror in noted for topic in mirror.topics}
     groups = [
         mirror_group for description in sample.groups.values() for mirror_group in mirror_groups(description)
@@ -91,7 +91,7 @@ def activity(request: Request) -> Response:
             if topic not in noted_topics
         },
         looked_at=looked_at,
-        of=of,
+        of=partition_count,
         groups=groups[:_TOGETHER],
         tables=[_table(site.log, path) for path in site.tables[:_TOGETHER]],
         most=_TOGETHER,

@@ -60,11 +60,11 @@ def list_page(request: Request, backend: RemoteBackend) -> Response:
             if group.group != REDRIVE_GROUP
             for topic in _topics(group)
         )
-        of = {group.group: group for group in groups}
+        group_of = {group.group: group for group in groups}
         log, count = request.app.state.site.log, len(names)
         for topic, name in names[:_TOGETHER]:
             with contextlib.suppress(TopicNotFound):  # deleted, the group's offsets are not yet
-                queues.append(_queue(log, groups, of[name], topic))
+                queues.append(_queue(log, groups, group_of[name], topic))
     except EmbedlogError as error:
         problem = request.app.state.site.message_of(error)
     return page(

@@ -64,13 +64,16 @@ def group(request: Request) -> Response:
     chosen: ConsumerGroup = site.log.group(name)
     described = chosen.describe()
     site.sampler.latest()  # so that there are samples from now on
-    of = _partition_of(request, described)
-    lags = site.sampler.lags.of_group(name) if of is None else site.sampler.lags.look_at(name, of)
+    chosen_partition = _partition_of(request, described)
+    if chosen_partition is None:
+        lags = site.sampler.lags.of_group(name)
+    else:
+        lags = site.sampler.lags.look_at(name, chosen_partition)
     first = number(request.query_params.get("first", "0"), len(described.partitions))
     # All of them in order if they fit on a page, else those most behind first.
     partitions = list(described.partitions.items())
     if len(partitions) > _TOGETHER:
-        partitions.sort(key=lambda item: -(item[1].lag or 0))
+        partitions.sort(key=lambda row: -(row[1].lag or 0))
     partitions = partitions[first : first + _TOGETHER]
     kept = site.sampler.lags.of_partitions(name, [tp for tp, _ in partitions])
     return page(
@@ -82,8 +85,8 @@ def group(request: Request) -> Response:
         partitions=partitions,
         first=first,
         oldest_ms=chosen.oldest_unread_ms(described) if len(described.partitions) <= _TOGETHER else None,
-        of=of,
-        plot=_plot(lags, "the group" if of is None else str(of)),
+        of=chosen_partition,
+        plot=_plot(lags, "the group" if chosen_partition is None else str(chosen_partition)),
         lags=lags,
         sparks={tp: _spark(series, str(tp)) for tp, series in kept.items()},
         together=_TOGETHER,
@@ -156,13 +159,13 @@ def _partition_of(request: Request, described: ConsumerGroupDescription) -> Topi
     return tp if tp in described.partitions else None
 
 
-def _spark(lags: Lags, of: str) -> str:
+def _spark(lags: Lags, title: str) -> str:
     if len(lags.values) < 2:
         return ""
-    return plots.line(lags.values[-60:], f"records behind of {of}, the last two minutes")
+    return plots.line(lags.values[-60:], f"records behind of {title}, the last two minutes")
 
 
-def _plot(lags: Lags, of: str) -> str:
+def _plot(lags: Lags, title: str) -> str:
     if len(lags.values) < 2:
         return ""
-    return plots.line(lags.values, f"records behind of {of} since {moment(lags.since_ms)}", kind="plot")
+    return plots.line(lags.values, f"records behind of {title} since {moment(lags.since_ms)}", kind="plot")

@@ -87,10 +87,10 @@ def _lags(sample: Sample) -> dict[str, int]:
     """How far the group that is most behind is behind, for each topic that groups read."""
     lags: dict[str, int] = {}
     for group in sample.groups.values():
-        of = Counter[str]()
+        lag_of = Counter[str]()
         for tp, position in group.partitions.items():
-            of[tp.topic] += position.lag or 0
-        for topic, lag in of.items():
+            lag_of[tp.topic] += position.lag or 0
+        for topic, lag in lag_of.items():
             lags[topic] = max(lag, lags.get(topic, 0))
     return lags
 

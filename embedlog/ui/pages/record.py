@@ -66,10 +66,10 @@ def _isolation_level(request: Request) -> str:
 def download(request: Request) -> Response:
     """A record's value, its key, or the value of one of its headers by their order, byte for byte."""
     topic, partition, offset = _place(request)
-    which = request.query_params.get("of", "value")
+    part_name = request.query_params.get("of", "value")
     level = _isolation_level(request)
     record = request.app.state.site.log.read_at(topic, partition, offset, isolation_level=level)
-    data = None if record is None else _part_of(record, which)
+    data = None if record is None else _part_of(record, part_name)
     if data is None:
         raise HTTPException(404, "There is no such part of a record")
     name = "".join(
@@ -79,16 +79,16 @@ def download(request: Request) -> Response:
     return Response(
         data,
         media_type="application/octet-stream",
-        headers={"Content-Disposition": f'attachment; filename="{name}-{partition}-{offset}.{which}"'},
+        headers={"Content-Disposition": f'attachment; filename="{name}-{partition}-{offset}.{part_name}"'},
     )
 
 
-def _part_of(record: Record, which: str) -> bytes | None:
+def _part_of(record: Record, part_name: str) -> bytes | None:
     """which: `key`, `value`, or `header-0`."""
-    kind, _, number = which.partition("-")
+    kind, _, number = part_name.partition("-")
     if kind == "header" and number.isascii() and number.isdigit() and len(number) < 10:
         return next((data for _, data in record.headers[int(number) :]), None)
-    return record.key if which == "key" else record.value if which == "value" else None
+    return record.key if part_name == "key" else record.value if part_name == "value" else None
 
 
 def _facts(request: Request, record: Record, most: int) -> dict[str, Any]:
@@ -97,7 +97,7 @@ def _facts(request: Request, record: Record, most: int) -> dict[str, Any]:
     offered = forms(record.value, serializer)
     form = request.query_params.get("as", "")
     form = form if form in offered else next(iter(offered), "")
-    where = [site.log.path, record.topic]
+    log_and_topic = [site.log.path, record.topic]
     place = ["--partition", str(record.partition), "--from", str(record.offset), "--max-records", "1"]
     return {
         "forms": offered,
@@ -114,7 +114,7 @@ def _facts(request: Request, record: Record, most: int) -> dict[str, Any]:
         ],
         "more_headers": max(len(record.headers) - _MOST_HEADERS, 0),
         "set_by": "log" if record.timestamp_type == LOG_APPEND_TIME else "producer",
-        "command": shlex.join(["embedlog", "cat", *where, *place, "--json"]),
+        "command": shlex.join(["embedlog", "cat", *log_and_topic, *place, "--json"]),
         "program": f"import embedlog\n\nwith embedlog.open({_opened(site.log.path)}) as log:\n"
         f"    record = log.read_at({record.topic!r}, {record.partition}, {record.offset})",
     }

@@ -163,9 +163,13 @@ async def columns(request: Request) -> Response:
     except EmbedlogError as error:
         return _refusal(request, error)
     topics = [
-        Topic(name, mine[0][1] if mine else "", [(column, kind) for _, _, column, kind in mine])
+        Topic(
+            name,
+            topic_rows[0][1] if topic_rows else "",
+            [(column, kind) for _, _, column, kind in topic_rows],
+        )
         for name in names
-        for mine in [[row for row in rows if row[0] == name]]
+        for topic_rows in [[row for row in rows if row[0] == name]]
     ]
     return HTMLResponse(part("sql_topics.html", topics=topics))
 

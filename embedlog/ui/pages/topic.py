@@ -75,7 +75,7 @@ def topic_page(request: Request) -> Response:
     drawn = from_ms < to_ms and "x-live" not in request.headers  # page.js replaces no plots
     grown = history(site.log, site.store, name, from_ms, to_ms) if drawn else None
     first = number(request.query_params.get("first", "0"), len(edges))
-    settings, own = site.log.backend.topic_settings(name), site.log.describe_topic(name).settings
+    settings, own_settings = site.log.backend.topic_settings(name), site.log.describe_topic(name).settings
     numbers = sorted(edges)[first : first + _TOGETHER]
     return page(
         request,
@@ -100,10 +100,10 @@ def topic_page(request: Request) -> Response:
         first=first,
         together=_TOGETHER,
         settings=[
-            (setting, words.setting(setting, getattr(settings, setting)), setting in own)
-            for setting in sorted(settings.names(), key=lambda setting: setting not in own)
+            (setting, words.setting(setting, getattr(settings, setting)), setting in own_settings)
+            for setting in sorted(settings.names(), key=lambda setting: setting not in own_settings)
         ],
-        own=len(own),
+        own=len(own_settings),
         compaction=_compaction(site.store, name, numbers, settings),
         groups={
             group: sum(lag.lag or 0 for tp, lag in description.partitions.items() if tp.topic == name)
@@ -196,7 +196,7 @@ def _range(request: Request, span: Span) -> tuple[str, int, int, str]:
 
 def _plots(grown: History, from_ms: int, to_ms: int) -> list[dict[str, Any]]:
     """Records and bytes over time: a plot and its peak in words for each."""
-    over = f"over time, {moment(from_ms)} to {moment(to_ms)}"
+    period = f"over time, {moment(from_ms)} to {moment(to_ms)}"
     bar_s = grown.step_ms / 1000
     about = "" if grown.is_exact else "about "
     drawn = []
@@ -210,7 +210,7 @@ def _plots(grown: History, from_ms: int, to_ms: int) -> list[dict[str, Any]]:
         most = max(values)
         drawn.append(
             {
-                "svg": plots.bars(values, labels, f"{what} {over}"),
+                "svg": plots.bars(values, labels, f"{what} {period}"),
                 "what": what,
                 "sum": about + format_count(sum(values)),
                 "most": most,
@@ -256,8 +256,8 @@ def _partition(
         span = span_of_partition(read)
         able = read.state in (PartitionState.ONLINE, PartitionState.CLOSED)
         problem = "" if able else f"{read.state.name.lower()}: refuses appends"
-        taken = sum(size for _, size in filled)
-        return _Partition(name.partition, edges, len(filled), taken, span, leader, problem)
+        segment_bytes = sum(size for _, size in filled)
+        return _Partition(name.partition, edges, len(filled), segment_bytes, span, leader, problem)
     except (EmbedlogError, OSError) as error:
         return _Partition(name.partition, edges, None, None, Span(), leader, message_of(error))
 
