@@ -365,7 +365,7 @@ class Log(AsyncClosing):
 
 
 def _expect_all(arrivals: Arrivals, follower: Follower) -> bool:
-    """Is there a record already?"""
+    """Whether there is a record already."""
     return any(arrivals.expect(*position) for position in follower.positions.items())
 
 

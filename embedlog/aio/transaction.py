@@ -76,7 +76,7 @@ class Transaction(OfOneProcess):
 
 
 async def _ended(future: asyncio.Future[Any]) -> bool:
-    """Wait for a call, also if the task is cancelled again. Did it succeed?"""
+    """Wait for a call, also if the task is cancelled again. Returns whether it succeeded."""
     while not future.done():
         try:
             await asyncio.wait([future])

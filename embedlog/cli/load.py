@@ -96,13 +96,7 @@ def _time(text: str) -> datetime:
 def _show_load(report: LoadReport, args: argparse.Namespace, ui: UI) -> None:
     if args.json:
         offsets = {str(partition): list(span) for partition, span in report.offsets.items()}
-        ui.json(
-            {
-                **report._asdict(),
-                "offsets": offsets,
-                "lost": [lost._asdict() for lost in report.lost],
-            }
-        )
+        ui.json({**report._asdict(), "offsets": offsets, "lost": [lost._asdict() for lost in report.lost]})
         return
     loaded = [
         (str(partition), start, end, end - start)
@@ -115,8 +109,8 @@ def _show_load(report: LoadReport, args: argparse.Namespace, ui: UI) -> None:
     ui.table(columns, loaded, totals=("total", "", "", sum(row[-1] for row in loaded)))
     ui.line()
     ui.line(
-        f"loaded    {counted(report.records, 'record')} in {counted(report.files, 'file')}, {size(report.bytes)}, "
-        f"in {duration(report.seconds)}{_dates(report.dates)}"
+        f"loaded    {counted(report.records, 'record')} in {counted(report.files, 'file')}, "
+        f"{size(report.bytes)}, in {duration(report.seconds)}{_dates(report.dates)}"
     )
     if report.replaced:
         ui.line(f"replaced  {counted(report.replaced, 'row')} of earlier loads")

@@ -119,9 +119,9 @@ class UI:
 
     def note(self, text: str) -> None:
         """Print information to standard error."""
-        self._say(visible(text))
+        self._write_to_err(visible(text))
 
-    def _say(self, text: str) -> None:
+    def _write_to_err(self, text: str) -> None:
         self.err.write(text + "\n")
         self.err.flush()
 
@@ -131,7 +131,7 @@ class UI:
         first, newline, rest = (wrapped(visible(part), width) for part in text.partition("\n"))
         if self._colours(self.err):
             first = f"\x1b[31m{first}\x1b[0m"
-        self._say(first + newline + rest)
+        self._write_to_err(first + newline + rest)
 
     def table(
         self,

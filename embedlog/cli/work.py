@@ -72,9 +72,9 @@ def _work(
     args: argparse.Namespace, ui: UI, log: Log, functions: list[Callable[..., object]], stop: Stop
 ) -> int:
     with log.run_workers(*functions, concurrency=args.concurrency, background=True) as workers:
-        threading.Thread(target=_tell_end, args=[workers, stop], daemon=True).start()
+        threading.Thread(target=_signal_end, args=[workers, stop], daemon=True).start()
         stop.is_awaited = True
-        _say(
+        _print_state(
             args,
             ui,
             {"working": True, "functions": args.functions, "directory": log.path, "pid": os.getpid()},
@@ -82,25 +82,25 @@ def _work(
         number = stop.next()
         if number:
             workers.stop()
-            _say(args, ui, {"stopping": True})
+            _print_state(args, ui, {"stopping": True})
             number = stop.next()
         if number:
             workers.release()
-            _say(args, ui, {"stopped": True, "given_back": True})
+            _print_state(args, ui, {"stopped": True, "given_back": True})
             return _GIVEN_BACK
         workers.wait()  # which raises what has ended a worker
-    _say(args, ui, {"stopped": True, "given_back": False})
+    _print_state(args, ui, {"stopped": True, "given_back": False})
     return 0
 
 
-def _tell_end(workers: Workers, stop: Stop) -> None:
+def _signal_end(workers: Workers, stop: Stop) -> None:
     with contextlib.suppress(BaseException):
         workers.wait()
     with contextlib.suppress(OSError):  # the command has ended
         stop.tell()
 
 
-def _say(args: argparse.Namespace, ui: UI, facts: dict[str, Any]) -> None:
+def _print_state(args: argparse.Namespace, ui: UI, facts: dict[str, Any]) -> None:
     if args.json:
         ui.json(facts)
     elif "working" in facts:

@@ -35,7 +35,7 @@ class Mislabelled(NamedTuple):
 
     @property
     def is_readable(self) -> bool:
-        """Can readers read it as it is?"""
+        """Whether readers can read it as it is."""
         header = self.header
         return (self.base_offset, self.leader_epoch) == (header.base_offset, header.leader_epoch)
 

@@ -283,7 +283,7 @@ class SegmentScan:
         return self._gaps or self._damage is not None
 
     def _is_too_high(self, header: BatchHeader, following: int | None) -> bool:
-        """Is its offset too high for the batch after it, or for the segment?"""
+        """Whether its offset is too high for the batch after it, or for the segment."""
         if header.base_offset - self._first > _MAX_SPAN:
             return True
         return following is not None and self.expected < following < header.next_offset
