@@ -221,6 +221,20 @@ class Sending:
             future.add_done_callback(partial(_sent, self._span))
 
 
+@contextmanager
+def receiving(tracing: Tracing, consumer: Attributes) -> Iterator[list[Record[Any, Any]]]:
+    """A poll, which adds records to the list: its span, if it raises or returns some."""
+    start_ns = time.time_ns()
+    records: list[Record[Any, Any]] = []
+    try:
+        yield records
+    except Exception as error:
+        tracing.receiving_failed(error, consumer, start_ns)
+        raise
+    if records:
+        tracing.received(records, consumer, start_ns)
+
+
 class TaskLog(Protocol):
     """A log for tasks: `embedlog.aio.Log`."""
 
@@ -275,14 +289,8 @@ class TracedConsumer(Consumer):
 
     def poll(self, timeout_ms: float = 0, max_records: int | None = None) -> list[Record]:
         """As `Consumer.poll`. If it returns records, it has a span with a link to the send of each."""
-        start_ns = time.time_ns()
-        try:
-            records = super().poll(timeout_ms, max_records)
-        except Exception as error:
-            self._tracing.receiving_failed(error, self._about, start_ns)
-            raise
-        if records:
-            self._tracing.received(records, self._about, start_ns)
+        with receiving(self._tracing, self._about) as records:
+            records += super().poll(timeout_ms, max_records)
         return records
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 from ..clients.batch import SendFuture
 from ..clients.record_input import HeadersInput
 from ..model import Record
-from ..opentelemetry import Sending, Tracing, of_consumer
+from ..opentelemetry import Sending, Tracing, of_consumer, receiving
 from .consumer import Consumer
 from .producer import Producer
 
@@ -55,12 +54,6 @@ class TracedConsumer(Consumer[Any, Any]):
 
     async def poll(self, timeout_ms: float = 0, max_records: int | None = None) -> list[Record[Any, Any]]:
         """As `Consumer.poll`. A poll that returns records has a span, with a link to each one's sending."""
-        start_ns = time.time_ns()
-        try:
-            records = await super().poll(timeout_ms, max_records)
-        except Exception as error:
-            self._tracing.receiving_failed(error, self._about, start_ns)
-            raise
-        if records:
-            self._tracing.received(records, self._about, start_ns)
+        with receiving(self._tracing, self._about) as records:
+            records += await super().poll(timeout_ms, max_records)
         return records
