@@ -266,7 +266,7 @@ def _between(places: Sequence[tuple[int, int]]) -> Iterator[_Part]:
 def _of_brokers(
     log: Log, topic: str, edges: Mapping[int, PartitionOffsets], times: Sequence[int]
 ) -> dict[int, list[tuple[int, int]]]:
-    """The same of each partition, in one request for each time. Brokers tell no bytes."""
+    """For each partition its next offset and no bytes, which brokers do not tell, at each of the times."""
     records = _lookups(log).offsets_for_times([TopicPartition(topic, number) for number in edges], times)
     return {
         name.partition: [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import re
 import threading
 import time
@@ -12,10 +13,12 @@ from pathlib import Path
 from urllib.parse import quote
 
 import pytest
+from rounds import examples
 from starlette.testclient import TestClient
 
 import embedlog
 from embedlog import Log
+from embedlog.backends.remote import RemoteBackend
 from embedlog.cluster import Broker
 from embedlog.model import TopicPartition
 from embedlog.ui import application
@@ -66,6 +69,58 @@ def test_history_equals_a_count(grown: Path) -> None:
         spans.look(edges, 1)
         spans.look(edges, 1)
         assert spans.of(list(edges)) == (START_MS + HOUR_MS, START_MS + 23 * HOUR_MS + 22)
+
+
+def test_a_plot_of_brokers_asks_for_few_times(path: Path) -> None:
+    """A burst in a year: the bars without records need no requests of their own, in any partition."""
+    with (
+        Broker(path, port=0, metrics_port=0) as broker,
+        embedlog.open(f"kafka://{broker.bootstrap_servers}") as log,
+    ):
+        log.create_topic("clicks", 3)
+        for at in range(25):
+            log.append("clicks", b"x", partition=at % 2, timestamp_ms=START_MS + YEAR_MS // 2 + at)
+        before = lookups(broker)
+        year = history(log, None, "clicks", START_MS, START_MS + YEAR_MS)
+        assert len(year.times) == 53
+        assert sorted(year.records)[-2:] == [0, 25]
+        assert lookups(broker) - before <= 12
+        before = lookups(broker)
+        assert sum(history(log, None, "clicks", START_MS, START_MS + HOUR_MS).records) == 0
+        assert lookups(broker) - before <= 4
+
+
+def lookups(broker: Broker) -> int:
+    """How many requests of ListOffsets a broker has answered."""
+    assert broker.context.meter is not None
+    return sum(count for (api, _), count in broker.context.meter.requests().items() if api == "ListOffsets")
+
+
+def test_offsets_for_times_are_the_first_from_each_on(path: Path) -> None:
+    """In whatever order the records came; with one record, with many, with none."""
+    draw = random.Random(30)
+    with (
+        Broker(path, port=0) as broker,
+        embedlog.open(f"kafka://{broker.bootstrap_servers}") as log,
+    ):
+        assert isinstance(log.backend, RemoteBackend)
+        log.create_topic("scattered", 5)
+        stamps = {number: [draw.randrange(100) for _ in range(number * number)] for number in range(5)}
+        for number, of_partition in stamps.items():
+            for stamp in of_partition:
+                log.append("scattered", b"x", partition=number, timestamp_ms=stamp)
+        for _ in range(examples(100)):
+            times = sorted(draw.choices(range(110), k=draw.randrange(1, 70)))
+            records = log.backend.splits.offsets_for_times(
+                [TopicPartition("scattered", number) for number in stamps], times
+            )
+            for number, of_partition in stamps.items():
+                expected = [
+                    next((offset for offset, stamp in enumerate(of_partition) if stamp >= time_ms), None)
+                    for time_ms in times
+                ]
+                first_records = records[TopicPartition("scattered", number)]
+                assert [record and record.offset for record in first_records] == expected
 
 
 def test_a_topic(grown: Path) -> None:

@@ -93,22 +93,54 @@ class Lookups:
     def offsets_for_times(
         self, partitions: Collection[TopicPartition], times_ms: Sequence[int]
     ) -> dict[TopicPartition, list[OffsetAndTimestamp | None]]:
-        """For each time the first record of each partition that is from then or later. Each leader gets a
-        request for each time, all of them at once. Brokers look up no time before 1970: if records are before
-        the first one since then, the answer is the log start, without a timestamp.
+        """For each time, of one or several that ascend, the first record of each partition that is from then
+        or later. Brokers look up no time before 1970: if records are before the first one since then, the
+        answer is the log start, without a timestamp.
 
         Raises as `Metadata.leader`.
         """
-        since_1970 = [min(max(time_ms, 0), MAX_INT64) for time_ms in times_ms]
-        if min(times_ms, default=0) >= 0:
-            return self._looked_up(partitions, since_1970)
-        records = self._looked_up(partitions, [*since_1970, _EARLIEST, _LATEST])
-        for places in records.values():
-            end, start = places.pop(), places.pop()
-            for i, time_ms in enumerate(times_ms):
-                place = places[i] or end
-                if time_ms < 0 and start and place and start.offset < place.offset:
-                    places[i] = start
+        records = self._bisected(partitions, [min(max(time_ms, 0), MAX_INT64) for time_ms in times_ms])
+        if times_ms[0] < 0:
+            for name, (start, end) in self._looked_up(partitions, [_EARLIEST, _LATEST]).items():
+                for i, time_ms in enumerate(times_ms):
+                    record = records[name][i] or end
+                    if time_ms < 0 and start and record and start.offset < record.offset:
+                        records[name][i] = start
+        return records
+
+    def _bisected(
+        self, partitions: Collection[TopicPartition], times_ms: Sequence[int]
+    ) -> dict[TopicPartition, list[OffsetAndTimestamp | None]]:
+        """The first records from ascending times on, in as few requests as tell them.
+
+        A request has one time for a partition, so n times would take n requests. Where the records at two
+        times are the same, or next to each other, they are those of all times in between, too (`_between`).
+        So leaders are asked for the first and the last time, then for the times in the middle of those that
+        leave some open, and so on: a round for each halving, whose requests are sent together.
+        """
+        records: dict[TopicPartition, list[OffsetAndTimestamp | None]] = {
+            name: [None] * len(times_ms) for name in partitions
+        }
+        spans = [(0, len(times_ms) - 1)]
+        indexes, open_partitions = {*spans[0]}, set(partitions)
+        while spans:
+            if indexes:
+                in_order = sorted(indexes)
+                answers = self._looked_up(open_partitions, [times_ms[index] for index in in_order])
+                for name, own in answers.items():
+                    for index, record in zip(in_order, own, strict=True):
+                        records[name][index] = record
+            halves = [(low, (low + high) // 2, high) for low, high in spans if high - low > 1]
+            indexes, open_partitions = set(), set()
+            for low, middle, high in halves:
+                for name, own in records.items():
+                    implied = _between(own[low], own[high], times_ms[middle])
+                    if implied is None:
+                        indexes.add(middle)
+                        open_partitions.add(name)
+                    else:
+                        own[middle] = implied[0]
+            spans = [span for low, middle, high in halves for span in ((low, middle), (middle, high))]
         return records
 
     def first_and_last(
@@ -237,6 +269,18 @@ def _request(wanted: Mapping[str, Sequence[int]], timestamp: int, limit: float) 
         ],
         timeout_ms=int(max(limit - time.monotonic(), 0) * 1000),
     )
+
+
+def _between(
+    first: OffsetAndTimestamp | None, last: OffsetAndTimestamp | None, time_ms: int
+) -> tuple[OffsetAndTimestamp | None] | None:
+    """The first record from a time on, between two times whose first records these are; None if they leave it
+    open."""
+    if first is None or time_ms <= first.timestamp_ms:
+        return (first,)
+    if last is not None and last.offset <= first.offset + 1:
+        return (last,)
+    return None
 
 
 def _edges(first: ListOffsetsPartitionResponse, last: ListOffsetsPartitionResponse) -> RemoteOffsets:
