@@ -155,10 +155,10 @@ class LogCollector:
     def __init__(self, logs: Log | TaskLog | Mapping[str, Log | TaskLog], *, groups: bool = True) -> None:
         check_flag("groups", groups)
         self._labels = ("log",) if isinstance(logs, Mapping) else ()
-        named = logs if isinstance(logs, Mapping) else {"": logs}
-        if not all(isinstance(name, str) and _is_log(log) for name, log in named.items()):
+        logs_by_name = logs if isinstance(logs, Mapping) else {"": logs}
+        if not all(isinstance(name, str) and _is_log(log) for name, log in logs_by_name.items()):
             raise InvalidType(f"logs must be a log, or a dict of names and logs, not {type(logs).__name__}")
-        self._logs = dict(named)
+        self._logs = dict(logs_by_name)
         self._groups = groups
 
     def collect(self) -> Iterable[Metric]:

@@ -105,7 +105,7 @@ class Tracing:
             raise InvalidType(f"record must be a Record, not {type(record).__name__}")
         attributes = _attributes("process", "process", record.topic)
         attributes |= _of_record(record) | _of_message(record.key, record.value) | _of_group(group)
-        created = self.creation_context(record.headers)
+        creation_context = self.creation_context(record.headers)
         current_span = trace.get_current_span()
         context = self._textmap().extract(record.headers, context=get_current(), getter=_GETTER)
         if current_span.get_span_context().is_valid:
@@ -115,7 +115,7 @@ class Tracing:
             context=context,
             kind=SpanKind.CONSUMER,
             attributes=attributes,
-            links=[] if created is None else [Link(created)],
+            links=[] if creation_context is None else [Link(creation_context)],
         )
         token = attach(trace.set_span_in_context(span, context))
         try:
@@ -152,12 +152,12 @@ class Tracing:
             attributes["messaging.destination.partition.id"] = str(partitions.pop())
         links = []
         for record in records:
-            created = self.creation_context(record.headers)
-            if created is not None:
+            creation_context = self.creation_context(record.headers)
+            if creation_context is not None:
                 attributes_of_record = _of_record(record)
                 if topic is None:
                     attributes_of_record["messaging.destination.name"] = record.topic
-                links.append(Link(created, attributes_of_record))
+                links.append(Link(creation_context, attributes_of_record))
                 if len(links) == MOST_LINKS:
                     break
         span = self._polling(topic, attributes, start_ns, links)
@@ -191,14 +191,14 @@ class Sending:
     ) -> None:
         check_topic(topic)
         pairs = as_headers(headers)
-        created = tracing.creation_context(pairs)
+        creation_context = tracing.creation_context(pairs)
         self._span = tracing.tracer.start_span(
             f"send {topic}",
-            kind=SpanKind.PRODUCER if created is None else SpanKind.CLIENT,
+            kind=SpanKind.PRODUCER if creation_context is None else SpanKind.CLIENT,
             attributes=_attributes("send", "send", topic) | _of_message(key, value),
-            links=[] if created is None else [Link(created)],
+            links=[] if creation_context is None else [Link(creation_context)],
         )
-        if created is None:
+        if creation_context is None:
             pairs = tracing.injected(pairs, trace.set_span_in_context(self._span))
         self.headers = pairs
 

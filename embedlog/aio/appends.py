@@ -180,7 +180,7 @@ class Appends:
 
     def _divided(self, topic: str, records: Sequence[_RecordInput], count: int) -> dict[int, list[int]]:
         """The indexes of each partition's records."""
-        chosen: dict[bytes | None, int] = {}
+        partition_of_key: dict[bytes | None, int] = {}
         divided: dict[int, list[int]] = {}
         for i, record in enumerate(records):
             key = None
@@ -188,12 +188,12 @@ class Appends:
                 key = record.key
             elif isinstance(record, tuple):
                 key = record[0]
-            number = chosen.get(key)
+            number = partition_of_key.get(key)
             if number is None:
-                number = chosen[key] = self._partitioner(topic, key, None, count)
+                number = partition_of_key[key] = self._partitioner(topic, key, None, count)
             divided.setdefault(number, []).append(i)
-        if None in chosen:
-            self._partitioner.on_new_batch(topic, count, chosen[None])
+        if None in partition_of_key:
+            self._partitioner.on_new_batch(topic, count, partition_of_key[None])
         return divided
 
     def _append(self, topic: str, partition: int, flush: bool, records: Sequence[_RecordInput]) -> _Outcome:

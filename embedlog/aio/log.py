@@ -195,19 +195,19 @@ class Log(AsyncClosing):
         """
         if not flush and self._store is not None and not self.threads.is_forked:
             headers = pairs = as_headers(headers)
-            chosen, drawn = self._without_waiting(topic, value, key, pairs, partition)
-            if chosen is not None:
+            chosen_partition, drawn_from = self._without_waiting(topic, value, key, pairs, partition)
+            if chosen_partition is not None:
                 metadata = self._log.append(
                     topic,
                     value,
                     key=key,
                     headers=pairs,
                     timestamp_ms=timestamp_ms,
-                    partition=chosen,
+                    partition=chosen_partition,
                     expected_offset=expected_offset,
                 )
-                if drawn:
-                    notify_new_batch(self._partitioner, topic, drawn, chosen)
+                if drawn_from:
+                    notify_new_batch(self._partitioner, topic, drawn_from, chosen_partition)
                 return metadata
         if expected_offset is not None:
             return await self.threads.run(
@@ -232,16 +232,16 @@ class Log(AsyncClosing):
         """
         assert self._store is not None
         partitions = self._store.partitions_of(topic)
-        count, drawn = len(partitions), 0
+        count, drawn_from = len(partitions), 0
         if not (type(value) is bytes or value is None) or not (type(key) is bytes or key is None):
             return None, 0
         if partition is None:
             partition = self._partitioner(topic, key, value, count) if count > 1 else 0
-            drawn = count if count > 1 and key is None else 0
+            drawn_from = count if count > 1 and key is None else 0
         elif type(partition) is not int or not 0 <= partition < count:
             return None, 0
         size = _OVERHEAD + len(value or b"") + len(key or b"") + (headers_size(headers) if headers else 0)
-        return (None, 0) if partitions[partition].appender.may_wait(size) else (partition, drawn)
+        return (None, 0) if partitions[partition].appender.may_wait(size) else (partition, drawn_from)
 
     def transaction(
         self, transactional_id: str, *, timeout_ms: int = 60_000, flush: bool = False
@@ -256,11 +256,11 @@ class Log(AsyncClosing):
 
         The log closes it. Raises UnknownSetting, InvalidArgument, InvalidType, ReadOnly, Closed.
         """
-        checked = producer_options(options)
+        checked_options = producer_options(options)
         self.threads.check_open()
-        self._log.backend.check_append(flush=checked.get("flush") is True)
+        self._log.backend.check_append(flush=checked_options.get("flush") is True)
         make: Callable[..., Producer] = self._producer_class or Producer
-        producer = make(self._log.backend, self.threads, self._store is not None, checked)
+        producer = make(self._log.backend, self.threads, self._store is not None, checked_options)
         self._clients.add(producer)
         return producer
 
@@ -280,9 +280,9 @@ class Log(AsyncClosing):
     def _consumer(
         self, topics: Topics, group: str | None, options: ConsumerOptions, serde: Any = None
     ) -> Any:
-        checked = consumer_options(options)
+        checked_options = consumer_options(options)
         self.threads.check_open()
-        check_group_possible(self._log.backend, group, checked)
+        check_group_possible(self._log.backend, group, checked_options)
         in_loop = self._store is not None
         make: Callable[..., Consumer[Any, Any]] = self._consumer_class or Consumer
         consumer = make(
@@ -292,7 +292,7 @@ class Log(AsyncClosing):
             in_loop,
             topics,
             group,
-            options=checked,
+            options=checked_options,
             serde=serde,
         )
         self._clients.add(consumer)

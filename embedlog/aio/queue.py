@@ -58,8 +58,8 @@ class Queue(AsyncClosing, Generic[V, K]):
         self._closed = False
 
     def __repr__(self) -> str:
-        shown = "not started" if self._queue is None else repr(self._queue.topic)
-        return f"<embedlog.aio.Queue {shown}: {'closed' if self._closed else 'open'}>"
+        topic_text = "not started" if self._queue is None else repr(self._queue.topic)
+        return f"<embedlog.aio.Queue {topic_text}: {'closed' if self._closed else 'open'}>"
 
     async def __aenter__(self) -> Self:
         await self._started()

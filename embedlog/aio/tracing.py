@@ -47,10 +47,10 @@ class TracedProducer(Producer):
 class TracedConsumer(Consumer[Any, Any]):
     """A consumer whose polls have spans. For its arguments see Consumer."""
 
-    def __init__(self, tracing: Tracing, *arguments: Any, **named: Any) -> None:
-        super().__init__(*arguments, **named)
+    def __init__(self, tracing: Tracing, *arguments: Any, **keywords: Any) -> None:
+        super().__init__(*arguments, **keywords)
         self._tracing = tracing
-        self._about = of_consumer(self.group, named["options"].get("client_id"))
+        self._about = of_consumer(self.group, keywords["options"].get("client_id"))
 
     async def poll(self, timeout_ms: float = 0, max_records: int | None = None) -> list[Record[Any, Any]]:
         """As `Consumer.poll`. A poll that returns records has a span, with a link to each one's sending."""

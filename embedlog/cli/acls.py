@@ -68,7 +68,7 @@ _COLUMNS: Final = tuple(
 class _Acls(Protocol):
     """What this command needs of a directory or of brokers."""
 
-    def bindings(self, chosen: BindingFilter) -> list[Binding]: ...
+    def bindings(self, binding_filter: BindingFilter) -> list[Binding]: ...
 
     def add(self, bindings: Iterable[Binding]) -> None: ...
 
@@ -127,7 +127,11 @@ def _list(args: argparse.Namespace, ui: UI, acls: _Acls) -> int:
         for resource in of_resources or [_ANY]
         for principal in principals or [None]
     ]
-    _show(ui, sorted({binding for chosen in filters for binding in acls.bindings(chosen)}), "no ACLs")
+    _show(
+        ui,
+        sorted({binding for binding_filter in filters for binding in acls.bindings(binding_filter)}),
+        "no ACLs",
+    )
     return 0
 
 

@@ -94,9 +94,9 @@ def run(args: argparse.Namespace, ui: UI) -> int:
         if args.create and args.topic not in log.topics(internal=True):
             log.create_topic(args.topic)
         appending = _Appending(args, ui, log)
-        typed = os.isatty(fd)
+        is_terminal = os.isatty(fd)
         try:
-            with ui.progress(shown=not (args.ack or args.quiet or typed)) as bars:
+            with ui.progress(shown=not (args.ack or args.quiet or is_terminal)) as bars:
                 appending.all(fd, bars)
         finally:
             if not args.ack and not args.quiet and appending.records:
@@ -257,17 +257,17 @@ def _parser(args: argparse.Namespace) -> Callable[[bytes], _RecordInput]:
 
 
 def _by_partition(
-    records: list[_RecordInput], chosen: int | None
+    records: list[_RecordInput], partition: int | None
 ) -> Iterator[tuple[int | None, list[_RecordInput]]]:
     """Groups of records for one append each: by the partition that a record names, and all others."""
-    if chosen is not None or not any(
+    if partition is not None or not any(
         isinstance(record, Record) and record.partition >= 0 for record in records
     ):
         if records:
-            yield chosen, records
+            yield partition, records
         return
     groups: dict[int | None, list[_RecordInput]] = {}
     for record in records:
-        named = record.partition if isinstance(record, Record) and record.partition >= 0 else None
-        groups.setdefault(named, []).append(record)
+        own_partition = record.partition if isinstance(record, Record) and record.partition >= 0 else None
+        groups.setdefault(own_partition, []).append(record)
     yield from groups.items()

@@ -65,13 +65,13 @@ class Parser(argparse.ArgumentParser):
     last = ""
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        joined: list[str] = []
+        joined_arguments: list[str] = []
         for argument in sys.argv[1:] if args is None else args:
-            if _MINUS.match(argument) and joined and _LONG_OPTION.fullmatch(joined[-1]):
-                joined[-1] += f"={argument}"
+            if _MINUS.match(argument) and joined_arguments and _LONG_OPTION.fullmatch(joined_arguments[-1]):
+                joined_arguments[-1] += f"={argument}"
             else:
-                joined.append(argument)
-        parsed, rest = super().parse_known_args(joined, namespace)
+                joined_arguments.append(argument)
+        parsed, rest = super().parse_known_args(joined_arguments, namespace)
         if self.last and len(rest) == 1 and getattr(parsed, self.last) is None and _ARGUMENT.match(rest[0]):
             setattr(parsed, self.last, rest.pop())
         return parsed, rest
@@ -90,11 +90,11 @@ class WireParser(Parser):
     """For a command line that names brokers: it has no argument for the directory."""
 
 
-def did_you_mean(typed: str, names: Iterable[str]) -> str:
+def did_you_mean(typed_name: str, names: Iterable[str]) -> str:
     """A hint for an error: empty if none of the known names is near."""
     import difflib
 
-    near = difflib.get_close_matches(typed, names, n=1)
+    near = difflib.get_close_matches(typed_name, names, n=1)
     return f": did you mean {near[0]}?" if near else ""
 
 

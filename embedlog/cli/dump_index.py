@@ -30,27 +30,29 @@ def _base_offset(path: str) -> int:
 def dump_offsets(path: str, data: bytes, args: argparse.Namespace, ui: UI) -> int:
     """An .index file: 8 bytes an entry."""
     base = _base_offset(path)
-    wrong = 0
+    problems = 0
     rows = []
     with contextlib.ExitStack() as stack:
         segment = None
         for layout in LAYOUTS.values():
             with contextlib.suppress(OSError):
                 segment = stack.enter_context(open(path.removesuffix(INDEX) + layout.records, "rb"))
-        for relative, pos in OFFSET_ENTRY.iter_unpack(data[: len(data) - len(data) % OFFSET_ENTRY.size]):
-            if not relative and not pos:
+        for relative_offset, pos in OFFSET_ENTRY.iter_unpack(
+            data[: len(data) - len(data) % OFFSET_ENTRY.size]
+        ):
+            if not relative_offset and not pos:
                 continue  # preallocated
-            problem = _problem(segment.fileno(), base + relative, pos) if segment else ""
-            wrong += bool(problem)
+            problem = _problem(segment.fileno(), base + relative_offset, pos) if segment else ""
+            problems += bool(problem)
             if args.json:
-                ui.json({"offset": base + relative, "pos": pos, "problem": problem or None})
+                ui.json({"offset": base + relative_offset, "pos": pos, "problem": problem or None})
             else:
-                rows.append((base + relative, pos, problem))
+                rows.append((base + relative_offset, pos, problem))
     if not args.json:
         ui.table((Column("offset", right=True), Column("byte", right=True), Column("", folds=True)), rows)
         beside = "" if segment else " · no segment beside it to check them against"
-        ui.line(f"{counted(len(rows), 'entry')}{f' · {wrong} wrong' if wrong else ''}{beside}")
-    return 1 if wrong else 0
+        ui.line(f"{counted(len(rows), 'entry')}{f' · {problems} wrong' if problems else ''}{beside}")
+    return 1 if problems else 0
 
 
 def _problem(fd: int, offset: int, pos: int) -> str:
@@ -68,13 +70,15 @@ def dump_times(path: str, data: bytes, args: argparse.Namespace, ui: UI) -> int:
     """A .timeindex file: 12 bytes an entry."""
     base = _base_offset(path)
     rows = []
-    for timestamp_ms, relative in TIME_ENTRY.iter_unpack(data[: len(data) - len(data) % TIME_ENTRY.size]):
-        if not timestamp_ms and not relative:
+    for timestamp_ms, relative_offset in TIME_ENTRY.iter_unpack(
+        data[: len(data) - len(data) % TIME_ENTRY.size]
+    ):
+        if not timestamp_ms and not relative_offset:
             continue
         if args.json:
-            ui.json({"timestamp_ms": timestamp_ms, "offset": base + relative})
+            ui.json({"timestamp_ms": timestamp_ms, "offset": base + relative_offset})
         else:
-            rows.append((iso(timestamp_ms), base + relative))
+            rows.append((iso(timestamp_ms), base + relative_offset))
     if not args.json:
         ui.table((Column("largest timestamp so far"), Column("offset", right=True)), rows)
         ui.line(counted(len(rows), "entry"))

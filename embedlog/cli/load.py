@@ -98,15 +98,15 @@ def _show_load(report: LoadReport, args: argparse.Namespace, ui: UI) -> None:
         offsets = {str(partition): list(span) for partition, span in report.offsets.items()}
         ui.json({**report._asdict(), "offsets": offsets, "lost": [lost._asdict() for lost in report.lost]})
         return
-    loaded = [
+    rows = [
         (str(partition), start, end, end - start)
         for partition, (start, end) in sorted(report.offsets.items())
     ]
-    if not any(row[-1] for row in loaded) and not report.replaced:
+    if not any(row[-1] for row in rows) and not report.replaced:
         ui.line(f"{report.topic}: nothing new; {args.to} has all that is durable")
         return
     columns = number_columns("partition", "from offset", "to", "offsets")
-    ui.table(columns, loaded, totals=("total", "", "", sum(row[-1] for row in loaded)))
+    ui.table(columns, rows, totals=("total", "", "", sum(row[-1] for row in rows)))
     ui.line()
     ui.line(
         f"loaded    {counted(report.records, 'record')} in {counted(report.files, 'file')}, "

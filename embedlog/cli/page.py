@@ -146,8 +146,8 @@ def _serve(
     server = uvicorn.Server(config)
     serving = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, name="embedlog-ui")
     serving.start()
-    scheme, shown = "https" if secured else "http", f"?token={token}" if token else ""
-    url = f"{scheme}://{address(args, number)}/{shown}"
+    scheme, token_query = "https" if secured else "http", f"?token={token}" if token else ""
+    url = f"{scheme}://{address(args, number)}/{token_query}"
     _announce(args, ui, url, secured)
     if args.open:
         webbrowser.open(url)

@@ -88,8 +88,10 @@ def _explained(error: EmbedlogError, args: argparse.Namespace) -> str:
         return "\n".join(str(error).rsplit(". ", 1))  # cause, and what to do
     if isinstance(error, UnknownSetting) and "did you mean" not in str(error):
         where = "docs/reference/settings.md" if args.command == "serve" else "embedlog topics create --help"
-        unknown = re.search("unknown setting '.*?'", str(error))  # a broker's words may stand around it
-        return f"{unknown[0] if unknown else error}\n{where}   names them all"
+        unknown_setting = re.search(
+            "unknown setting '.*?'", str(error)
+        )  # a broker's words may stand around it
+        return f"{unknown_setting[0] if unknown_setting else error}\n{where}   names them all"
     if args.command == "groups" and isinstance(error, (InvalidArgument, OffsetOutOfRange)):
         cause = str(error).partition(";")[0]
         return cause.replace("give partitions=", "give --partition ").replace("give topics=", "give --topic")
@@ -138,10 +140,10 @@ def _no_topic(error: TopicNotFound, args: argparse.Namespace, directory: str) ->
 def _near_topic(cause: str, args: argparse.Namespace) -> str:
     from .opening import reader
 
-    missing = re.match("no topic '(.*?)'", cause)
-    if missing is not None:
+    missing_topic = re.match("no topic '(.*?)'", cause)
+    if missing_topic is not None:
         with contextlib.suppress(EmbedlogError, OSError), reader(args) as log:
-            return did_you_mean(missing[1], log.topics())
+            return did_you_mean(missing_topic[1], log.topics())
     return ""
 
 

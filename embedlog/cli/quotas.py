@@ -127,12 +127,12 @@ def _remove(args: argparse.Namespace, ui: UI, quotas: _Quotas) -> int:
 
 def _named(args: argparse.Namespace) -> list[tuple[str, str | None]]:
     """The types and names that the options give; the name None is the default."""
-    named: list[tuple[str, str | None]] = []
+    types_and_names: list[tuple[str, str | None]] = []
     for kind, name, _ in _OPTIONS:
         entity_name = getattr(args, name)
         if entity_name is not None or getattr(args, f"{name}_defaults"):
-            named.append((kind, entity_name))
-    return named
+            types_and_names.append((kind, entity_name))
+    return types_and_names
 
 
 def _show(ui: UI, quotas: QuotasByEntity, nothing: str = "") -> bool:

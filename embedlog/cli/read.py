@@ -295,8 +295,8 @@ def _tail(args: argparse.Namespace, log: Log, ui: UI) -> Iterator[_Records]:
 
 def _reader(args: argparse.Namespace, log: Log, topic_id: str, number: int, offset: int) -> PartitionReader:
     tp = TopicPartition(args.topic, number)
-    committed = args.isolation_level == "read_committed"
-    return PartitionReader(log.backend, tp, offset, topic_id=topic_id, read_committed=committed)
+    read_committed = args.isolation_level == "read_committed"
+    return PartitionReader(log.backend, tp, offset, topic_id=topic_id, read_committed=read_committed)
 
 
 def _readers_of_new(args: argparse.Namespace, log: Log) -> list[PartitionReader]:
@@ -330,7 +330,7 @@ def _last(log: Log, args: argparse.Namespace, number: int, start: int, end: int)
 
 def _follow(args: argparse.Namespace, log: Log, ui: UI, readers: list[PartitionReader]) -> Iterator[_Records]:
     """Follow the partitions, until the partition_reader of our output is gone."""
-    committed = args.isolation_level == "read_committed"
+    read_committed = args.isolation_level == "read_committed"
     standstills = Standstills(log.backend, _WAIT_MS / 1000)
     while True:
         idle = True
@@ -346,19 +346,19 @@ def _follow(args: argparse.Namespace, log: Log, ui: UI, readers: list[PartitionR
             continue
         ui.flush()
         positions = {partition_reader.tp: partition_reader.position for partition_reader in readers}
-        if committed:
+        if read_committed:
             for where in standstills.look(positions):
                 ui.note(where + _HINT)
-        if not log.backend.wait(positions, _WAIT_MS, read_committed=committed):
+        if not log.backend.wait(positions, _WAIT_MS, read_committed=read_committed):
             if _nobody_reads(ui):
                 return
-            described = log.describe_topic(args.topic)
-            if described.topic_id != readers[0].topic_id:
+            description = log.describe_topic(args.topic)
+            if description.topic_id != readers[0].topic_id:
                 readers = _readers_of_new(args, log)
             elif args.partition is None:
-                for number in range(len(readers), described.partitions):
+                for number in range(len(readers), description.partitions):
                     start = log.offsets(args.topic)[number].log_start_offset
-                    readers.append(_reader(args, log, described.topic_id, number, start))
+                    readers.append(_reader(args, log, description.topic_id, number, start))
 
 
 def _nobody_reads(ui: UI) -> bool:

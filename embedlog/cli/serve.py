@@ -174,12 +174,14 @@ def _options(args: argparse.Namespace) -> dict[str, Any]:
     if _ZOOKEEPER_AUTH in os.environ:
         options.setdefault("zookeeper_auth", os.environ[_ZOOKEEPER_AUTH])
     own_settings: dict[str, Any] = {}
-    for typed, text in settings(args.own, "--set").items():
-        name, value = _meant(typed, text)
+    for typed_name, text in settings(args.own, "--set").items():
+        name, value = _meant(typed_name, text)
         if name in _OF_FILE:
-            raise InvalidArgument(f"--set {typed}: that is a flag of its own, --{name.replace('_', '-')}")
+            raise InvalidArgument(
+                f"--set {typed_name}: that is a flag of its own, --{name.replace('_', '-')}"
+            )
         if name in own_settings:
-            raise InvalidArgument(f"--set gives {name} twice, once as {typed}")
+            raise InvalidArgument(f"--set gives {name} twice, once as {typed_name}")
         own_settings[name] = value
     options |= own_settings
     if "listeners" not in options:
@@ -340,10 +342,10 @@ def _from_file(path: str) -> dict[str, Any]:
             "max.connections.per.ip) needs underscores or quotes"
         ) from None
     options: dict[str, Any] = {}
-    for typed, raw in _flat(contents, "").items():
-        name, value = _meant(typed, raw)
+    for typed_name, raw in _flat(contents, "").items():
+        name, value = _meant(typed_name, raw)
         if name in options:
-            raise InvalidArgument(f"{path} gives {name} twice, once as {typed}")
+            raise InvalidArgument(f"{path} gives {name} twice, once as {typed_name}")
         kind = _OF_FILE.get(name)
         if kind is not None and type(value) is not kind:
             raise InvalidArgument(f"{path}: {name} must be {kind.__name__}, not {value!r}")
@@ -368,10 +370,10 @@ def _flat(table: Mapping[str, Any], prefix: str) -> dict[str, Any]:
     return flat
 
 
-def _meant(typed: str, value: Any) -> tuple[str, Any]:
+def _meant(typed_name: str, value: Any) -> tuple[str, Any]:
     """The setting or flag that is meant, and its value; a section's name may precede it."""
-    section, _, rest = plain(typed).partition("_")
-    names = [typed, rest] if section in _SECTIONS and rest else [typed]
+    section, _, rest = plain(typed_name).partition("_")
+    names = [typed_name, rest] if section in _SECTIONS and rest else [typed_name]
     for name in names:
         argument = plain(name)
         if argument in BROKER_ARGUMENTS:

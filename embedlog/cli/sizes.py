@@ -84,10 +84,12 @@ def partition_sizes(engine: Viewed, topic: str) -> list[PartitionSize]:
     sizes = []
     for partition in engine.partitions_of(topic):
         readable = partition.readable_segments()
-        taken = sum(size for _, size in readable)
+        segment_bytes = sum(size for _, size in readable)
         able = partition.state in (PartitionState.ONLINE, PartitionState.CLOSED)
         state = "ok" if able else partition.state.name.lower()
-        sizes.append(PartitionSize(*partition.name, *partition.offsets(), len(readable), taken, state))
+        sizes.append(
+            PartitionSize(*partition.name, *partition.offsets(), len(readable), segment_bytes, state)
+        )
     return sizes
 
 
@@ -117,18 +119,18 @@ def _looked_into(partition: ReadablePartition) -> Contents:
     if not readable:
         return Contents(*Bounds(), frozenset(), 0, 0)
     codecs: set[str] = set()
-    stored = raw = 0
+    stored_bytes = raw = 0
     for segment, size in _spread(readable, _SEGMENTS_SAMPLED):
         for pos in _spread(_batches(segment, size), _BATCHES_SAMPLED):
             sample = _sample(segment, pos, size)
             if sample is not None:
                 codecs.add(sample[0])
-                stored += sample[1]
+                stored_bytes += sample[1]
                 raw += sample[2]
     times = Bounds(is_exact=False)
     with contextlib.suppress(EmbedlogError, OSError):  # damage is for `verify` to report
         times = partition.times.bounds(readable, _TIMES_READ_BYTES)
-    return Contents(*times, frozenset(codecs), stored, raw)
+    return Contents(*times, frozenset(codecs), stored_bytes, raw)
 
 
 def _batches(segment: Segment, size: int) -> list[int]:

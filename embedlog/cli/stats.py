@@ -67,8 +67,8 @@ def run(args: argparse.Namespace, ui: UI) -> int:
             for partition in partition_sizes(engine, topic)
         ]
         if args.json:
-            for partition, inside in samples:
-                ui.json(_as_json(partition, inside))
+            for partition, partition_contents in samples:
+                ui.json(_as_json(partition, partition_contents))
         elif samples:
             _table(args, ui, samples, on_disk=isinstance(engine, ReadOnlyStore))
             if isinstance(engine, ReadOnlyStore):
@@ -78,16 +78,18 @@ def run(args: argparse.Namespace, ui: UI) -> int:
     return 0
 
 
-def _as_json(partition: PartitionSize, inside: Contents) -> dict[str, Any]:
+def _as_json(partition: PartitionSize, partition_contents: Contents) -> dict[str, Any]:
     return {
         **partition.as_json(),
-        **({} if inside.first_ms is None else {"first_timestamp_ms": inside.first_ms}),
-        "oldest_timestamp_ms": inside.oldest_ms,
-        "newest_timestamp_ms": inside.newest_ms,
-        "timestamps_are_exact": inside.is_exact,
-        "codecs": sorted(inside.codecs),
-        "sampled_bytes": inside.sampled_bytes,
-        "sampled_raw_bytes": inside.sampled_raw_bytes,
+        **(
+            {} if partition_contents.first_ms is None else {"first_timestamp_ms": partition_contents.first_ms}
+        ),
+        "oldest_timestamp_ms": partition_contents.oldest_ms,
+        "newest_timestamp_ms": partition_contents.newest_ms,
+        "timestamps_are_exact": partition_contents.is_exact,
+        "codecs": sorted(partition_contents.codecs),
+        "sampled_bytes": partition_contents.sampled_bytes,
+        "sampled_raw_bytes": partition_contents.sampled_raw_bytes,
     }
 
 
@@ -95,9 +97,9 @@ def _table(
     args: argparse.Namespace, ui: UI, samples: list[tuple[PartitionSize, Contents]], *, on_disk: bool
 ) -> None:
     groups: dict[tuple[str, int], list[tuple[PartitionSize, Contents]]] = {}
-    for partition, inside in samples:
+    for partition, partition_contents in samples:
         number = partition.partition if args.partitions else -1
-        groups.setdefault((partition.topic, number), []).append((partition, inside))
+        groups.setdefault((partition.topic, number), []).append((partition, partition_contents))
 
     def summed(members: list[tuple[PartitionSize, Contents]]) -> Iterator[object]:
         yield sum(partition.records for partition, _ in members)
@@ -106,11 +108,17 @@ def _table(
                 yield in_all(partition.segments for partition, _ in members)
             yield size(in_all(partition.bytes for partition, _ in members) or 0)
             yield _ratio(members)
-        about = "" if all(inside.is_exact for _, inside in members) else "about "
-        firsts = (inside.oldest_ms if on_disk else inside.first_ms for _, inside in members)
+        about = "" if all(partition_contents.is_exact for _, partition_contents in members) else "about "
+        firsts = (
+            partition_contents.oldest_ms if on_disk else partition_contents.first_ms
+            for _, partition_contents in members
+        )
         for time_ms in (
             min(_known(firsts), default=NO_TIMESTAMP),
-            max(_known(inside.newest_ms for _, inside in members), default=NO_TIMESTAMP),
+            max(
+                _known(partition_contents.newest_ms for _, partition_contents in members),
+                default=NO_TIMESTAMP,
+            ),
         ):
             yield day(time_ms) if time_ms == NO_TIMESTAMP else about + day(time_ms)
 
@@ -136,20 +144,20 @@ def _known(times_ms: Iterable[int | None]) -> Iterator[int]:
 
 
 def _ratio(members: list[tuple[PartitionSize, Contents]]) -> str | None:
-    stored = sum(inside.sampled_bytes for _, inside in members)
-    raw = sum(inside.sampled_raw_bytes for _, inside in members)
-    codecs = {codec for _, inside in members for codec in inside.codecs} - {"none"}
-    return f"{raw / stored:.1f}x" if codecs else None
+    stored_bytes = sum(partition_contents.sampled_bytes for _, partition_contents in members)
+    raw = sum(partition_contents.sampled_raw_bytes for _, partition_contents in members)
+    codecs = {codec for _, partition_contents in members for codec in partition_contents.codecs} - {"none"}
+    return f"{raw / stored_bytes:.1f}x" if codecs else None
 
 
 def _state(ui: UI, engine: ReadOnlyStore, samples: list[tuple[PartitionSize, Contents]]) -> None:
     unflushed = in_all(partition.unflushed for partition, _ in samples)
-    used = size(measure(engine.fs, engine.path) + measure_others(engine.fs, engine.path))
+    used_text = size(measure(engine.fs, engine.path) + measure_others(engine.fs, engine.path))
     bound = _bound(engine)
-    used += f" on disk, of {size(bound)} (max_bytes)" if bound is not None else " on disk"
+    used_text += f" on disk, of {size(bound)} (max_bytes)" if bound is not None else " on disk"
     free = engine.fs.free_bytes(engine.path)
     waiting = f" · {counted(unflushed, 'record')} appended and not yet durable" if unflushed else ""
-    ui.line(f"\nlayout {engine.catalog.layout.name} · {used} · {size(free)} free{waiting}")
+    ui.line(f"\nlayout {engine.catalog.layout.name} · {used_text} · {size(free)} free{waiting}")
     for partition, _ in samples:
         if partition.state != "ok":
             ui.line(f"{partition.topic} {partition.partition} is {partition.state}: it refuses appends")

@@ -97,10 +97,10 @@ def _watch(args: argparse.Namespace, ui: UI, log: Log, before: _Look, stop: Stop
         if stop in ready:
             return 128 + signal.SIGINT if stop.next() == signal.SIGINT and screen is None else 0
         if ready:
-            typed = os.read(sys.stdin.fileno(), 1).decode(errors="replace")
-            if typed in ("q", ""):
+            typed_key = os.read(sys.stdin.fileno(), 1).decode(errors="replace")
+            if typed_key in ("q", ""):
                 return 0
-            order = _SORTS.get(typed, order)
+            order = _SORTS.get(typed_key, order)
             continue
         if time.monotonic() < due:
             continue
@@ -127,17 +127,20 @@ def _look(args: argparse.Namespace, log: Log, before: _Look | None) -> tuple[_Lo
         with contextlib.suppress(TopicNotFound):  # deleted meanwhile
             edges = log.offsets(name).values()
             sizes = log.backend.sizes(name)
-            end, taken = sum(edge.log_end_offset for edge in edges), sum(sizes.values()) if sizes else None
-            now.topics[name] = end, taken
-            last_end, last_taken = before.topics.get(name, (0, 0)) if before else (end, taken)
+            end, topic_bytes = (
+                sum(edge.log_end_offset for edge in edges),
+                sum(sizes.values()) if sizes else None,
+            )
+            now.topics[name] = end, topic_bytes
+            last_end, last_taken = before.topics.get(name, (0, 0)) if before else (end, topic_bytes)
             topics.append(
                 {
                     "topic": name,
                     "partitions": len(edges),
                     "records_per_s": _rate(now, before, end, last_end),
-                    "bytes_per_s": _rate(now, before, taken, last_taken),
+                    "bytes_per_s": _rate(now, before, topic_bytes, last_taken),
                     "offsets": end - sum(edge.log_start_offset for edge in edges),
-                    "bytes": taken,
+                    "bytes": topic_bytes,
                 }
             )
     for group in log.describe_groups():

@@ -116,20 +116,20 @@ def _bytes(sizes: list[PartitionSize]) -> int | None:
 
 def _size(sizes: list[PartitionSize]) -> list[str]:
     """A topic's size; empty if brokers do not report it."""
-    taken = _bytes(sizes)
-    return [] if taken is None else [size(taken)]
+    topic_bytes = _bytes(sizes)
+    return [] if topic_bytes is None else [size(topic_bytes)]
 
 
 def _create(args: argparse.Namespace, ui: UI) -> int:
     changes = settings(args.config)
     options = {"layout": args.layout} if args.layout else {}
     with writer(args, ui, create=True, **options) as log:
-        created = args.topic not in log.topics(internal=True)
+        is_new = args.topic not in log.topics(internal=True)
         description = log.create_topic(args.topic, args.partitions, exist_ok=args.if_not_exists, **changes)
     settings_text = _settings_text(description.settings)
     ui.result(
-        {**_facts(description), "created": created},
-        f"{'created' if created else 'there is'} {description.name}: "
+        {**_facts(description), "created": is_new},
+        f"{'created' if is_new else 'there is'} {description.name}: "
         f"{counted(description.partitions, 'partition')}" + (f", {settings_text}" if settings_text else ""),
     )
     return 0
@@ -179,13 +179,13 @@ def _describe_one(
     facts = [f"id {description.topic_id}", counted(description.partitions, "partition")]
     ui.line(f"{description.name}   {' · '.join(facts + _size(sizes))}")
     effective = engine.topic_settings(description.name).as_dict()
-    shown = effective if args.all_settings else description.settings
-    if shown:
+    shown_settings = effective if args.all_settings else description.settings
+    if shown_settings:
         ui.table(
             (Column("setting"), Column("value", folds=True), Column("")),
             [
                 (name, str(value), "" if name in description.settings else "default")
-                for name, value in shown.items()
+                for name, value in shown_settings.items()
             ],
         )
         ui.line()

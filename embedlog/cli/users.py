@@ -160,10 +160,10 @@ def _delete(args: argparse.Namespace, ui: UI, users: _Users) -> int:
 
 def _own(args: argparse.Namespace, users: _Users) -> Mapping[str, int]:
     """A user's mechanisms, with their iterations. Raises InvalidArgument."""
-    described = users.describe(args.user)
-    if not described:
+    description = users.describe(args.user)
+    if not description:
         raise InvalidArgument(f"there is no user {args.user!r}")
-    return described[args.user]
+    return description[args.user]
 
 
 def _set_password(users: _Users, mechanisms: list[str], args: argparse.Namespace, ui: UI) -> int:

@@ -32,8 +32,8 @@ def load(directory: str) -> None:
         else:
             _report(recovery=[partition.as_dict() for partition in log.recovery.partitions])
         ends = [offsets.log_end_offset for _, offsets in sorted(log.offsets(TOPIC).items())]
-        loaded = sum(ends)
-        _report(loaded=loaded, bytes=0, seconds=0.0)
+        loaded_count = sum(ends)
+        _report(loaded=loaded_count, bytes=0, seconds=0.0)
         timestamps: dict[str, int] = {}
         chunk: list[embedlog.Record] = []
         appending = 0.0
@@ -46,13 +46,13 @@ def load(directory: str) -> None:
             chunk.append(flights.as_record(row, timestamps))
             if len(chunk) == _CHUNK:
                 appending += _append(log, chunk)
-                loaded += len(chunk)
+                loaded_count += len(chunk)
                 size += sum(len(record.value or b"") for record in chunk)
                 chunk.clear()
-                _report(loaded=loaded, bytes=size, seconds=appending)
+                _report(loaded=loaded_count, bytes=size, seconds=appending)
         appending += _append(log, chunk)
         size += sum(len(record.value or b"") for record in chunk)
-        _report(loaded=loaded + len(chunk), bytes=size, seconds=appending)
+        _report(loaded=loaded_count + len(chunk), bytes=size, seconds=appending)
 
 
 def _append(log: embedlog.Log, chunk: list[embedlog.Record]) -> float:

@@ -105,14 +105,14 @@ def _load_with_a_kill(directory: str, dice: random.Random, console: Console) -> 
             for facts in _reports(child):
                 progress.update(bar, completed=facts["loaded"])
         _add(loaded, facts)
-        seen = facts["loaded"]
+        reported = facts["loaded"]
         progress.update(bar, note="killed (SIGKILL)")
         progress.stop_task(bar)
         again = progress.add_task("flights  ", total=flights.FLIGHTS, note="")
         with _loader(directory) as child:
             for facts in _reports(child):
                 if "recovery" in facts:
-                    _show_recovery(facts["recovery"], seen, progress.console)
+                    _show_recovery(facts["recovery"], reported, progress.console)
                 else:
                     progress.update(again, completed=facts["loaded"], note=_rate(facts))
         if child.returncode:
@@ -142,7 +142,7 @@ def _rate(facts: dict[str, Any]) -> str:
     return f"{facts['bytes'] / 1e6 / facts['seconds']:,.0f} MB/s appended" if facts["seconds"] else ""
 
 
-def _show_recovery(partitions: list[dict[str, Any]], seen: int, console: Console) -> None:
+def _show_recovery(partitions: list[dict[str, Any]], reported: int, console: Console) -> None:
     """What opening after the kill had to do."""
     read = [partition for partition in partitions if partition["topic"] == TOPIC]
     lines = [
@@ -150,7 +150,7 @@ def _show_recovery(partitions: list[dict[str, Any]], seen: int, console: Console
         f"{counted(sum(partition['batches_read'] for partition in read), 'batch')}, "
         f"{counted(sum(partition['bytes_read'] for partition in read), 'byte')}",
         f"          {sum(partition['log_end_offset'] for partition in read):,} flights are in; "
-        f"{seen:,} had been reported",
+        f"{reported:,} had been reported",
     ]
     for partition in read:
         if partition["bytes_cut"]:

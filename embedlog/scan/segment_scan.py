@@ -320,8 +320,8 @@ class SegmentScan:
 
     def _inspect_records(self, buffer: bytearray, at: int, run: Run) -> _Inspected:
         stop = at + run.end - run.pos
-        seen = self._inspect(buffer, at, run) if self._inspect is not None else None
-        return _Inspected(seen, check_run(buffer, at, stop) == stop)
+        inspection = self._inspect(buffer, at, run) if self._inspect is not None else None
+        return _Inspected(inspection, check_run(buffer, at, stop) == stop)
 
     def _check_records(self, batches: ValidBatches) -> Iterator[Finding]:
         """The range; with `records`, split at batches whose records are invalid."""

@@ -157,14 +157,14 @@ def _write_rows(relation: duckdb.DuckDBPyRelation, limits: Limits, characters: i
     cells = [_cell(number, role, characters) for number, (_, _, role) in enumerate(columns, 1)]
     result = relation.limit(limits.rows + 1).project(", ".join(cells))
     at_once = max(_FETCHED_CELLS // len(columns), 1)
-    count = written = 0
+    count = written_bytes = 0
     for batch in result.to_arrow_reader(at_once):
         room = limits.rows - count
         read = [[_text(cell) for cell in column.to_pylist()] for column in batch.columns]
-        shown = list(zip(*read, strict=True))[:room]
-        written += _write({"rows": shown})
-        count += len(shown)
-        if batch.num_rows > room or written > limits.table_bytes:
+        shown_rows = list(zip(*read, strict=True))[:room]
+        written_bytes += _write({"rows": shown_rows})
+        count += len(shown_rows)
+        if batch.num_rows > room or written_bytes > limits.table_bytes:
             _write({"end": {"rows": count, "more": True}})
             return
     _write({"end": {"rows": count, "more": False}})
@@ -241,8 +241,8 @@ def _limit(limits: Limits) -> None:
         with open("/proc/self/oom_score_adj", "w") as file:
             file.write("1000")  # of all processes the kernel ends this one first
         with open("/proc/self/statm") as file:
-            used = int(file.read().split()[5]) * resource.getpagesize()
-        most = used + limits.memory_bytes + _MARGIN_BYTES
+            used_bytes = int(file.read().split()[5]) * resource.getpagesize()
+        most = used_bytes + limits.memory_bytes + _MARGIN_BYTES
         resource.setrlimit(resource.RLIMIT_DATA, (most, most))
 
 

@@ -125,10 +125,10 @@ def declared(schema: str | Mapping[str, str]) -> list[Field]:
     try:
         with duckdb.connect(config=_NOTHING_OUTSIDE) as connection:
             connection.execute(f"CREATE TABLE fields ({columns})")
-            described = connection.execute("DESCRIBE fields").fetchall()
+            column_rows = connection.execute("DESCRIBE fields").fetchall()
     except duckdb.Error as error:
         raise InvalidArgument(f"the schema must be like 'a INT, b VARCHAR': {error}") from None
-    return _named({row[0]: row[1] for row in described})
+    return _named({row[0]: row[1] for row in column_rows})
 
 
 _NOTHING_OUTSIDE: Final[dict[str, Any]] = {"enable_external_access": "false"}
@@ -145,14 +145,14 @@ def literal(text: str) -> str:
 
 
 def _named(types: Mapping[str, str]) -> list[Field]:
-    taken = set(FIXED)
+    taken_names = set(FIXED)
     fields = []
     for name, kind in types.items():
         column, number = name or "_", 0
-        while column.casefold() in taken:
+        while column.casefold() in taken_names:
             number += 1
             column = f"{name}_{number}"
-        taken.add(column.casefold())
+        taken_names.add(column.casefold())
         fields.append(Field(name, column, kind))
     return fields
 

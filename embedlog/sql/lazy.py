@@ -51,13 +51,13 @@ def scan(
         with empty() as connection:
             create_view(connection, backend, topic, topic_fields, isolation_level)
             relation = connection.sql(f"SELECT * FROM {fields.identifier(topic)} LIMIT 0")
-            nothing = _frame(relation.to_arrow_table())
+            empty_frame = _frame(relation.to_arrow_table())
 
     def read(
         with_columns: Sequence[str] | None, predicate: Any, rows: int | None, batch_rows: int | None
     ) -> Iterator[polars.DataFrame]:
         # the rows are counted before the predicate
-        within = None if predicate is None or rows is not None else _bounds(predicate, nothing)
+        within = None if predicate is None or rows is not None else _bounds(predicate, empty_frame)
         selected = "*" if with_columns is None else ", ".join(map(fields.identifier, with_columns))
         with opened() as backend, empty() as connection:
             create_view(connection, backend, topic, topic_fields, isolation_level, within=within)
@@ -71,17 +71,17 @@ def scan(
                 if rows == 0:
                     return
 
-    return register_io_source(read, schema=nothing.schema)
+    return register_io_source(read, schema=empty_frame.schema)
 
 
-def _bounds(predicate: Any, nothing: polars.DataFrame) -> Bounds | None:
+def _bounds(predicate: Any, empty_frame: polars.DataFrame) -> Bounds | None:
     """By what Arrow understands of a predicate; None: of nothing. `nothing` has the columns, and no rows."""
     import polars
 
     from .bounds import Bounds
     from .dataset import Listener
 
-    schema = nothing.to_arrow().schema
+    schema = empty_frame.to_arrow().schema
     heard = Listener(schema)
     polars.scan_pyarrow_dataset(heard).filter(predicate).collect()
     return None if heard.filter is None else Bounds(schema, heard.filter)

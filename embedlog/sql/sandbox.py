@@ -135,13 +135,13 @@ class Sandbox:
             self._running = [running for running in self._running if running.is_running]
             if len(self._running) >= self.limits.at_once:
                 raise Busy(f"{len(self._running)} queries are running: wait for one, or cancel it")
-            started, self._spare = self._spare or Query(self.limits), None
-            if not started.is_running:
-                started.close()
-                started = Query(self.limits)
-            self._running.append(started)
-        started.send(request, is_table=not format)
-        return started
+            child, self._spare = self._spare or Query(self.limits), None
+            if not child.is_running:
+                child.close()
+                child = Query(self.limits)
+            self._running.append(child)
+        child.send(request, is_table=not format)
+        return child
 
     def stop(self) -> None:
         """End all queries."""

@@ -84,11 +84,14 @@ class Site:
         """What somebody may see of it. It is not closed: this one is."""
         from .seen import SeenSampler, log_for
 
-        seen = copy.copy(self)
+        visitor_site = copy.copy(self)
         if not access.sees(Operation.DESCRIBE):
-            seen.tables, seen.message_of = (), public_message
-        seen.log, seen.sampler = log_for(self.log, access), cast(Sampler, SeenSampler(self.sampler, access))
-        return seen
+            visitor_site.tables, visitor_site.message_of = (), public_message
+        visitor_site.log, visitor_site.sampler = (
+            log_for(self.log, access),
+            cast(Sampler, SeenSampler(self.sampler, access)),
+        )
+        return visitor_site
 
     def close(self) -> None:
         self.stop()

@@ -138,9 +138,9 @@ class Guard:
 
     def _check_token(self, request: Request) -> Response | None:
         """The response to a request that goes no further. Gives others `request.state.csrf`."""
-        shown = request.query_params.get("token")
-        if self._token is not None and shown is not None:
-            if hmac.compare_digest(shown.encode(), self._token.encode()):
+        token = request.query_params.get("token")
+        if self._token is not None and token is not None:
+            if hmac.compare_digest(token.encode(), self._token.encode()):
                 return self._remember_visitor(request)
             return _refusal("that token is not this page's: use the address that `embedlog ui` printed", 403)
         visitor = visitor_of(request.headers, _VISITOR)

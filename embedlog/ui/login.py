@@ -119,7 +119,7 @@ class Login:
 
     async def _log_in(self, request: Request) -> Response:
         fields = await form(request)
-        named, following = fields.get("user", ""), fields.get("next", "")
+        user_name, following = fields.get("user", ""), fields.get("next", "")
         host = _host_of(request)
         pause_s = self._pauses.begin(host, time.monotonic())
         if pause_s or self._checks >= _CHECKS_WAITING:
@@ -127,11 +127,11 @@ class Login:
             response.headers["Retry-After"] = str(int(pause_s) + 1)
             return response
         answered = time.monotonic() + _DELAY_S
-        credentials = self._users.credentials(named)  # before: another password ends the session
+        credentials = self._users.credentials(user_name)  # before: another password ends the session
         try:
-            user = await self._authenticated(named, fields.get("password", ""))
+            user = await self._authenticated(user_name, fields.get("password", ""))
         except AuthenticationFailed as error:
-            logger.warning("%s: no login as %s: %s", host, visible(named[:80]), error.cause)
+            logger.warning("%s: no login as %s: %s", host, visible(user_name[:80]), error.cause)
             await anyio.sleep(max(answered - time.monotonic(), 0))
             return _page(request, following, "That is not a user of this log with that password.", 403)
         self._pauses.succeeded(host)

@@ -23,16 +23,16 @@ def bars(values: Sequence[float], labels: Sequence[str], title: str) -> Markup:
     """
     top = max(values, default=0.0) or 1.0
     step = _WIDTH / max(len(values), 1)
-    drawn = []
+    rects = []
     for number, (value, label) in enumerate(zip(values, labels, strict=True)):
         height = value / top * _HEIGHT if value else 0.0
         height = max(height, 1.0) if value else 0.0
-        drawn.append(
+        rects.append(
             f'<g><rect class="hit" x="{number * step:.2f}" y="0" width="{step:.2f}" height="{_HEIGHT}"/>'
             f'<rect class="bar" x="{number * step + _GAP / 2:.2f}" y="{_HEIGHT - height:.2f}" '
             f'width="{max(step - _GAP, 0.5):.2f}" height="{height:.2f}"/><title>{escape(label)}</title></g>'
         )
-    return _svg(_WIDTH, _HEIGHT, "plot", title, "".join(drawn))
+    return _svg(_WIDTH, _HEIGHT, "plot", title, "".join(rects))
 
 
 def line(values: Sequence[float], title: str, *, kind: str = "spark") -> Markup:
@@ -53,8 +53,8 @@ def line(values: Sequence[float], title: str, *, kind: str = "spark") -> Markup:
     return _svg(width, height, kind, title, f'{area}<polyline class="line" points="{points}"/>')
 
 
-def _svg(width: int, height: int, kind: str, title: str, inside: str) -> Markup:
+def _svg(width: int, height: int, kind: str, title: str, content: str) -> Markup:
     return Markup(  # all text in it is escaped
         f'<svg class="{kind}" viewBox="0 0 {width} {height}" role="img" preserveAspectRatio="none" '
-        f'aria-label="{escape(title)}">{inside}</svg>'
+        f'aria-label="{escape(title)}">{content}</svg>'
     )

@@ -44,15 +44,15 @@ def look(
             }
     except EmbedlogError as error:
         return Looked([], [message_of(error)], 0, 0)
-    chosen = [
+    chosen_partitions = [
         TopicPartition(name, number)
         for name, count in counts.items()
         for number in range(first if topic else 0, count)
     ][:most]
     # Brokers are asked for all at once; files are read topic by topic, as far as they are intact.
-    by_topic = itertools.groupby(chosen, key=lambda tp: tp.topic)
+    by_topic = itertools.groupby(chosen_partitions, key=lambda tp: tp.topic)
     together = (
-        [chosen]
+        [chosen_partitions]
         if isinstance(log.backend, RemoteBackend)
         else [list(topic_partitions) for _, topic_partitions in by_topic]
     )
@@ -63,14 +63,14 @@ def look(
         if time.monotonic() > deadline:
             break
         try:
-            described = log.backend.producers(names)
+            producers_by_partition = log.backend.producers(names)
         except EmbedlogError as error:  # deleted meanwhile, or damaged
             problems.append(message_of(error))
             continue
         partitions += len(names)
         producers += [
             (tp, producer)
-            for tp, producers_of_partition in described.items()
+            for tp, producers_of_partition in producers_by_partition.items()
             for producer in producers_of_partition
         ]
     return Looked(producers, problems, partitions, sum(counts.values()))

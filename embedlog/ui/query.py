@@ -25,7 +25,7 @@ from ..errors import InvalidArgument
 from ..model import Record
 from .values import plain
 
-Test: TypeAlias = Callable[["_Seen"], bool]
+Test: TypeAlias = Callable[["_ParsedRecord"], bool]
 
 _MOST_CHARACTERS: Final = 1_000
 _TERM: Final = re.compile(
@@ -36,7 +36,7 @@ _ANYTHING: Final = "*"
 _MISSING: Final = object()
 
 
-class _Seen:
+class _ParsedRecord:
     """A record that is looked at. Its JSON is parsed once, and only if a term asks for a field."""
 
     __slots__ = ("_key", "_loads", "_value", "record")
@@ -79,8 +79,8 @@ class Query:
         self._loads = loads
 
     def matches(self, record: Record) -> bool:
-        seen = _Seen(record, self._loads)
-        return any(all(test(seen) for test in tests) for tests in self._either)
+        parsed = _ParsedRecord(record, self._loads)
+        return any(all(test(parsed) for test in tests) for tests in self._either)
 
 
 def _parsed(data: bytes | None, loads: Callable[[bytes], Any]) -> Any:
@@ -114,7 +114,7 @@ def _parse(text: str) -> list[list[Test]]:
 
 
 def _not(test: Test) -> Test:
-    return lambda seen: not test(seen)
+    return lambda parsed: not test(parsed)
 
 
 def _term(term: re.Match[str]) -> Test:
@@ -207,8 +207,8 @@ def _number(text: str) -> int | float | None:
 
 
 def _anywhere(operand: _Operand) -> Test:
-    def test(seen: _Seen) -> bool:
-        _, _, _, _, _, key, value, headers = seen.record
+    def test(parsed: _ParsedRecord) -> bool:
+        _, _, _, _, _, key, value, headers = parsed.record
         return (
             operand.is_in(value)
             or operand.is_in(key)
@@ -221,16 +221,16 @@ def _anywhere(operand: _Operand) -> Test:
 def _named(name: str, operand: _Operand) -> Test:
     first, _, rest = name.partition(".")
     if first == "header":
-        return lambda seen: any(
-            operand.fits_bytes(data) for header, data in seen.record.headers if not rest or header == rest
+        return lambda parsed: any(
+            operand.fits_bytes(data) for header, data in parsed.record.headers if not rest or header == rest
         )
     if name == "key":
-        return lambda seen: operand.fits_bytes(seen.record.key)
+        return lambda parsed: operand.fits_bytes(parsed.record.key)
     if name == "value":
-        return lambda seen: operand.fits_bytes(seen.record.value)
+        return lambda parsed: operand.fits_bytes(parsed.record.value)
     if first == "key":
         parts = rest.split(".")
-        return lambda seen: any(map(operand.fits, _fields(seen.key, parts)))
+        return lambda parsed: any(map(operand.fits, _fields(parsed.key, parts)))
     return _field((rest if first == "value" else name).split("."), operand)
 
 
@@ -251,10 +251,10 @@ def _field(parts: Sequence[str], operand: _Operand) -> Test:
         operand.data if by_text else b"",
     )
 
-    def test(seen: _Seen) -> bool:
-        if seen.is_json and hint.rules_out(seen.record.value):
+    def test(parsed: _ParsedRecord) -> bool:
+        if parsed.is_json and hint.rules_out(parsed.record.value):
             return False
-        return any(map(operand.fits, _fields(seen.value, parts)))
+        return any(map(operand.fits, _fields(parsed.value, parts)))
 
     return test
 

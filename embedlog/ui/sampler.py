@@ -141,7 +141,7 @@ class Sampler:
             )
         for gone in self._ends.keys() - topics.keys():
             del self._ends[gone]
-        groups = {described.group: described for described in self._log.describe_groups()}
+        groups = {description.group: description for description in self._log.describe_groups()}
         self.lags.sample(groups.values(), time.time_ns() // 1_000_000)
         health = None
         with contextlib.suppress(UnsupportedByBackend):
@@ -170,9 +170,9 @@ class Sampler:
         size = None
         if self._store is not None:
             size = sum(
-                taken
+                segment_bytes
                 for partition in self._store.partitions_of(name)
-                for _, taken in partition.readable_segments()
+                for _, segment_bytes in partition.readable_segments()
             )
         internal = self._log.describe_topic(name).internal
         return TopicSample(name, internal, edges, size, _rate(ends), _rates(ends))

@@ -55,9 +55,9 @@ _OF_THE_CLUSTER: Final = frozenset({"health", "maintenance"})
 
 def log_for(log: Log, access: Access) -> Log:
     """A log as somebody may see it. It is not closed: `log` is."""
-    seen = Log(cast(Backend, _Seen(log.backend, access)))
-    open_handles.discard(seen)
-    return seen
+    visible_log = Log(cast(Backend, _Seen(log.backend, access)))
+    open_handles.discard(visible_log)
+    return visible_log
 
 
 class _Rights:
@@ -218,8 +218,8 @@ class _SeenGroups:
             assigned = decode_assignment(member.assignment)
         except EmbedlogError:  # of another kind than consumers
             return member._replace(metadata=b"", assignment=b"")
-        kept = Assignment(tuple(self._rights.topics(assigned.partitions)))
-        return member._replace(metadata=b"", assignment=encode_assignment(kept))
+        assignment = Assignment(tuple(self._rights.topics(assigned.partitions)))
+        return member._replace(metadata=b"", assignment=encode_assignment(assignment))
 
 
 class _SeenShares:
@@ -311,10 +311,10 @@ class _SeenLags:
         self._rights = rights
 
     def of_group(self, group: str) -> Lags:
-        described = self._sampler.latest().groups.get(group)
-        if described is None or not self._rights.sees(_GROUP, group):
+        description = self._sampler.latest().groups.get(group)
+        if description is None or not self._rights.sees(_GROUP, group):
             return Lags()
-        if len(self._rights.topics(described.partitions)) < len(described.partitions):
+        if len(self._rights.topics(description.partitions)) < len(description.partitions):
             return Lags()
         return self._sampler.lags.of_group(group)
 

@@ -130,8 +130,8 @@ class Spans:
         begin = self._next % max(len(names), 1)
         changed: list[TopicPartition] = []
         for number, name in enumerate((*names[begin:], *names[:begin]), begin):
-            kept = self._known.get(name)
-            if kept is not None and kept[0][:2] == edges[name][:2]:
+            edges_and_span = self._known.get(name)
+            if edges_and_span is not None and edges_and_span[0][:2] == edges[name][:2]:
                 continue
             if edges[name].log_end_offset > edges[name].log_start_offset:
                 if len(changed) == most:
@@ -181,26 +181,30 @@ def history(
     edges = log.offsets(topic)
     filled = [n for n, offsets in sorted(edges.items()) if offsets.log_end_offset > offsets.log_start_offset]
     step = -(-len(filled) // _MOST_PARTITIONS) or 1
-    chosen = filled[::step]
+    chosen_numbers = filled[::step]
     budget = _LOOKUPS if store is not None else _LOOKUPS_OVER_WIRE
-    bars = max(min(bars, budget // max(len(chosen), 1)), _FEWEST_BARS)
+    bars = max(min(bars, budget // max(len(chosen_numbers), 1)), _FEWEST_BARS)
     span_ms = to_ms - from_ms
     step_ms = next((step for step in _STEPS if step * bars >= span_ms), -(-span_ms // bars))
     times = [from_ms, *range(from_ms // step_ms * step_ms + step_ms, to_ms, step_ms), to_ms]
     records, sizes, failed = [0.0] * (len(times) - 1), [0.0] * (len(times) - 1), 0
     deadline = time.monotonic() + _LOOK_S
-    places = {} if store is not None else _of_brokers(log, topic, {n: edges[n] for n in chosen}, times)
+    places = (
+        {} if store is not None else _of_brokers(log, topic, {n: edges[n] for n in chosen_numbers}, times)
+    )
     is_exact = store is not None
     if store is not None:
-        sizes_of = {n: sum(size for _, size in store.partition(topic, n).readable_segments()) for n in chosen}
+        sizes_of = {
+            n: sum(size for _, size in store.partition(topic, n).readable_segments()) for n in chosen_numbers
+        }
         is_exact = sum(sizes_of.values()) <= _COUNTED_BYTES
-    for number in chosen:
+    for number in chosen_numbers:
         if store is None:
             parts = _between(places[number])
         elif is_exact:
             parts = _counted(log, TopicPartition(topic, number), edges[number], sizes_of[number], times)
         else:
-            samples = max(_LOOKUPS // len(chosen), _FEWEST_SAMPLES)
+            samples = max(_LOOKUPS // len(chosen_numbers), _FEWEST_SAMPLES)
             parts = _sampled(store.partition(topic, number), edges[number], samples, times)
         try:
             for bar, count, size in parts:
@@ -214,7 +218,7 @@ def history(
             failed += 1
     bar_bytes = [round(size) for size in sizes] if store is not None else None
     counts = [round(count) for count in records]
-    return History(times[:-1], step_ms, counts, bar_bytes, len(chosen), len(filled), failed, is_exact)
+    return History(times[:-1], step_ms, counts, bar_bytes, len(chosen_numbers), len(filled), failed, is_exact)
 
 
 _Part: TypeAlias = tuple[int, float, float]

@@ -23,9 +23,9 @@ def kept(settings: TopicSettings) -> str:
             parts.append(f"for {duration(settings.retention_ms / 1000)}")
         if settings.retention_bytes != UNLIMITED:
             parts.append(f"up to {size(settings.retention_bytes)} a partition")
-        named = set(settings.delete_policies) - _BY_RECORD_OR_SIZE - {"finished", ""}
-        if named:
-            parts.append(f"by {', '.join(sorted(named))}")
+        policies = set(settings.delete_policies) - _BY_RECORD_OR_SIZE - {"finished", ""}
+        if policies:
+            parts.append(f"by {', '.join(sorted(policies))}")
     return ", ".join(parts) or "forever"
 
 
@@ -58,10 +58,10 @@ def recovery(report: RecoveryReport) -> str:
         return "The last writer closed the log in order: nothing had to be recovered."
     read = sum(partition.bytes_read for partition in report.partitions)
     took = duration(report.duration_ms / 1000)
-    cut = f"cut {size(report.bytes_cut)}" if report.bytes_cut else "cut nothing"
+    cut_text = f"cut {size(report.bytes_cut)}" if report.bytes_cut else "cut nothing"
     return (
         f"The last writer did not close the log: opening it checked "
-        f"{counted(len(report.partitions), 'partition')}, read {size(read)} in {took} and {cut}."
+        f"{counted(len(report.partitions), 'partition')}, read {size(read)} in {took} and {cut_text}."
     )
 
 

@@ -67,15 +67,15 @@ def routes() -> list[BaseRoute]:
 def activity(request: Request) -> Response:
     site = request.app.state.site
     problems: list[str] = []
-    noted: list[NotedMirror] = []
+    mirrors: list[NotedMirror] = []
     if site.store is not None:
         try:
-            noted = _of_topics(noted_mirrors(site.store.catalog), site.log.topics(internal=True))
+            mirrors = _of_topics(noted_mirrors(site.store.catalog), site.log.topics(internal=True))
         except EmbedlogError as error:
             problems.append(site.message_of(error))
     sample = site.sampler.latest()
     positions, looked_at, partition_count = _positions(site.log, sample, site.message_of)
-    noted_topics = {topic.target_topic for mirror in noted for topic in mirror.topics}
+    noted_topics = {topic.target_topic for mirror in mirrors for topic in mirror.topics}
     groups = [
         mirror_group for description in sample.groups.values() for mirror_group in mirror_groups(description)
     ]
@@ -83,7 +83,7 @@ def activity(request: Request) -> Response:
         request,
         "activity.html",
         problems=problems,
-        mirrors=noted[:_TOGETHER],
+        mirrors=mirrors[:_TOGETHER],
         positions=positions,
         unknown={
             topic: topic_positions
@@ -100,12 +100,16 @@ def activity(request: Request) -> Response:
 
 def _of_topics(mirrors: list[NotedMirror], topics: list[str]) -> list[NotedMirror]:
     """Those that copy into topics that there are, as far as the visitor may see."""
-    seen = set(topics)
-    kept = [
-        mirror._replace(topics=tuple(topic for topic in mirror.topics if topic.target_topic in seen))
+    topic_names = set(topics)
+    visible_mirrors = [
+        mirror._replace(topics=tuple(topic for topic in mirror.topics if topic.target_topic in topic_names))
         for mirror in mirrors
     ]
-    return [mirror for mirror, whole in zip(kept, mirrors, strict=True) if mirror.topics or not whole.topics]
+    return [
+        mirror
+        for mirror, whole in zip(visible_mirrors, mirrors, strict=True)
+        if mirror.topics or not whole.topics
+    ]
 
 
 def _positions(
@@ -123,13 +127,13 @@ def _positions(
 
 def mirror_groups(group: ConsumerGroupDescription) -> list[MirrorGroup]:
     """The topics of a group, if it is a mirror that keeps its positions there; else none."""
-    committed = {
+    commits = {
         tp: position.committed for tp, position in group.partitions.items() if position.committed is not None
     }
-    if group.members or not all(_TOPIC_ID.fullmatch(commit.metadata) for commit in committed.values()):
+    if group.members or not all(_TOPIC_ID.fullmatch(commit.metadata) for commit in commits.values()):
         return []
     topics: dict[str, list[Position]] = {}
-    for tp, commit in committed.items():
+    for tp, commit in commits.items():
         place = Position(tp.partition, commit.offset, commit.commit_timestamp_ms)
         topics.setdefault(tp.topic, []).append(place)
     return [MirrorGroup(group.group, topic, tuple(positions)) for topic, positions in topics.items()]

@@ -104,8 +104,8 @@ def queue_page(request: Request, backend: RemoteBackend, topic: str, name: str) 
 
 def _topics(group: RemoteShareGroup) -> list[str]:
     """The topics that a group has begun, or that its members subscribe to."""
-    subscribed = (topic for member in group.members for topic in member.topics)
-    return sorted({*subscribed, *(tp.topic for tp in group.partitions)})
+    subscriptions = (topic for member in group.members for topic in member.topics)
+    return sorted({*subscriptions, *(tp.topic for tp in group.partitions)})
 
 
 def _queue(log: Log, groups: Sequence[RemoteShareGroup], group: RemoteShareGroup, topic: str) -> BrokerQueue:

@@ -61,34 +61,36 @@ def group(request: Request) -> Response:
     describing it raises."""
     site = request.app.state.site
     name = request.query_params.get("name", "")
-    chosen: ConsumerGroup = site.log.group(name)
-    described = chosen.describe()
+    consumer_group: ConsumerGroup = site.log.group(name)
+    description = consumer_group.describe()
     site.sampler.latest()  # so that there are samples from now on
-    chosen_partition = _partition_of(request, described)
+    chosen_partition = _partition_of(request, description)
     if chosen_partition is None:
         lags = site.sampler.lags.of_group(name)
     else:
         lags = site.sampler.lags.look_at(name, chosen_partition)
-    first = number(request.query_params.get("first", "0"), len(described.partitions))
+    first = number(request.query_params.get("first", "0"), len(description.partitions))
     # All of them in order if they fit on a page, else those most behind first.
-    partitions = list(described.partitions.items())
+    partitions = list(description.partitions.items())
     if len(partitions) > _TOGETHER:
         partitions.sort(key=lambda row: -(row[1].lag or 0))
     partitions = partitions[first : first + _TOGETHER]
-    kept = site.sampler.lags.of_partitions(name, [tp for tp, _ in partitions])
+    lags_by_partition = site.sampler.lags.of_partitions(name, [tp for tp, _ in partitions])
     return page(
         request,
         "group.html",
         name=name,
-        group=described,
-        members=described.members[:_TOGETHER],
+        group=description,
+        members=description.members[:_TOGETHER],
         partitions=partitions,
         first=first,
-        oldest_ms=chosen.oldest_unread_ms(described) if len(described.partitions) <= _TOGETHER else None,
+        oldest_ms=consumer_group.oldest_unread_ms(description)
+        if len(description.partitions) <= _TOGETHER
+        else None,
         of=chosen_partition,
         plot=_plot(lags, "the group" if chosen_partition is None else str(chosen_partition)),
         lags=lags,
-        sparks={tp: _spark(series, str(tp)) for tp, series in kept.items()},
+        sparks={tp: _spark(series, str(tp)) for tp, series in lags_by_partition.items()},
         together=_TOGETHER,
     )
 
@@ -99,12 +101,12 @@ def preview(request: Request) -> Response:
     check_writable(request)
     query = request.query_params
     to = place(query.get("to", ""))
-    chosen: ConsumerGroup = site.log.group(query.get("name", ""))
-    changes = _reset(chosen, query, to, dry_run=True)
+    consumer_group: ConsumerGroup = site.log.group(query.get("name", ""))
+    changes = _reset(consumer_group, query, to, dry_run=True)
     return page(
         request,
         "group_reset.html",
-        name=chosen.name,
+        name=consumer_group.name,
         to=to.isoformat(" ", "seconds") if isinstance(to, datetime) else query["to"].strip(),
         topic=query.get("topic", ""),
         partition=query.get("partition", ""),
@@ -119,11 +121,13 @@ async def reset(request: Request) -> Response:
     fields = await form(request)
 
     def work() -> str:
-        chosen: ConsumerGroup = request.app.state.site.log.group(fields.get("name", ""))
-        changes = _reset(chosen, fields, place(fields.get("to", "")), dry_run=False)
+        consumer_group: ConsumerGroup = request.app.state.site.log.group(fields.get("name", ""))
+        changes = _reset(consumer_group, fields, place(fields.get("to", "")), dry_run=False)
         for tp, change in changes.items():
-            logger.info("group %s: %s reset from %s to %d", chosen.name, tp, change.before, change.after)
-        return chosen.name
+            logger.info(
+                "group %s: %s reset from %s to %d", consumer_group.name, tp, change.before, change.after
+            )
+        return consumer_group.name
 
     name = await run_in_threadpool(work)
     return see_other(request, "/group", name=name)
@@ -142,21 +146,21 @@ async def delete(request: Request) -> Response:
 
 
 def _reset(
-    chosen: ConsumerGroup, fields: Mapping[str, str], to: Place, *, dry_run: bool
+    consumer_group: ConsumerGroup, fields: Mapping[str, str], to: Place, *, dry_run: bool
 ) -> dict[TopicPartition, OffsetReset]:
     topic, partition = fields.get("topic", ""), fields.get("partition", "").strip()
     if partition and not (partition.isascii() and partition.isdigit() and len(partition) < 10):
         raise InvalidArgument(f"{shown(partition)} is no partition: write a number, or nothing for all")
-    return chosen.reset(
+    return consumer_group.reset(
         topic or None, to=to, partitions=int(partition) if partition else None, dry_run=dry_run
     )
 
 
-def _partition_of(request: Request, described: ConsumerGroupDescription) -> TopicPartition | None:
+def _partition_of(request: Request, description: ConsumerGroupDescription) -> TopicPartition | None:
     """The partition whose lag is to be shown; None: that of the group."""
     query = request.query_params
     tp = TopicPartition(query.get("topic", ""), number(query.get("partition", ""), 1 << 30))
-    return tp if tp in described.partitions else None
+    return tp if tp in description.partitions else None
 
 
 def _spark(lags: Lags, title: str) -> str:

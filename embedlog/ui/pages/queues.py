@@ -62,21 +62,21 @@ def queue(request: Request) -> Response:
     topic, group = request.query_params.get("topic", ""), request.query_params.get("group", "")
     if isinstance(site.log.backend, RemoteBackend):
         return broker_queues.queue_page(request, site.log.backend, topic, group)
-    (described,) = describe_queues(site.log.backend, topic, group)
+    (queue_description,) = describe_queues(site.log.backend, topic, group)
     serializer = site.serializers.get(topic)
     jobs = itertools.islice(unfinished_jobs(site.log.backend, topic, group), _TOGETHER)
-    letters = itertools.islice(_dead_letters(site, topic), _TOGETHER) if described.dead else iter(())
+    letters = itertools.islice(_dead_letters(site, topic), _TOGETHER) if queue_description.dead else iter(())
     return page(
         request,
         "queue.html",
         topic=topic,
         group=group,
-        queue=described,
-        partitions=described.group.partitions[:_TOGETHER],
+        queue=queue_description,
+        partitions=queue_description.group.partitions[:_TOGETHER],
         jobs=[(job, preview(job.record.key, None), preview(job.record.value, serializer)) for job in jobs],
         now_ms=time.time_ns() // 1_000_000,
         letters=list(letters),
-        last=_last_letter(site.log, topic) if described.dead else None,
+        last=_last_letter(site.log, topic) if queue_description.dead else None,
         dead_topic=dead_letter_topic(topic),
         most=_MOST_REDRIVEN,
         together=_TOGETHER,
@@ -88,17 +88,17 @@ async def send_again(request: Request) -> Response:
     check_writable(request)
     fields = await form(request)
     topic, group = fields.get("topic", ""), fields.get("group", "")
-    chosen = None if fields.get("which") == "all" else {_place(fields.get("which", ""))}
+    places = None if fields.get("which") == "all" else {_place(fields.get("which", ""))}
     log: Log = request.app.state.site.log
 
     def work() -> None:
         sent = 0
         for letter in itertools.islice(
-            redrive(log.backend, dead_letter_topic(topic), chosen=chosen), _MOST_REDRIVEN
+            redrive(log.backend, dead_letter_topic(topic), chosen=places), _MOST_REDRIVEN
         ):
             logger.info("dead letter %d:%d of %s was sent again: %s", *letter[:2], topic, letter)
             sent += 1
-        if chosen is not None and not sent:
+        if places is not None and not sent:
             raise InvalidArgument(f"there is no dead letter {fields['which']}: it was sent again, or deleted")
 
     await run_in_threadpool(work)

@@ -94,13 +94,13 @@ def _part_of(record: Record, part_name: str) -> bytes | None:
 def _facts(request: Request, record: Record, most: int) -> dict[str, Any]:
     site = request.app.state.site
     serializer = site.serializers.get(record.topic)
-    offered = forms(record.value, serializer)
+    form_names = forms(record.value, serializer)
     form = request.query_params.get("as", "")
-    form = form if form in offered else next(iter(offered), "")
+    form = form if form in form_names else next(iter(form_names), "")
     log_and_topic = [site.log.path, record.topic]
     place = ["--partition", str(record.partition), "--from", str(record.offset), "--max-records", "1"]
     return {
-        "forms": offered,
+        "forms": form_names,
         "form": form,
         "value": view(record.value, form, serializer, most),
         "key": view(record.key, next(iter(forms(record.key, None)), ""), None, most),

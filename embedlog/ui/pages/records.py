@@ -114,14 +114,14 @@ def _source(request: Request) -> Source:
             if edges[partition].log_end_offset > edges[partition].log_start_offset
         ]
         edges = {partition: edges[partition] for partition in filled[:MOST_PARTITIONS]}
-    committed = not _shows_uncommitted(request)
-    if committed:
+    committed_only = not _shows_uncommitted(request)
+    if committed_only:
         backend = site.log.backend
         edges = {
             number: _committed(backend, TopicPartition(topic, number), edges[number]) for number in edges
         }
     return Source(
-        site.log.backend, topic, count, edges, committed, site.serializers.get(topic), site.message_of
+        site.log.backend, topic, count, edges, committed_only, site.serializers.get(topic), site.message_of
     )
 
 

@@ -71,9 +71,9 @@ def topic_page(request: Request) -> Response:
     name = _existing(site.log, request.path_params["topic"])
     sample = site.sampler.latest()
     edges = site.log.offsets(name)
-    chosen, from_ms, to_ms, problem = _range(request, _span(site.log, site.store, sample, name, edges))
-    drawn = from_ms < to_ms and "x-live" not in request.headers  # page.js replaces no plots
-    grown = history(site.log, site.store, name, from_ms, to_ms) if drawn else None
+    preset, from_ms, to_ms, problem = _range(request, _span(site.log, site.store, sample, name, edges))
+    draws_plots = from_ms < to_ms and "x-live" not in request.headers  # page.js replaces no plots
+    growth = history(site.log, site.store, name, from_ms, to_ms) if draws_plots else None
     first = number(request.query_params.get("first", "0"), len(edges))
     settings, own_settings = site.log.backend.topic_settings(name), site.log.describe_topic(name).settings
     numbers = sorted(edges)[first : first + _TOGETHER]
@@ -86,13 +86,13 @@ def topic_page(request: Request) -> Response:
         spark=spark,
         records=sum(offsets.log_end_offset - offsets.log_start_offset for offsets in edges.values()),
         kept=words.kept(settings),
-        chosen=chosen,
+        chosen=preset,
         ranges=(*_RANGES, "all"),
         from_ms=from_ms,
         to_ms=to_ms,
         problem=problem,
-        plots=_plots(grown, from_ms, to_ms) if grown else [],
-        grown=grown,
+        plots=_plots(growth, from_ms, to_ms) if growth else [],
+        grown=growth,
         partitions=[
             _partition(site.store, sample, TopicPartition(name, partition), edges[partition], site.message_of)
             for partition in numbers
@@ -160,9 +160,9 @@ def _span(
     log: Log, store: ReadOnlyStore | None, sample: Sample, name: str, edges: dict[int, PartitionOffsets]
 ) -> Span:
     """As it was sampled; looked up for a topic that is new, or one of a thousand."""
-    seen = sample.topics.get(name)
-    if seen is not None and seen.span.last_ms != NO_TIMESTAMP:
-        return seen.span
+    topic_sample = sample.topics.get(name)
+    if topic_sample is not None and topic_sample.span.last_ms != NO_TIMESTAMP:
+        return topic_sample.span
     spans = Spans(log, store)
     names = [TopicPartition(name, partition) for partition in edges]
     spans.look({tp: edges[tp.partition] for tp in names[:_TOGETHER]}, _TOGETHER)
@@ -176,50 +176,53 @@ def _range(request: Request, span: Span) -> tuple[str, int, int, str]:
     now_ms = time.time_ns() // 1_000_000
     if preset in _RANGES:
         return preset, now_ms - _RANGES[preset], now_ms, ""
-    everything = NO_TIMESTAMP, NO_TIMESTAMP
+    all_time = NO_TIMESTAMP, NO_TIMESTAMP
     if span.first_ms != NO_TIMESTAMP:  # brokers before Kafka 3.0 do not tell the last time
-        everything = span.first_ms, (now_ms if span.last_ms == NO_TIMESTAMP else span.last_ms) + 1
+        all_time = span.first_ms, (now_ms if span.last_ms == NO_TIMESTAMP else span.last_ms) + 1
     if preset == "all" or not (query.get("from") or query.get("to")):
-        return "all", *everything, ""
+        return "all", *all_time, ""
     times = []
-    for name, otherwise in zip(("from", "to"), everything, strict=True):
+    for name, otherwise in zip(("from", "to"), all_time, strict=True):
         try:
             text = query.get(name, "")
             times.append(int(datetime.fromisoformat(text).timestamp() * 1000) if text else otherwise)
         except (ValueError, OverflowError, OSError):
-            return "all", *everything, f"“{text[:40]}” is not a time: write one as 2026-05-01T10:41"
+            return "all", *all_time, f"“{text[:40]}” is not a time: write one as 2026-05-01T10:41"
     from_ms, to_ms = (min(max(time_ms, _FIRST_MS), _LAST_MS) for time_ms in times)
     if from_ms >= to_ms:
         return "", from_ms, to_ms, "the first time is not before the second"
     return "", from_ms, to_ms, ""
 
 
-def _plots(grown: History, from_ms: int, to_ms: int) -> list[dict[str, Any]]:
+def _plots(growth: History, from_ms: int, to_ms: int) -> list[dict[str, Any]]:
     """Records and bytes over time: a plot and its peak in words for each."""
     period = f"over time, {moment(from_ms)} to {moment(to_ms)}"
-    bar_s = grown.step_ms / 1000
-    about = "" if grown.is_exact else "about "
-    drawn = []
-    for what, values, format_count in (("records", grown.records, _records), ("bytes", grown.bytes, size)):
+    bar_s = growth.step_ms / 1000
+    about = "" if growth.is_exact else "about "
+    drawn_plots = []
+    for unit_name, values, format_count in (
+        ("records", growth.records, _records),
+        ("bytes", growth.bytes, size),
+    ):
         if values is None:
             continue
         labels = [
             f"{about if value else ''}{format_count(value)} from {moment(start)}"
-            for value, start in zip(values, grown.times, strict=True)
+            for value, start in zip(values, growth.times, strict=True)
         ]
         most = max(values)
-        drawn.append(
+        drawn_plots.append(
             {
-                "svg": plots.bars(values, labels, f"{what} {period}"),
-                "what": what,
+                "svg": plots.bars(values, labels, f"{unit_name} {period}"),
+                "what": unit_name,
                 "sum": about + format_count(sum(values)),
                 "most": most,
                 "peak": f"{format_count(most)} in {duration(bar_s)}",
-                "peak_ms": grown.times[values.index(most)],
+                "peak_ms": growth.times[values.index(most)],
                 "rate": _rate(most, bar_s, format_count),
             }
         )
-    return drawn
+    return drawn_plots
 
 
 def _records(count: int) -> str:
