@@ -302,13 +302,9 @@ def add_transactions(into: Families, backend: Backend) -> None:
     if TRANSACTION_STATE_TOPIC not in backend.topics():
         return
     with contextlib.suppress(UnsupportedByBackend):  # of brokers
-        open_transactions = [
-            transaction for transaction in describe_transactions(backend) if transaction.is_open
-        ]
-        into.gauge("embedlog_open_transactions", "Transactions that have not ended.", len(open_transactions))
-        age_s = max(
-            (time.time() - transaction.start_ms / 1000 for transaction in open_transactions), default=0.0
-        )
+        transactions = [tx for tx in describe_transactions(backend) if tx.is_open]
+        into.gauge("embedlog_open_transactions", "Transactions that have not ended.", len(transactions))
+        age_s = max((time.time() - tx.start_ms / 1000 for tx in transactions), default=0.0)
         into.gauge("embedlog_oldest_transaction_age_seconds", "Age of the oldest of these.", max(age_s, 0.0))
     if isinstance(backend, WriterBackend):
         ended = backend.transactions.ended

@@ -116,9 +116,7 @@ class Appends:
     def _start(self) -> None:
         """Append what has been gathered."""
         self._starting = False
-        groups = [
-            remaining for group in self._groups.values() if (remaining := group.without_cancelled()).records
-        ]
+        groups = [rest for group in self._groups.values() if (rest := group.without_cancelled()).records]
         self._groups = {}
         if groups:
             self._under_way = groups

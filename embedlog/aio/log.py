@@ -280,20 +280,13 @@ class Log(AsyncClosing):
     def _consumer(
         self, topics: Topics, group: str | None, options: ConsumerOptions, serde: Any = None
     ) -> Any:
-        checked_options = consumer_options(options)
+        backend, checked_options = self._log.backend, consumer_options(options)
         self.threads.check_open()
-        check_group_possible(self._log.backend, group, checked_options)
+        check_group_possible(backend, group, checked_options)
         in_loop = self._store is not None
         make: Callable[..., Consumer[Any, Any]] = self._consumer_class or Consumer
         consumer = make(
-            self._log.backend,
-            self.threads,
-            self._waiters,
-            in_loop,
-            topics,
-            group,
-            options=checked_options,
-            serde=serde,
+            backend, self.threads, self._waiters, in_loop, topics, group, options=checked_options, serde=serde
         )
         self._clients.add(consumer)
         return consumer

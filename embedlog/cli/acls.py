@@ -144,11 +144,9 @@ def _add(args: argparse.Namespace, ui: UI, acls: _Acls) -> int:
     if not rules:
         raise InvalidArgument("say who: --allow-principal User:NAME or --deny-principal User:NAME")
     bindings = [
-        Binding(
-            Resource(type, name, _pattern_of(type, pattern)), Rule(*principal_and_host, operation, permission)
-        )
+        Binding(Resource(type, name, _pattern_of(type, pattern)), Rule(*subject, operation, permission))
         for type, name, operation in _operations(args)
-        for principal_and_host, permission in rules
+        for subject, permission in rules
     ]
     acls.add(bindings)
     if _show(ui, bindings):
@@ -162,9 +160,9 @@ def _remove(args: argparse.Namespace, ui: UI, acls: _Acls) -> int:
     rules: list[tuple[tuple[str | None, str | None], Permission]] = list(_rules(args))
     is_some = rules or args.operation or args.producer or args.consumer
     filters = [
-        BindingFilter(type, name, _pattern_of(type, pattern), *principal_and_host, operation, permission)
+        BindingFilter(type, name, _pattern_of(type, pattern), *subject, operation, permission)
         for type, name, operation in (_operations(args) if is_some else _all(args))
-        for principal_and_host, permission in rules or [((None, None), Permission.ANY)]
+        for subject, permission in rules or [((None, None), Permission.ANY)]
     ]
     removed = sorted({binding for bindings in acls.remove(filters) for binding in bindings})
     if _show(ui, removed, "no such ACL"):

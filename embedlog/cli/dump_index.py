@@ -37,17 +37,15 @@ def dump_offsets(path: str, data: bytes, args: argparse.Namespace, ui: UI) -> in
         for layout in LAYOUTS.values():
             with contextlib.suppress(OSError):
                 segment = stack.enter_context(open(path.removesuffix(INDEX) + layout.records, "rb"))
-        for relative_offset, pos in OFFSET_ENTRY.iter_unpack(
-            data[: len(data) - len(data) % OFFSET_ENTRY.size]
-        ):
-            if not relative_offset and not pos:
+        for delta, pos in OFFSET_ENTRY.iter_unpack(data[: len(data) - len(data) % OFFSET_ENTRY.size]):
+            if not delta and not pos:
                 continue  # preallocated
-            problem = _problem(segment.fileno(), base + relative_offset, pos) if segment else ""
+            problem = _problem(segment.fileno(), base + delta, pos) if segment else ""
             problems += bool(problem)
             if args.json:
-                ui.json({"offset": base + relative_offset, "pos": pos, "problem": problem or None})
+                ui.json({"offset": base + delta, "pos": pos, "problem": problem or None})
             else:
-                rows.append((base + relative_offset, pos, problem))
+                rows.append((base + delta, pos, problem))
     if not args.json:
         ui.table((Column("offset", right=True), Column("byte", right=True), Column("", folds=True)), rows)
         beside = "" if segment else " · no segment beside it to check them against"
@@ -70,15 +68,13 @@ def dump_times(path: str, data: bytes, args: argparse.Namespace, ui: UI) -> int:
     """A .timeindex file: 12 bytes an entry."""
     base = _base_offset(path)
     rows = []
-    for timestamp_ms, relative_offset in TIME_ENTRY.iter_unpack(
-        data[: len(data) - len(data) % TIME_ENTRY.size]
-    ):
-        if not timestamp_ms and not relative_offset:
+    for timestamp_ms, delta in TIME_ENTRY.iter_unpack(data[: len(data) - len(data) % TIME_ENTRY.size]):
+        if not timestamp_ms and not delta:
             continue
         if args.json:
-            ui.json({"timestamp_ms": timestamp_ms, "offset": base + relative_offset})
+            ui.json({"timestamp_ms": timestamp_ms, "offset": base + delta})
         else:
-            rows.append((iso(timestamp_ms), base + relative_offset))
+            rows.append((iso(timestamp_ms), base + delta))
     if not args.json:
         ui.table((Column("largest timestamp so far"), Column("offset", right=True)), rows)
         ui.line(counted(len(rows), "entry"))

@@ -88,10 +88,8 @@ def _explained(error: EmbedlogError, args: argparse.Namespace) -> str:
         return "\n".join(str(error).rsplit(". ", 1))  # cause, and what to do
     if isinstance(error, UnknownSetting) and "did you mean" not in str(error):
         where = "docs/reference/settings.md" if args.command == "serve" else "embedlog topics create --help"
-        unknown_setting = re.search(
-            "unknown setting '.*?'", str(error)
-        )  # a broker's words may stand around it
-        return f"{unknown_setting[0] if unknown_setting else error}\n{where}   names them all"
+        setting = re.search("unknown setting '.*?'", str(error))  # a broker's words may stand around it
+        return f"{setting[0] if setting else error}\n{where}   names them all"
     if args.command == "groups" and isinstance(error, (InvalidArgument, OffsetOutOfRange)):
         cause = str(error).partition(";")[0]
         return cause.replace("give partitions=", "give --partition ").replace("give topics=", "give --topic")

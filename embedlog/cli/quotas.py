@@ -87,9 +87,7 @@ def commands() -> Iterator[Command]:
 def _list(args: argparse.Namespace, ui: UI, quotas: _Quotas) -> int:
     options = set(_named(args))
     entities = {
-        quota_entity: values
-        for quota_entity, values in quotas.read().items()
-        if options.issubset(quota_entity) and values
+        target: values for target, values in quotas.read().items() if options.issubset(target) and values
     }
     _show(ui, entities, "no quotas")
     return 0
@@ -97,7 +95,7 @@ def _list(args: argparse.Namespace, ui: UI, quotas: _Quotas) -> int:
 
 @_with_quotas
 def _set(args: argparse.Namespace, ui: UI, quotas: _Quotas) -> int:
-    quota_entity = entity(_named(args))
+    target = entity(_named(args))
     values = {}
     for pair in args.quota:
         key, _, text = pair.partition("=")
@@ -105,22 +103,22 @@ def _set(args: argparse.Namespace, ui: UI, quotas: _Quotas) -> int:
             number = float(text)
         except ValueError:
             raise InvalidArgument(f"--quota {pair!r} is not KEY=NUMBER") from None
-        values[key] = checked_value(quota_entity, key, number)
-    quotas.alter(quota_entity, values)
-    _show(ui, {quota_entity: values})
+        values[key] = checked_value(target, key, number)
+    quotas.alter(target, values)
+    _show(ui, {target: values})
     return 0
 
 
 @_with_quotas
 def _remove(args: argparse.Namespace, ui: UI, quotas: _Quotas) -> int:
-    quota_entity = entity(_named(args))
+    target = entity(_named(args))
     for key in args.quota:
-        check_key(quota_entity, key)
-    stored_quotas = quotas.read().get(quota_entity, {})
+        check_key(target, key)
+    stored_quotas = quotas.read().get(target, {})
     removed = {key: value for key, value in stored_quotas.items() if not args.quota or key in args.quota}
     if removed:
-        quotas.alter(quota_entity, dict.fromkeys(removed))
-    if _show(ui, {quota_entity: removed} if removed else {}, "no such quota"):
+        quotas.alter(target, dict.fromkeys(removed))
+    if _show(ui, {target: removed} if removed else {}, "no such quota"):
         ui.line(f"\n{counted(len(removed), 'quota')} removed")
     return 0
 
@@ -137,19 +135,17 @@ def _named(args: argparse.Namespace) -> list[tuple[str, str | None]]:
 
 def _show(ui: UI, quotas: QuotasByEntity, nothing: str = "") -> bool:
     """Returns whether there is a table."""
-    in_order = sorted(
-        quotas.items(), key=lambda quota_entity: [(kind, name or "") for kind, name in quota_entity[0]]
-    )
+    in_order = sorted(quotas.items(), key=lambda target: [(kind, name or "") for kind, name in target[0]])
     return ui.listing(
-        ({"entity": dict(quota_entity), "quotas": dict(values)} for quota_entity, values in in_order),
+        ({"entity": dict(target), "quotas": dict(values)} for target, values in in_order),
         (
             *(Column(kind, shortens=True) for kind, _, _ in _OPTIONS),
             Column("quota"),
             Column("value", right=True),
         ),
         (
-            (*(_shown(dict(quota_entity), kind) for kind, _, _ in _OPTIONS), key, f"{value:,.12g}")
-            for quota_entity, values in in_order
+            (*(_shown(dict(target), kind) for kind, _, _ in _OPTIONS), key, f"{value:,.12g}")
+            for target, values in in_order
             for key, value in sorted(values.items())
         ),
         nothing,

@@ -174,14 +174,12 @@ def _options(args: argparse.Namespace) -> dict[str, Any]:
     if _ZOOKEEPER_AUTH in os.environ:
         options.setdefault("zookeeper_auth", os.environ[_ZOOKEEPER_AUTH])
     own_settings: dict[str, Any] = {}
-    for typed_name, text in settings(args.own, "--set").items():
-        name, value = _meant(typed_name, text)
+    for spelling, text in settings(args.own, "--set").items():
+        name, value = _meant(spelling, text)
         if name in _OF_FILE:
-            raise InvalidArgument(
-                f"--set {typed_name}: that is a flag of its own, --{name.replace('_', '-')}"
-            )
+            raise InvalidArgument(f"--set {spelling}: that is a flag of its own, --{name.replace('_', '-')}")
         if name in own_settings:
-            raise InvalidArgument(f"--set gives {name} twice, once as {typed_name}")
+            raise InvalidArgument(f"--set gives {name} twice, once as {spelling}")
         own_settings[name] = value
     options |= own_settings
     if "listeners" not in options:
@@ -342,10 +340,10 @@ def _from_file(path: str) -> dict[str, Any]:
             "max.connections.per.ip) needs underscores or quotes"
         ) from None
     options: dict[str, Any] = {}
-    for typed_name, raw in _flat(contents, "").items():
-        name, value = _meant(typed_name, raw)
+    for spelling, raw in _flat(contents, "").items():
+        name, value = _meant(spelling, raw)
         if name in options:
-            raise InvalidArgument(f"{path} gives {name} twice, once as {typed_name}")
+            raise InvalidArgument(f"{path} gives {name} twice, once as {spelling}")
         kind = _OF_FILE.get(name)
         if kind is not None and type(value) is not kind:
             raise InvalidArgument(f"{path}: {name} must be {kind.__name__}, not {value!r}")
@@ -370,10 +368,10 @@ def _flat(table: Mapping[str, Any], prefix: str) -> dict[str, Any]:
     return flat
 
 
-def _meant(typed_name: str, value: Any) -> tuple[str, Any]:
+def _meant(spelling: str, value: Any) -> tuple[str, Any]:
     """The setting or flag that is meant, and its value; a section's name may precede it."""
-    section, _, rest = plain(typed_name).partition("_")
-    names = [typed_name, rest] if section in _SECTIONS and rest else [typed_name]
+    section, _, rest = plain(spelling).partition("_")
+    names = [spelling, rest] if section in _SECTIONS and rest else [spelling]
     for name in names:
         argument = plain(name)
         if argument in BROKER_ARGUMENTS:

@@ -84,12 +84,10 @@ def partition_sizes(engine: Viewed, topic: str) -> list[PartitionSize]:
     sizes = []
     for partition in engine.partitions_of(topic):
         readable = partition.readable_segments()
-        segment_bytes = sum(size for _, size in readable)
+        total = sum(size for _, size in readable)
         able = partition.state in (PartitionState.ONLINE, PartitionState.CLOSED)
         state = "ok" if able else partition.state.name.lower()
-        sizes.append(
-            PartitionSize(*partition.name, *partition.offsets(), len(readable), segment_bytes, state)
-        )
+        sizes.append(PartitionSize(*partition.name, *partition.offsets(), len(readable), total, state))
     return sizes
 
 

@@ -67,8 +67,8 @@ def run(args: argparse.Namespace, ui: UI) -> int:
             for partition in partition_sizes(engine, topic)
         ]
         if args.json:
-            for partition, partition_contents in samples:
-                ui.json(_as_json(partition, partition_contents))
+            for partition, sample in samples:
+                ui.json(_as_json(partition, sample))
         elif samples:
             _table(args, ui, samples, on_disk=isinstance(engine, ReadOnlyStore))
             if isinstance(engine, ReadOnlyStore):
@@ -78,18 +78,16 @@ def run(args: argparse.Namespace, ui: UI) -> int:
     return 0
 
 
-def _as_json(partition: PartitionSize, partition_contents: Contents) -> dict[str, Any]:
+def _as_json(partition: PartitionSize, sample: Contents) -> dict[str, Any]:
     return {
         **partition.as_json(),
-        **(
-            {} if partition_contents.first_ms is None else {"first_timestamp_ms": partition_contents.first_ms}
-        ),
-        "oldest_timestamp_ms": partition_contents.oldest_ms,
-        "newest_timestamp_ms": partition_contents.newest_ms,
-        "timestamps_are_exact": partition_contents.is_exact,
-        "codecs": sorted(partition_contents.codecs),
-        "sampled_bytes": partition_contents.sampled_bytes,
-        "sampled_raw_bytes": partition_contents.sampled_raw_bytes,
+        **({} if sample.first_ms is None else {"first_timestamp_ms": sample.first_ms}),
+        "oldest_timestamp_ms": sample.oldest_ms,
+        "newest_timestamp_ms": sample.newest_ms,
+        "timestamps_are_exact": sample.is_exact,
+        "codecs": sorted(sample.codecs),
+        "sampled_bytes": sample.sampled_bytes,
+        "sampled_raw_bytes": sample.sampled_raw_bytes,
     }
 
 
@@ -97,9 +95,9 @@ def _table(
     args: argparse.Namespace, ui: UI, samples: list[tuple[PartitionSize, Contents]], *, on_disk: bool
 ) -> None:
     groups: dict[tuple[str, int], list[tuple[PartitionSize, Contents]]] = {}
-    for partition, partition_contents in samples:
+    for partition, sample in samples:
         number = partition.partition if args.partitions else -1
-        groups.setdefault((partition.topic, number), []).append((partition, partition_contents))
+        groups.setdefault((partition.topic, number), []).append((partition, sample))
 
     def summed(members: list[tuple[PartitionSize, Contents]]) -> Iterator[object]:
         yield sum(partition.records for partition, _ in members)
@@ -108,17 +106,11 @@ def _table(
                 yield in_all(partition.segments for partition, _ in members)
             yield size(in_all(partition.bytes for partition, _ in members) or 0)
             yield _ratio(members)
-        about = "" if all(partition_contents.is_exact for _, partition_contents in members) else "about "
-        firsts = (
-            partition_contents.oldest_ms if on_disk else partition_contents.first_ms
-            for _, partition_contents in members
-        )
+        about = "" if all(sample.is_exact for _, sample in members) else "about "
+        firsts = (sample.oldest_ms if on_disk else sample.first_ms for _, sample in members)
         for time_ms in (
             min(_known(firsts), default=NO_TIMESTAMP),
-            max(
-                _known(partition_contents.newest_ms for _, partition_contents in members),
-                default=NO_TIMESTAMP,
-            ),
+            max(_known(sample.newest_ms for _, sample in members), default=NO_TIMESTAMP),
         ):
             yield day(time_ms) if time_ms == NO_TIMESTAMP else about + day(time_ms)
 
@@ -144,9 +136,9 @@ def _known(times_ms: Iterable[int | None]) -> Iterator[int]:
 
 
 def _ratio(members: list[tuple[PartitionSize, Contents]]) -> str | None:
-    stored_bytes = sum(partition_contents.sampled_bytes for _, partition_contents in members)
-    raw = sum(partition_contents.sampled_raw_bytes for _, partition_contents in members)
-    codecs = {codec for _, partition_contents in members for codec in partition_contents.codecs} - {"none"}
+    stored_bytes = sum(sample.sampled_bytes for _, sample in members)
+    raw = sum(sample.sampled_raw_bytes for _, sample in members)
+    codecs = {codec for _, sample in members for codec in sample.codecs} - {"none"}
     return f"{raw / stored_bytes:.1f}x" if codecs else None
 
 

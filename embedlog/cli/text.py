@@ -171,12 +171,10 @@ def formatter(template: str) -> Callable[[Record], bytes]:
     template = _ESCAPE.sub(lambda escape: _ESCAPES[escape[0]], template)
     try:
         names = {name for _, name, _, _ in string.Formatter().parse(template) if name is not None}
-        unknown_names = sorted(names.difference(FIELDS))
-        if unknown_names:
+        unknown = sorted(names.difference(FIELDS))
+        if unknown:
             field_names = ", ".join(FIELDS)
-            raise InvalidArgument(
-                f"--format has no field {{{unknown_names[0]}}}; the fields are {field_names}"
-            )
+            raise InvalidArgument(f"--format has no field {{{unknown[0]}}}; the fields are {field_names}")
         fields = [(name, _FIELDS[name]) for name in names]
 
         def fill(record: Record) -> bytes:

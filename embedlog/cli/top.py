@@ -127,10 +127,8 @@ def _look(args: argparse.Namespace, log: Log, before: _Look | None) -> tuple[_Lo
         with contextlib.suppress(TopicNotFound):  # deleted meanwhile
             edges = log.offsets(name).values()
             sizes = log.backend.sizes(name)
-            end, topic_bytes = (
-                sum(edge.log_end_offset for edge in edges),
-                sum(sizes.values()) if sizes else None,
-            )
+            end = sum(edge.log_end_offset for edge in edges)
+            topic_bytes = sum(sizes.values()) if sizes else None
             now.topics[name] = end, topic_bytes
             last_end, last_taken = before.topics.get(name, (0, 0)) if before else (end, topic_bytes)
             topics.append(

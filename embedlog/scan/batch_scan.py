@@ -109,20 +109,18 @@ class RunScanner:
             view[:carried] = rest
             pos, rules, index_state = self.state
             limit = min(len(buffer), self._end - pos)
-            filled = carried + self._read_into(view[carried:limit], pos + carried)
-            if filled < limit:
-                self._end = pos + filled  # the file has been truncated
+            end = carried + self._read_into(view[carried:limit], pos + carried)
+            if end < limit:
+                self._end = pos + end  # the file has been truncated
             file_pos = pos - self._origin
-            scanned = scan_run(
-                buffer, 0, filled, rules, index_state, self._check_crc, file_pos, self._sum_heads
-            )
+            scanned = scan_run(buffer, 0, end, rules, index_state, self._check_crc, file_pos, self._sum_heads)
             if scanned.batches:
                 run = Run(self.state, pos + scanned.pos, scanned)
                 if self._inspect is not None:
                     run = run._replace(inspected=self._inspect(buffer, 0, run))
                 self.state = run.end_state
                 yield run
-            rest = view[scanned.pos : filled]
+            rest = view[scanned.pos : end]
             # Without CRC checks headers suffice: bodies are not read.
             most = min(LARGEST_BATCH if self._check_crc else _CHUNK, self._end - self.pos)
             needed = _needed(rest, rules.may_have_gaps, most)

@@ -67,12 +67,10 @@ def connect(
         backend.describe_topic(topic)
     connection = empty(settings)
     for topic in named_in(query, backend.topics() if topics is None else topics):
-        topic_fields = of_topics.get(topic)
-        if topic_fields is None:
-            topic_fields = fields.inferred(backend, topic, isolation_level)
-        create_view(
-            connection, backend, topic, topic_fields, isolation_level, stop, scanned=scanned, tell=tell
-        )
+        columns = of_topics.get(topic)
+        if columns is None:
+            columns = fields.inferred(backend, topic, isolation_level)
+        create_view(connection, backend, topic, columns, isolation_level, stop, scanned=scanned, tell=tell)
     return connection
 
 

@@ -84,14 +84,11 @@ class Site:
         """What somebody may see of it. It is not closed: this one is."""
         from .seen import SeenSampler, log_for
 
-        visitor_site = copy.copy(self)
+        site = copy.copy(self)
         if not access.sees(Operation.DESCRIBE):
-            visitor_site.tables, visitor_site.message_of = (), public_message
-        visitor_site.log, visitor_site.sampler = (
-            log_for(self.log, access),
-            cast(Sampler, SeenSampler(self.sampler, access)),
-        )
-        return visitor_site
+            site.tables, site.message_of = (), public_message
+        site.log, site.sampler = log_for(self.log, access), cast(Sampler, SeenSampler(self.sampler, access))
+        return site
 
     def close(self) -> None:
         self.stop()

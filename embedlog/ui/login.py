@@ -182,13 +182,11 @@ class Login:
     def _begin(self, number: str, session: Session) -> None:
         with self._lock:
             hashes = [
-                cookie_hash
-                for cookie_hash, kept_session in self._sessions.items()
-                if kept_session.user == session.user
+                digest for digest, kept_session in self._sessions.items() if kept_session.user == session.user
             ]
             surplus = hashes[: max(len(hashes) + 1 - _MOST_OF_A_USER, 0)]
-            for cookie_hash in surplus:
-                del self._sessions[cookie_hash]
+            for digest in surplus:
+                del self._sessions[digest]
             while len(self._sessions) >= _MOST_SESSIONS:
                 self._sessions.popitem(last=False)
             self._sessions[_hash(number)] = session

@@ -44,33 +44,29 @@ def look(
             }
     except EmbedlogError as error:
         return Looked([], [message_of(error)], 0, 0)
-    chosen_partitions = [
+    partitions = [
         TopicPartition(name, number)
         for name, count in counts.items()
         for number in range(first if topic else 0, count)
     ][:most]
     # Brokers are asked for all at once; files are read topic by topic, as far as they are intact.
-    by_topic = itertools.groupby(chosen_partitions, key=lambda tp: tp.topic)
+    by_topic = itertools.groupby(partitions, key=lambda tp: tp.topic)
     together = (
-        [chosen_partitions]
+        [partitions]
         if isinstance(log.backend, RemoteBackend)
-        else [list(topic_partitions) for _, topic_partitions in by_topic]
+        else [list(of_topic) for _, of_topic in by_topic]
     )
     producers: list[tuple[TopicPartition, ProducerDescription]] = []
-    partitions = 0
+    looked_at = 0
     deadline = time.monotonic() + _LOOK_S
     for names in together:
         if time.monotonic() > deadline:
             break
         try:
-            producers_by_partition = log.backend.producers(names)
+            by_partition = log.backend.producers(names)
         except EmbedlogError as error:  # deleted meanwhile, or damaged
             problems.append(message_of(error))
             continue
-        partitions += len(names)
-        producers += [
-            (tp, producer)
-            for tp, producers_of_partition in producers_by_partition.items()
-            for producer in producers_of_partition
-        ]
-    return Looked(producers, problems, partitions, sum(counts.values()))
+        looked_at += len(names)
+        producers += [(tp, producer) for tp in by_partition for producer in by_partition[tp]]
+    return Looked(producers, problems, looked_at, sum(counts.values()))

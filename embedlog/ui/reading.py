@@ -204,14 +204,12 @@ _Side: TypeAlias = Callable[[Source, int, int, _Shared], _Backwards | _Forwards]
 
 
 def _page(source: Source, positions: Positions, count: int, side: _Side) -> Page:
-    start_positions = {
+    starts = {
         number: clipped(positions.get(number, edges.log_end_offset), edges)
         for number, edges in source.edges.items()
     }
-    shared = _Shared(max(4, 2 * count // max(len(start_positions), 1)))
-    partitions = {
-        number: side(source, number, position, shared) for number, position in start_positions.items()
-    }
+    shared = _Shared(max(4, 2 * count // max(len(starts), 1)))
+    partitions = {number: side(source, number, position, shared) for number, position in starts.items()}
     heads = {
         number: head for number, partition in partitions.items() if (head := partition.peek()) is not None
     }
@@ -228,8 +226,8 @@ def _page(source: Source, positions: Positions, count: int, side: _Side) -> Page
             heads[best.partition] = head
     reached = {number: partition.position for number, partition in partitions.items()}
     if backwards:
-        return Page(rows[::-1], reached, start_positions, shared.problems)
-    return Page(rows, start_positions, reached, shared.problems)
+        return Page(rows[::-1], reached, starts, shared.problems)
+    return Page(rows, starts, reached, shared.problems)
 
 
 def _when(row: Row) -> tuple[int, int, int]:

@@ -278,15 +278,9 @@ class SeenSampler:
         sample, rights = self._sampler.latest(), self._rights
         whole = rights.access.sees(Operation.DESCRIBE)
         return sample._replace(
-            topics={
-                name: topic_sample
-                for name, topic_sample in sample.topics.items()
-                if rights.sees(_TOPIC, name)
-            },
+            topics={name: topic for name, topic in sample.topics.items() if rights.sees(_TOPIC, name)},
             groups={
-                name: self._group(description)
-                for name, description in sample.groups.items()
-                if rights.sees(_GROUP, name)
+                name: self._group(group) for name, group in sample.groups.items() if rights.sees(_GROUP, name)
             },
             health=sample.health if whole else None,
             disk_bytes=sample.disk_bytes if whole else None,

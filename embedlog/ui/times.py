@@ -181,30 +181,28 @@ def history(
     edges = log.offsets(topic)
     filled = [n for n, offsets in sorted(edges.items()) if offsets.log_end_offset > offsets.log_start_offset]
     step = -(-len(filled) // _MOST_PARTITIONS) or 1
-    chosen_numbers = filled[::step]
+    numbers = filled[::step]
     budget = _LOOKUPS if store is not None else _LOOKUPS_OVER_WIRE
-    bars = max(min(bars, budget // max(len(chosen_numbers), 1)), _FEWEST_BARS)
+    bars = max(min(bars, budget // max(len(numbers), 1)), _FEWEST_BARS)
     span_ms = to_ms - from_ms
     step_ms = next((step for step in _STEPS if step * bars >= span_ms), -(-span_ms // bars))
     times = [from_ms, *range(from_ms // step_ms * step_ms + step_ms, to_ms, step_ms), to_ms]
     records, sizes, failed = [0.0] * (len(times) - 1), [0.0] * (len(times) - 1), 0
     deadline = time.monotonic() + _LOOK_S
-    places = (
-        {} if store is not None else _of_brokers(log, topic, {n: edges[n] for n in chosen_numbers}, times)
-    )
+    places = {} if store is not None else _of_brokers(log, topic, {n: edges[n] for n in numbers}, times)
     is_exact = store is not None
     if store is not None:
         sizes_of = {
-            n: sum(size for _, size in store.partition(topic, n).readable_segments()) for n in chosen_numbers
+            n: sum(size for _, size in store.partition(topic, n).readable_segments()) for n in numbers
         }
         is_exact = sum(sizes_of.values()) <= _COUNTED_BYTES
-    for number in chosen_numbers:
+    for number in numbers:
         if store is None:
             parts = _between(places[number])
         elif is_exact:
             parts = _counted(log, TopicPartition(topic, number), edges[number], sizes_of[number], times)
         else:
-            samples = max(_LOOKUPS // len(chosen_numbers), _FEWEST_SAMPLES)
+            samples = max(_LOOKUPS // len(numbers), _FEWEST_SAMPLES)
             parts = _sampled(store.partition(topic, number), edges[number], samples, times)
         try:
             for bar, count, size in parts:
@@ -218,7 +216,7 @@ def history(
             failed += 1
     bar_bytes = [round(size) for size in sizes] if store is not None else None
     counts = [round(count) for count in records]
-    return History(times[:-1], step_ms, counts, bar_bytes, len(chosen_numbers), len(filled), failed, is_exact)
+    return History(times[:-1], step_ms, counts, bar_bytes, len(numbers), len(filled), failed, is_exact)
 
 
 _Part: TypeAlias = tuple[int, float, float]

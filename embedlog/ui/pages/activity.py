@@ -76,20 +76,14 @@ def activity(request: Request) -> Response:
     sample = site.sampler.latest()
     positions, looked_at, partition_count = _positions(site.log, sample, site.message_of)
     noted_topics = {topic.target_topic for mirror in mirrors for topic in mirror.topics}
-    groups = [
-        mirror_group for description in sample.groups.values() for mirror_group in mirror_groups(description)
-    ]
+    groups = [mirror for group in sample.groups.values() for mirror in mirror_groups(group)]
     return page(
         request,
         "activity.html",
         problems=problems,
         mirrors=mirrors[:_TOGETHER],
         positions=positions,
-        unknown={
-            topic: topic_positions
-            for topic, topic_positions in positions.items()
-            if topic not in noted_topics
-        },
+        unknown={topic: places for topic, places in positions.items() if topic not in noted_topics},
         looked_at=looked_at,
         of=partition_count,
         groups=groups[:_TOGETHER],
@@ -100,9 +94,9 @@ def activity(request: Request) -> Response:
 
 def _of_topics(mirrors: list[NotedMirror], topics: list[str]) -> list[NotedMirror]:
     """Those that copy into topics that there are, as far as the visitor may see."""
-    topic_names = set(topics)
+    names = set(topics)
     visible_mirrors = [
-        mirror._replace(topics=tuple(topic for topic in mirror.topics if topic.target_topic in topic_names))
+        mirror._replace(topics=tuple(topic for topic in mirror.topics if topic.target_topic in names))
         for mirror in mirrors
     ]
     return [

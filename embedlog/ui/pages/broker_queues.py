@@ -76,14 +76,7 @@ def queue_page(request: Request, backend: RemoteBackend, topic: str, name: str) 
     """A queue of brokers. Raises GroupNotFound, TopicNotFound and what asking the brokers raises."""
     site = request.app.state.site
     groups = backend.share_groups.describe_all()
-    group = next(
-        (
-            share_group
-            for share_group in groups
-            if share_group.group == name and topic in _topics(share_group)
-        ),
-        None,
-    )
+    group = next((group for group in groups if group.group == name and topic in _topics(group)), None)
     if group is None:
         raise GroupNotFound(f"no share group {shown(name)} of topic {shown(topic)}")
     queue = _queue(site.log, groups, group, topic)

@@ -61,14 +61,14 @@ def group(request: Request) -> Response:
     describing it raises."""
     site = request.app.state.site
     name = request.query_params.get("name", "")
-    consumer_group: ConsumerGroup = site.log.group(name)
-    description = consumer_group.describe()
+    group: ConsumerGroup = site.log.group(name)
+    description = group.describe()
     site.sampler.latest()  # so that there are samples from now on
-    chosen_partition = _partition_of(request, description)
-    if chosen_partition is None:
+    partition = _partition_of(request, description)
+    if partition is None:
         lags = site.sampler.lags.of_group(name)
     else:
-        lags = site.sampler.lags.look_at(name, chosen_partition)
+        lags = site.sampler.lags.look_at(name, partition)
     first = number(request.query_params.get("first", "0"), len(description.partitions))
     # All of them in order if they fit on a page, else those most behind first.
     partitions = list(description.partitions.items())
@@ -84,11 +84,9 @@ def group(request: Request) -> Response:
         members=description.members[:_TOGETHER],
         partitions=partitions,
         first=first,
-        oldest_ms=consumer_group.oldest_unread_ms(description)
-        if len(description.partitions) <= _TOGETHER
-        else None,
-        of=chosen_partition,
-        plot=_plot(lags, "the group" if chosen_partition is None else str(chosen_partition)),
+        oldest_ms=group.oldest_unread_ms(description) if len(description.partitions) <= _TOGETHER else None,
+        of=partition,
+        plot=_plot(lags, "the group" if partition is None else str(partition)),
         lags=lags,
         sparks={tp: _spark(series, str(tp)) for tp, series in lags_by_partition.items()},
         together=_TOGETHER,
@@ -101,12 +99,12 @@ def preview(request: Request) -> Response:
     check_writable(request)
     query = request.query_params
     to = place(query.get("to", ""))
-    consumer_group: ConsumerGroup = site.log.group(query.get("name", ""))
-    changes = _reset(consumer_group, query, to, dry_run=True)
+    group: ConsumerGroup = site.log.group(query.get("name", ""))
+    changes = _reset(group, query, to, dry_run=True)
     return page(
         request,
         "group_reset.html",
-        name=consumer_group.name,
+        name=group.name,
         to=to.isoformat(" ", "seconds") if isinstance(to, datetime) else query["to"].strip(),
         topic=query.get("topic", ""),
         partition=query.get("partition", ""),
@@ -121,13 +119,11 @@ async def reset(request: Request) -> Response:
     fields = await form(request)
 
     def work() -> str:
-        consumer_group: ConsumerGroup = request.app.state.site.log.group(fields.get("name", ""))
-        changes = _reset(consumer_group, fields, place(fields.get("to", "")), dry_run=False)
+        group: ConsumerGroup = request.app.state.site.log.group(fields.get("name", ""))
+        changes = _reset(group, fields, place(fields.get("to", "")), dry_run=False)
         for tp, change in changes.items():
-            logger.info(
-                "group %s: %s reset from %s to %d", consumer_group.name, tp, change.before, change.after
-            )
-        return consumer_group.name
+            logger.info("group %s: %s reset from %s to %d", group.name, tp, change.before, change.after)
+        return group.name
 
     name = await run_in_threadpool(work)
     return see_other(request, "/group", name=name)
@@ -146,12 +142,12 @@ async def delete(request: Request) -> Response:
 
 
 def _reset(
-    consumer_group: ConsumerGroup, fields: Mapping[str, str], to: Place, *, dry_run: bool
+    group: ConsumerGroup, fields: Mapping[str, str], to: Place, *, dry_run: bool
 ) -> dict[TopicPartition, OffsetReset]:
     topic, partition = fields.get("topic", ""), fields.get("partition", "").strip()
     if partition and not (partition.isascii() and partition.isdigit() and len(partition) < 10):
         raise InvalidArgument(f"{shown(partition)} is no partition: write a number, or nothing for all")
-    return consumer_group.reset(
+    return group.reset(
         topic or None, to=to, partitions=int(partition) if partition else None, dry_run=dry_run
     )
 

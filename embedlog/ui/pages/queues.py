@@ -50,10 +50,8 @@ def queues(request: Request) -> Response:
     backend = request.app.state.site.log.backend
     if isinstance(backend, RemoteBackend):
         return broker_queues.list_page(request, backend)
-    descriptions = describe_queues(backend)
-    return page(
-        request, "queues.html", queues=descriptions[:_TOGETHER], total=len(descriptions), together=_TOGETHER
-    )
+    queues = describe_queues(backend)
+    return page(request, "queues.html", queues=queues[:_TOGETHER], total=len(queues), together=_TOGETHER)
 
 
 def queue(request: Request) -> Response:

@@ -72,10 +72,7 @@ def download(request: Request) -> Response:
     data = None if record is None else _part_of(record, part_name)
     if data is None:
         raise HTTPException(404, "There is no such part of a record")
-    name = "".join(
-        character if (character.isascii() and character.isalnum()) or character in "._-" else "_"
-        for character in topic
-    )
+    name = "".join(char if (char.isascii() and char.isalnum()) or char in "._-" else "_" for char in topic)
     return Response(
         data,
         media_type="application/octet-stream",

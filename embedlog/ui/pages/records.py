@@ -108,12 +108,8 @@ def _source(request: Request) -> Source:
         check_partition(topic, int(number), count)
         edges = {int(number): edges[int(number)]}
     elif count > MOST_PARTITIONS:
-        filled = [
-            partition
-            for partition in edges
-            if edges[partition].log_end_offset > edges[partition].log_start_offset
-        ]
-        edges = {partition: edges[partition] for partition in filled[:MOST_PARTITIONS]}
+        filled = [n for n, offsets in edges.items() if offsets.log_end_offset > offsets.log_start_offset]
+        edges = {n: edges[n] for n in filled[:MOST_PARTITIONS]}
     committed_only = not _shows_uncommitted(request)
     if committed_only:
         backend = site.log.backend

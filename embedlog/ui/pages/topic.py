@@ -200,26 +200,23 @@ def _plots(growth: History, from_ms: int, to_ms: int) -> list[dict[str, Any]]:
     bar_s = growth.step_ms / 1000
     about = "" if growth.is_exact else "about "
     drawn_plots = []
-    for unit_name, values, format_count in (
-        ("records", growth.records, _records),
-        ("bytes", growth.bytes, size),
-    ):
+    for unit, values, text_of in (("records", growth.records, _records), ("bytes", growth.bytes, size)):
         if values is None:
             continue
         labels = [
-            f"{about if value else ''}{format_count(value)} from {moment(start)}"
+            f"{about if value else ''}{text_of(value)} from {moment(start)}"
             for value, start in zip(values, growth.times, strict=True)
         ]
         most = max(values)
         drawn_plots.append(
             {
-                "svg": plots.bars(values, labels, f"{unit_name} {period}"),
-                "what": unit_name,
-                "sum": about + format_count(sum(values)),
+                "svg": plots.bars(values, labels, f"{unit} {period}"),
+                "what": unit,
+                "sum": about + text_of(sum(values)),
                 "most": most,
-                "peak": f"{format_count(most)} in {duration(bar_s)}",
+                "peak": f"{text_of(most)} in {duration(bar_s)}",
                 "peak_ms": growth.times[values.index(most)],
-                "rate": _rate(most, bar_s, format_count),
+                "rate": _rate(most, bar_s, text_of),
             }
         )
     return drawn_plots
@@ -229,12 +226,12 @@ def _records(count: int) -> str:
     return counted(count, "record")
 
 
-def _rate(count: int, seconds: float, format_count: Callable[[int], str]) -> str:
+def _rate(count: int, seconds: float, text_of: Callable[[int], str]) -> str:
     unit, length = next(
         ((unit, length) for unit, length in (("s", 1), ("min", 60)) if count * length >= 10 * seconds),
         ("h", 3_600),
     )
-    return f"{format_count(round(count * length / seconds))}/{unit}"
+    return f"{text_of(round(count * length / seconds))}/{unit}"
 
 
 # -- partitions and segments -------------------------------------------------------------------------------

@@ -40,12 +40,7 @@ def transactions(request: Request) -> Response:
         descriptions = site.log.transactions()
     except UnsupportedByBackend as error:
         problem = site.message_of(error)
-    descriptions.sort(
-        key=lambda transaction: (
-            not transaction.is_open,
-            -max(transaction.last_update_ms, transaction.start_ms),
-        )
-    )
+    descriptions.sort(key=lambda tx: (not tx.is_open, -max(tx.last_update_ms, tx.start_ms)))
     sample = site.sampler.latest()
     topic = request.query_params.get("topic", "")
     first = number(request.query_params.get("first", "0"), 1 << 30)
@@ -58,7 +53,7 @@ def transactions(request: Request) -> Response:
         transactions=descriptions[:_TOGETHER],
         total=len(descriptions),
         problem=problem,
-        has_updates=any(transaction.last_update_ms >= 0 for transaction in descriptions),
+        has_updates=any(tx.last_update_ms >= 0 for tx in descriptions),
         topic=topic,
         topics=[topic_sample.name for topic_sample in sample.topics.values() if not topic_sample.is_internal][
             :_OFFERED
@@ -67,7 +62,7 @@ def transactions(request: Request) -> Response:
         first=first,
         together=_PARTITIONS,
         producers=looked.producers[:_TOGETHER],
-        ids={transaction.producer_id: transaction.transactional_id for transaction in descriptions},
+        ids={tx.producer_id: tx.transactional_id for tx in descriptions},
         first_mirror_id=FIRST_MIRROR_ID,
     )
 
