@@ -68,7 +68,7 @@ class CompactionResult(NamedTuple):
 def should_compact(
     partition: Partition, settings: TopicSettings, now_ms: int, first_dirty_offset: int
 ) -> bool:
-    """Is a round worthwhile by min_cleanable_dirty_ratio, or due by max_compaction_lag_ms?
+    """Whether a round is worthwhile by min_cleanable_dirty_ratio, or due by max_compaction_lag_ms.
 
     The caller rolls the active segment when its records reach max_compaction_lag_ms.
     """
@@ -312,8 +312,10 @@ class _Round:
                     cleaned = cleaner.clean(data, header)
                     changed = changed or cleaned != data[header.pos : header.pos + header.size]
                     if cleaned is not None:
-                        kept = read_header(cleaned)
-                        indexes.add(size + len(pending), kept.last_offset, kept.max_timestamp_ms)
+                        cleaned_header = read_header(cleaned)
+                        indexes.add(
+                            size + len(pending), cleaned_header.last_offset, cleaned_header.max_timestamp_ms
+                        )
                         pending += cleaned
                     if len(pending) >= _CHUNK:
                         size += self.write_chunk(fd, pending, size)

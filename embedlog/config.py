@@ -102,7 +102,7 @@ class Settings(Fields, frozen=True):
         return meant.name, value
 
     @classmethod
-    def parse(cls, given: Mapping[str, Any]) -> dict[str, Any]:
+    def parse(cls, settings: Mapping[str, Any]) -> dict[str, Any]:
         """Check and convert settings as users write them. Returns them by canonical name.
 
         Numbers and booleans may be text, as on a command line. Raises UnknownSetting, InvalidType,
@@ -110,26 +110,26 @@ class Settings(Fields, frozen=True):
         """
         defaults = cls.fields
         parsed: dict[str, Any] = {}
-        for typed, value in given.items():
-            found = cls.resolved(typed, value)
-            if found is None:
+        for typed, value in settings.items():
+            resolved = cls.resolved(typed, value)
+            if resolved is None:
                 raise UnknownSetting(unknown_setting(typed, defaults, cls.synonyms))
-            name, value = found
+            name, value = resolved
             if name in parsed:
                 raise InvalidSetting(f"{name} is given twice, once as {typed}")
             parsed[name] = _checked(typed, value, type(defaults[name]), cls.rules.get(name, {}))
         return parsed
 
     @classmethod
-    def parse_changes(cls, given: Mapping[str, Any]) -> tuple[dict[str, Any], frozenset[str]]:
+    def parse_changes(cls, settings: Mapping[str, Any]) -> tuple[dict[str, Any], frozenset[str]]:
         """As `parse`. Also returns the names of settings with the value None, which are to be reset."""
-        (changes,) = sorted_settings(given, cls)
+        (changes,) = sorted_settings(settings, cls)
         removed = frozenset(name for name, value in changes.items() if value is None)
-        return cls.parse({typed: value for typed, value in given.items() if value is not None}), removed
+        return cls.parse({typed: value for typed, value in settings.items() if value is not None}), removed
 
-    def with_changes(self, given: Mapping[str, Any]) -> Self:
+    def with_changes(self, changes: Mapping[str, Any]) -> Self:
         """Return a copy with these changes, which `parse` checks and converts."""
-        return self.replaced(**self.parse(given))
+        return self.replaced(**self.parse(changes))
 
 
 class TopicSettings(Settings, frozen=True):
@@ -220,50 +220,52 @@ class LogSettings(Settings, frozen=True):
 _TRUTHS = {"true": True, "false": False, "1": True, "0": False, "yes": True, "no": False}
 
 
-def sorted_settings(given: Mapping[str, Any], *kinds: type[Settings]) -> tuple[dict[str, Any], ...]:
+def sorted_settings(settings: Mapping[str, Any], *kinds: type[Settings]) -> tuple[dict[str, Any], ...]:
     """Settings as users write them, separated by kind, with canonical names and units.
 
     A name belongs to the first kind that knows it. Raises UnknownSetting for a name that none knows,
     InvalidSetting if a setting is given under two names, InvalidType.
     """
-    found: tuple[dict[str, Any], ...] = tuple({} for _ in kinds)
-    for typed, value in given.items():
-        name, plain_value, of_kind = _resolved_by_one(typed, value, kinds, found)
+    by_kind: tuple[dict[str, Any], ...] = tuple({} for _ in kinds)
+    for typed, value in settings.items():
+        name, plain_value, of_kind = _resolved_by_one(typed, value, kinds, by_kind)
         if name in of_kind:
             raise InvalidSetting(f"{name} is given twice, once as {typed}")
         of_kind[name] = plain_value
-    return found
+    return by_kind
 
 
 def _resolved_by_one(
-    typed: str, value: Any, kinds: tuple[type[Settings], ...], found: tuple[dict[str, Any], ...]
+    typed: str, value: Any, kinds: tuple[type[Settings], ...], by_kind: tuple[dict[str, Any], ...]
 ) -> tuple[str, Any, dict[str, Any]]:
-    for kind, of_kind in zip(kinds, found, strict=True):
+    for kind, of_kind in zip(kinds, by_kind, strict=True):
         resolved = kind.resolved(typed, value)
         if resolved is not None:
             return *resolved, of_kind
     names = [name for kind in kinds for name in kind.names()]
-    raise UnknownSetting(unknown_setting(typed, names, [other for kind in kinds for other in kind.synonyms]))
+    raise UnknownSetting(
+        unknown_setting(typed, names, [synonym for kind in kinds for synonym in kind.synonyms])
+    )
 
 
-def unknown_setting(typed: str, known: Iterable[str], synonyms: Iterable[str] = ()) -> str:
+def unknown_setting(typed: str, names: Iterable[str], synonyms: Iterable[str] = ()) -> str:
     """The error message for a name that is neither a setting nor a synonym."""
-    known = tuple(known)
+    names = tuple(names)
     import difflib
 
-    near = difflib.get_close_matches(plain(typed), (*known, *synonyms), n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"the settings are {', '.join(known)}"
+    near = difflib.get_close_matches(plain(typed), (*names, *synonyms), n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"the settings are {', '.join(names)}"
     return f"unknown setting {shown(typed)}: {hint}"
 
 
-def _checked(name: str, value: Any, wanted: type, rule: Mapping[str, Any]) -> Any:
+def _checked(name: str, value: Any, kind: type, rule: Mapping[str, Any]) -> Any:
     """The value converted to `wanted` and checked by the rule. Raises InvalidType, InvalidSetting."""
-    value = _converted(name, value, wanted)
+    value = _converted(name, value, kind)
     if "allowed" in rule:
         # Accept "compact, delete" with a space.
         value = value.replace(" ", "")
         if value not in rule["allowed"]:
-            allowed = ", ".join(each or "'' (none)" for each in rule["allowed"])
+            allowed = ", ".join(choice or "'' (none)" for choice in rule["allowed"])
             raise InvalidSetting(f"{name} must be one of {allowed}, not {shown(value)}")
     elif "low" in rule and not rule["low"] <= value <= rule["high"]:
         raise InvalidSetting(
@@ -272,31 +274,31 @@ def _checked(name: str, value: Any, wanted: type, rule: Mapping[str, Any]) -> An
     return value
 
 
-def _converted(name: str, value: Any, wanted: type) -> Any:
-    if wanted is Secret:
+def _converted(name: str, value: Any, kind: type) -> Any:
+    if kind is Secret:
         if isinstance(value, str):
             return Secret(value)
         if isinstance(value, Secret):
             return value
         raise InvalidType(f"{name} must be a string, not {type(value).__name__}")
-    if wanted is type(None):  # an object, which whoever uses it checks
+    if kind is type(None):  # an object, which whoever uses it checks
         return value
-    if wanted is bool:
+    if kind is bool:
         if isinstance(value, bool):
             return value
         if isinstance(value, str) and value.lower() in _TRUTHS:
             return _TRUTHS[value.lower()]
-    elif wanted in (int, float):
+    elif kind in (int, float):
         if isinstance(value, str):
             with contextlib.suppress(ValueError):
-                return wanted(value.replace("_", ""))
-        elif isinstance(value, wanted) and not isinstance(value, bool):
+                return kind(value.replace("_", ""))
+        elif isinstance(value, kind) and not isinstance(value, bool):
             return value
-        elif wanted is float and isinstance(value, int) and not isinstance(value, bool):
+        elif kind is float and isinstance(value, int) and not isinstance(value, bool):
             with contextlib.suppress(OverflowError):
                 return float(value)
     elif isinstance(value, str):
         return value
     elif isinstance(value, (list, tuple)) and all(isinstance(part, str) for part in value):
         return ",".join(value)
-    raise InvalidType(f"{name} must be {wanted.__name__}, not {type(value).__name__} ({shown(value)})")
+    raise InvalidType(f"{name} must be {kind.__name__}, not {type(value).__name__} ({shown(value)})")

@@ -86,10 +86,10 @@ class Fields:
 
     def __init__(self, *values: Any, **named: Any) -> None:
         fields = self.fields
-        given = dict(zip(fields, values, strict=False))
-        if len(given) < len(values) or named.keys() - fields.keys() or named.keys() & given.keys():
+        positional = dict(zip(fields, values, strict=False))
+        if len(positional) < len(values) or named.keys() - fields.keys() or named.keys() & positional.keys():
             raise TypeError(f"{type(self).__name__} has the fields {', '.join(fields)}, each given once")
-        complete = {**fields, **given, **named}
+        complete = {**fields, **positional, **named}
         for name, value in complete.items():
             if value is _REQUIRED:
                 raise TypeError(f"{type(self).__name__} needs {name}")

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from .clients.options import ConsumerOptions, ProducerOptions, QueueOptions, TransactionalOptions
     from .clients.producer import Producer
     from .clients.queue import Queue
-    from .clients.record_input import Bytes, Given, HeadersInput
+    from .clients.record_input import Bytes, HeadersInput, RecordInput
     from .clients.subscription import Topics
     from .clients.topic import KeyOptions, Topic, ValueOptions
     from .clients.transaction import Transaction
@@ -165,7 +165,7 @@ class Log(Administration):
     def append_many(
         self,
         topic: str,
-        records: Iterable[Given],
+        records: Iterable[RecordInput],
         *,
         partition: int | None = None,
         compression: str | int | None = None,
@@ -238,8 +238,8 @@ class Log(Administration):
         if transactional is not None:
             from .clients.transactional_producer import TransactionalProducer
 
-            self._clients.add(made := TransactionalProducer(self.backend, **transactional))
-            return made
+            self._clients.add(transactional_producer := TransactionalProducer(self.backend, **transactional))
+            return transactional_producer
         checked = producer_options(options)
         self.backend.check_append(flush=checked.get("flush") is True)
         producer = (self._producer_class or Producer)(self.backend, **checked)

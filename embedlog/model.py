@@ -192,11 +192,13 @@ class AppendedInPieces(Appended):
     def of(cls, batches: Sequence[Appended]) -> AppendedInPieces:
         """Consecutive appends to one partition as one."""
         first, last = batches[0], batches[-1]
-        made = cls(
-            first.base_offset, last.last_offset, last.timestamp_ms, all(each.durable for each in batches)
+        combined = cls(
+            first.base_offset, last.last_offset, last.timestamp_ms, all(batch.durable for batch in batches)
         )
-        made.pieces = tuple((each.base_offset, each.last_offset - each.base_offset + 1) for each in batches)
-        return made
+        combined.pieces = tuple(
+            (batch.base_offset, batch.last_offset - batch.base_offset + 1) for batch in batches
+        )
+        return combined
 
 
 class Fetched(NamedTuple):

@@ -68,14 +68,14 @@ def open(
 
     if isinstance(path, str) and ("://" in path or path.startswith("kafka:")):
         check_choice("mode", mode, ("rw", "r"))
-        given = {
+        arguments = {
             "layout": layout,
             "progress": progress,
             "fs": fs,
             "mode": None if mode == "rw" else mode,
             "shared": shared or None,
         }
-        return _open_remote(path, given, settings)
+        return _open_remote(path, arguments, settings)
     directory = as_path(path)
     check_choice("mode", mode, ("rw", "r"))
     if layout is not None:
@@ -194,7 +194,7 @@ def _open_directory(
     return log
 
 
-def _open_remote(address: str, given: Mapping[str, object], settings: dict[str, Any]) -> Log:
+def _open_remote(address: str, arguments: Mapping[str, object], settings: dict[str, Any]) -> Log:
     from .wire_client.settings import without_password
 
     if not address.startswith("kafka://"):
@@ -202,7 +202,7 @@ def _open_remote(address: str, given: Mapping[str, object], settings: dict[str, 
             f'{shown(without_password(address))} is neither an address of brokers ("kafka://host:9092") nor '
             "a directory"
         )
-    for name, value in given.items():
+    for name, value in arguments.items():
         if value is not None:
             raise UnsupportedByBackend(
                 f"{name}={shown(value)} belongs to a directory, not to {shown(without_password(address))}"

@@ -113,7 +113,7 @@ class Partition(PartitionFields):
 
     @property
     def may_have_gaps(self) -> bool:
-        """Are gaps between offsets no damage? The store changes it."""
+        """Whether gaps between offsets are no damage. The store changes it."""
         return self.log.may_have_gaps
 
     @may_have_gaps.setter
@@ -127,7 +127,7 @@ class Partition(PartitionFields):
 
     @property
     def is_flushed(self) -> bool:
-        """Is everything readable durable?"""
+        """Whether everything readable is durable."""
         return self.log.is_flushed
 
     @property
@@ -149,7 +149,7 @@ class Partition(PartitionFields):
         return self.log.known_producers()
 
     def has_data(self, offset: int, *, read_committed: bool) -> bool:
-        """Would a fetch at `offset` return something, or fail?"""
+        """Whether a fetch at `offset` would return something, or fail."""
         if read_committed or self.log.state is not PartitionState.ONLINE:
             return self.reader.has_data(offset, read_committed=read_committed)
         return offset != self.log.high_watermark.offset

@@ -201,8 +201,8 @@ def blocked_retention(partition: Partition, now_ms: int) -> str | None:
         return None
     segments = partition.segments()
     for segment in {segments[0]: None, segments[-1]: None}:
-        kept = segment.next_offset > partition.log.log_start_offset  # its file may outlive its records
-        latest = segment.largest_timestamp_ms if kept else -1
+        has_records = segment.next_offset > partition.log.log_start_offset  # its file may outlive its records
+        latest = segment.largest_timestamp_ms if has_records else -1
         if latest > now_ms + _CLOCKS_DIFFER_MS:
             from .units import iso  # a first append does without
 
@@ -320,12 +320,12 @@ def _imported(name: str) -> DeletePolicy:
             'or one of your own as "package.module:function"'
         )
     try:
-        found = getattr(importlib.import_module(module), function)
+        policy = getattr(importlib.import_module(module), function)
     except Exception as error:  # importing a module may raise anything
         raise InvalidSetting(f"delete_policy {shown(name)} cannot be loaded: {error}") from error
-    if not callable(found):
-        raise InvalidSetting(f"delete_policy {shown(name)} is {type(found).__name__}, not a function")
-    return cast(DeletePolicy, found)
+    if not callable(policy):
+        raise InvalidSetting(f"delete_policy {shown(name)} is {type(policy).__name__}, not a function")
+    return cast(DeletePolicy, policy)
 
 
 def _youngest_ms(info: SegmentInfo) -> int:
@@ -336,8 +336,8 @@ def _youngest_ms(info: SegmentInfo) -> int:
 def _leading(expired: Iterable[bool]) -> int:
     """How many are expired before the first that is not."""
     count = 0
-    for each in expired:
-        if not each:
+    for is_expired in expired:
+        if not is_expired:
             break
         count += 1
     return count

@@ -51,11 +51,11 @@ def also_named(synonyms: Synonyms) -> Callable[[Callable[_P, _R]], Callable[_P, 
     def decorated(function: Callable[_P, _R]) -> Callable[_P, _R]:
         code = function.__code__  # not inspect, whose import would take longer than all of this module
         takes_any = bool(code.co_flags & _VAR_KEYWORDS)
-        known = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+        names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
 
         @functools.wraps(function)
-        def call(*args: _P.args, **given: _P.kwargs) -> _R:
-            resolved = renamed(given, known, synonyms, others=takes_any)
+        def call(*args: _P.args, **arguments: _P.kwargs) -> _R:
+            resolved = renamed(arguments, names, synonyms, others=takes_any)
             named: Callable[..., _R] = function
             return named(*args, **resolved)
 
@@ -65,81 +65,81 @@ def also_named(synonyms: Synonyms) -> Callable[[Callable[_P, _R]], Callable[_P, 
 
 
 def renamed(
-    given: Mapping[str, Any], known: Collection[str], synonyms: Synonyms, *, others: bool = False
+    arguments: Mapping[str, Any], names: Collection[str], synonyms: Synonyms, *, others: bool = False
 ) -> dict[str, Any]:
     """Keyword arguments by canonical name. `others`: keep unknown names as they are.
 
     Raises UnknownSetting; InvalidArgument if an argument is given under two names.
     """
-    found: dict[str, Any] = {}
-    for typed, value in given.items():
+    by_name: dict[str, Any] = {}
+    for typed, value in arguments.items():
         name = plain(typed)
         name = synonyms[name].name if name in synonyms else name
-        if name not in known:
+        if name not in names:
             if not others:
-                raise UnknownSetting(unknown_setting(typed, known, synonyms))
+                raise UnknownSetting(unknown_setting(typed, names, synonyms))
             name = typed
-        if name in found:
+        if name in by_name:
             raise InvalidArgument(f"{name} is given twice, once as {typed}")
-        found[name] = value
-    return found
+        by_name[name] = value
+    return by_name
 
 
-def check_int(name: str, given: object, *, low: int | None = None, high: int | None = None) -> None:
+def check_int(name: str, number: object, *, low: int | None = None, high: int | None = None) -> None:
     """Raises InvalidType unless it is an int, InvalidArgument below `low` or above `high`."""
-    if isinstance(given, bool) or not isinstance(given, int):
-        raise InvalidType(f"{name} must be int, not {_described(given)}")
-    if low is not None and given < low:
-        raise InvalidArgument(f"{name} must be at least {low:,}, not {shown(given)}")
-    if high is not None and given > high:
-        raise InvalidArgument(f"{name} must be at most {high:,}, not {shown(given)}")
+    if isinstance(number, bool) or not isinstance(number, int):
+        raise InvalidType(f"{name} must be int, not {_described(number)}")
+    if low is not None and number < low:
+        raise InvalidArgument(f"{name} must be at least {low:,}, not {shown(number)}")
+    if high is not None and number > high:
+        raise InvalidArgument(f"{name} must be at most {high:,}, not {shown(number)}")
 
 
-def check_positive(**given: object) -> None:
+def check_positive(**numbers: object) -> None:
     """Raises InvalidType or InvalidArgument unless all are ints of at least 1."""
-    for name, number in given.items():
+    for name, number in numbers.items():
         check_int(name, number, low=1)
 
 
-def check_choice(name: str, given: object, choices: Collection[str]) -> None:
+def check_choice(name: str, choice: object, choices: Collection[str]) -> None:
     """Raises InvalidArgument unless it is one of the choices."""
-    if not isinstance(given, str) or given not in choices:
-        raise InvalidArgument(f"{name} must be one of {', '.join(choices)}, not {shown(given)}")
+    if not isinstance(choice, str) or choice not in choices:
+        raise InvalidArgument(f"{name} must be one of {', '.join(choices)}, not {shown(choice)}")
 
 
-def check_flag(name: str, given: object) -> None:
+def check_flag(name: str, flag: object) -> None:
     """Raises InvalidType unless it is True or False; a truthy "no" is an error."""
-    if not isinstance(given, bool):
-        raise InvalidType(f"{name} must be True or False, not {_described(given)}")
+    if not isinstance(flag, bool):
+        raise InvalidType(f"{name} must be True or False, not {_described(flag)}")
 
 
-def check_text(name: str, given: object) -> None:
+def check_text(name: str, text: object) -> None:
     """Raises InvalidType unless it is a str, InvalidArgument if Kafka's formats cannot hold it."""
-    if not isinstance(given, str):
-        raise InvalidType(f"{name} must be str, not {_described(given)}")
+    if not isinstance(text, str):
+        raise InvalidType(f"{name} must be str, not {_described(text)}")
     try:
-        size = len(given.encode())
+        size = len(text.encode())
     except UnicodeEncodeError:
-        raise InvalidArgument(f"{name} cannot be written as UTF-8: {shown(given)}") from None
+        raise InvalidArgument(f"{name} cannot be written as UTF-8: {shown(text)}") from None
     if size > MAX_STRING_BYTES:
         raise InvalidArgument(f"{name} has at most {MAX_STRING_BYTES:,} bytes, not {size:,}")
 
 
-def is_several(given: object) -> TypeGuard[Iterable[object]]:
+def is_several(argument: object) -> TypeGuard[Iterable[object]]:
     """Whether it is a collection, as opposed to one str or bytes, which iterate too."""
-    return isinstance(given, Iterable) and not isinstance(given, str | bytes | bytearray | memoryview)
+    return isinstance(argument, Iterable) and not isinstance(argument, str | bytes | bytearray | memoryview)
 
 
-def as_seconds(name: str, given: object, *, per_second: int = 1000) -> float:
+def as_seconds(name: str, duration: object, *, per_second: int = 1000) -> float:
     """A duration, given in milliseconds by default, in seconds; capped at the longest wait of a lock.
 
     Raises InvalidType unless it is a number, InvalidArgument below 0 and for nan.
     """
-    if isinstance(given, bool) or not isinstance(given, int | float):
-        raise InvalidType(f"{name} must be a number, not {_described(given)}")
-    if not given >= 0:
-        raise InvalidArgument(f"{name} must be 0 or more, not {shown(given)}")
-    return min(given, _LONGEST_WAIT_S * per_second) / per_second
+    if isinstance(duration, bool) or not isinstance(duration, int | float):
+        raise InvalidType(f"{name} must be a number, not {_described(duration)}")
+    if not duration >= 0:
+        raise InvalidArgument(f"{name} must be 0 or more, not {shown(duration)}")
+    return min(duration, _LONGEST_WAIT_S * per_second) / per_second
 
 
 # -- topics, partitions, groups ------------------------------------------------------------------------------
@@ -160,57 +160,62 @@ def check_partition(topic: str, partition: object, num_partitions: int) -> None:
         raise PartitionNotFound(f"topic {topic!r} has {has}; there is no {shown(partition)}")
 
 
-def as_topic_partition(given: object) -> TopicPartition:
+def as_topic_partition(name: object) -> TopicPartition:
     """A partition's name, from a TopicPartition or an equal tuple. Does not check whether it exists.
 
     Raises InvalidType, InvalidArgument.
     """
     if (
-        type(given) is TopicPartition
-        and (type(given[0]) is str and type(given[1]) is int)
-        and 0 <= given[1] <= MAX_INT32
+        type(name) is TopicPartition
+        and (type(name[0]) is str and type(name[1]) is int)
+        and 0 <= name[1] <= MAX_INT32
     ):
-        return given
-    if isinstance(given, tuple) and len(given) == 2:
-        topic, partition = given
+        return name
+    if isinstance(name, tuple) and len(name) == 2:
+        topic, partition = name
         if isinstance(topic, str) and isinstance(partition, int) and not isinstance(partition, bool):
             check_int("partition", partition, low=0, high=MAX_INT32)
             return TopicPartition(topic, partition)
-    raise InvalidType(f'a partition is named as TopicPartition("topic", 0), not as {_described(given)}')
+    raise InvalidType(f'a partition is named as TopicPartition("topic", 0), not as {_described(name)}')
 
 
-def as_topic_partitions(given: object) -> list[TopicPartition]:
+def as_topic_partitions(partitions: object) -> list[TopicPartition]:
     """Names of partitions, from any iterable. Raises InvalidType, InvalidArgument."""
-    if isinstance(given, TopicPartition) or not is_several(given):
-        raise InvalidType(f'partitions must be several TopicPartition("topic", 0), not {_described(given)}')
-    return [as_topic_partition(each) for each in given]
+    if isinstance(partitions, TopicPartition) or not is_several(partitions):
+        raise InvalidType(
+            f'partitions must be several TopicPartition("topic", 0), not {_described(partitions)}'
+        )
+    return [as_topic_partition(name) for name in partitions]
 
 
-def check_group(given: object) -> None:
+def check_group(group: object) -> None:
     """Raises InvalidGroup unless it is a valid group name."""
     try:
-        check_text("group", given)
+        check_text("group", group)
     except (InvalidType, InvalidArgument) as error:
         raise InvalidGroup(str(error)) from None
-    if not given:
+    if not group:
         raise InvalidGroup("group must be a name of at least one character")
 
 
-def check_topic_id(given: object) -> None:
+def check_topic_id(topic_id: object) -> None:
     """Raises InvalidType, InvalidArgument unless it is the text of a topic's id."""
-    check_text("topic_id", given)
-    if len(str(given)) != _ID_CHARACTERS or not str(given).replace("-", "_").replace("_", "0").isalnum():
+    check_text("topic_id", topic_id)
+    if (
+        len(str(topic_id)) != _ID_CHARACTERS
+        or not str(topic_id).replace("-", "_").replace("_", "0").isalnum()
+    ):
         raise InvalidArgument(
-            f"topic_id must be {_ID_CHARACTERS} characters of URL-safe base64, not {shown(given)}"
+            f"topic_id must be {_ID_CHARACTERS} characters of URL-safe base64, not {shown(topic_id)}"
         )
 
 
-def check_committed(name: TopicPartition, given: object, *, low: int = 0) -> None:
+def check_committed(name: TopicPartition, commit: object, *, low: int = 0) -> None:
     """Raises InvalidType or InvalidArgument unless it is a CommittedOffset that can be stored, InvalidCommit
     for an offset below `low` or above MAX_INT64."""
-    if not isinstance(given, CommittedOffset):
-        raise InvalidType(f"a commit for {name} must be a CommittedOffset, not {_described(given)}")
-    offset, epoch, metadata, timestamp_ms, topic_id = given
+    if not isinstance(commit, CommittedOffset):
+        raise InvalidType(f"a commit for {name} must be a CommittedOffset, not {_described(commit)}")
+    offset, epoch, metadata, timestamp_ms, topic_id = commit
     if (
         (type(offset) is type(epoch) is type(timestamp_ms) is int)
         and low <= offset <= MAX_INT64
@@ -220,17 +225,17 @@ def check_committed(name: TopicPartition, given: object, *, low: int = 0) -> Non
     ):
         return
     try:
-        check_int("the offset", given.offset)
-        check_int("the leader_epoch", given.leader_epoch, low=NO_EPOCH, high=MAX_INT32)
-        check_text("the metadata", given.metadata)
-        check_int("commit_timestamp_ms", given.commit_timestamp_ms, low=NO_TIMESTAMP, high=MAX_INT64)
-        if given.topic_id != "":
-            check_topic_id(given.topic_id)
+        check_int("the offset", commit.offset)
+        check_int("the leader_epoch", commit.leader_epoch, low=NO_EPOCH, high=MAX_INT32)
+        check_text("the metadata", commit.metadata)
+        check_int("commit_timestamp_ms", commit.commit_timestamp_ms, low=NO_TIMESTAMP, high=MAX_INT64)
+        if commit.topic_id != "":
+            check_topic_id(commit.topic_id)
     except (InvalidType, InvalidArgument) as error:
         raise type(error)(f"a commit for {name}: {error}") from None
-    if not low <= given.offset <= MAX_INT64:
+    if not low <= commit.offset <= MAX_INT64:
         raise InvalidCommit(
-            f"offset {shown(given.offset)} cannot be committed for {name}: offsets begin at 0"
+            f"offset {shown(commit.offset)} cannot be committed for {name}: offsets begin at 0"
         )
 
 
@@ -247,34 +252,34 @@ def is_coroutine_function(function: object) -> bool:
 # -- paths ---------------------------------------------------------------------------------------------------
 
 
-def as_path(given: object, name: str = "path") -> str:
+def as_path(path: object, name: str = "path") -> str:
     """An absolute path, so that a later chdir changes nothing.
 
     Raises InvalidType, InvalidArgument; DirectoryError if the current directory no longer exists.
     """
     try:
-        path = os.fspath(given)  # type: ignore[call-overload]
+        text = os.fspath(path)  # type: ignore[call-overload]
     except TypeError:
-        path = None
-    if not isinstance(path, str):
-        raise InvalidType(f"{name} must be str or os.PathLike of str, not {_described(given)}")
-    if not path or "\0" in path:
-        raise InvalidArgument(f"{name} must name a file or directory, which {shown(path)} cannot")
+        text = None
+    if not isinstance(text, str):
+        raise InvalidType(f"{name} must be str or os.PathLike of str, not {_described(path)}")
+    if not text or "\0" in text:
+        raise InvalidArgument(f"{name} must name a file or directory, which {shown(text)} cannot")
     try:
-        os.fsencode(path)
+        os.fsencode(text)
     except UnicodeEncodeError:
         encoding = sys.getfilesystemencoding()
         raise InvalidArgument(
-            f"{name} {shown(path)} cannot be written in {encoding}, as names here are"
+            f"{name} {shown(text)} cannot be written in {encoding}, as names here are"
         ) from None
     try:
-        return os.path.abspath(path)
+        return os.path.abspath(text)
     except FileNotFoundError:
         raise DirectoryError(
-            f"{name} {shown(path)} is relative, and the current directory is gone: give an absolute one",
-            path=path,
+            f"{name} {shown(text)} is relative, and the current directory is gone: give an absolute one",
+            path=text,
         ) from None
 
 
-def _described(given: object) -> str:
-    return f"{type(given).__name__} ({shown(given)})"
+def _described(argument: object) -> str:
+    return f"{type(argument).__name__} ({shown(argument)})"

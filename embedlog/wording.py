@@ -14,12 +14,12 @@ _HIDDEN: Final = re.compile(
 )
 
 
-def shown(given: object) -> str:
+def shown(argument: object) -> str:
     """A value as a message shows it: shortened, and without raising, whatever the value is."""
-    if type(given) is int:
-        bits = given.bit_length()
-        return f"{given:,}" if bits <= _SHOWN_BITS else f"a number of {bits:,} bits"
-    return _shortened.repr(given)
+    if type(argument) is int:
+        bits = argument.bit_length()
+        return f"{argument:,}" if bits <= _SHOWN_BITS else f"a number of {bits:,} bits"
+    return _shortened.repr(argument)
 
 
 def visible(text: str) -> str:
@@ -32,8 +32,8 @@ def visible_in_a_line(text: str) -> str:
     return visible(text).replace("\t", r"\t").replace("\n", r"\n")
 
 
-def _escape_of(found: re.Match[str]) -> str:
-    code = ord(found[0])
+def _escape_of(match: re.Match[str]) -> str:
+    code = ord(match[0])
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
@@ -52,14 +52,14 @@ class _Shortened(reprlib.Repr):
         super().__init__()
         self.maxstring = self.maxother = _SHOWN_CHARACTERS
 
-    def repr_bytes(self, given: bytes, level: int) -> str:
-        cut = given[:_SHOWN_CHARACTERS]
-        return repr(cut) + ("..." if len(cut) < len(given) else "")
+    def repr_bytes(self, raw: bytes, level: int) -> str:
+        cut = raw[:_SHOWN_CHARACTERS]
+        return repr(cut) + ("..." if len(cut) < len(raw) else "")
 
     repr_bytearray = repr_bytes
 
-    def repr_int(self, given: int, level: int) -> str:
-        return shown(given)
+    def repr_int(self, number: int, level: int) -> str:
+        return shown(number)
 
 
 _shortened = _Shortened()

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import embedlog
 from embedlog import Log, Record, TopicPartition
 from embedlog.backends.local import EngineBackend
-from embedlog.clients.notebook import look, moment, text
+from embedlog.clients.notebook import moment, summarize, text
 from embedlog.cluster import Broker
 
 START_MS = 1_700_000_000_000
@@ -193,8 +193,8 @@ def test_many_topics_and_partitions_cost_a_bounded_number_of_lookups(
     assert "and 10 more topics" in html
     assert len(shown(html)) > 50
     assert "6 of 12 partitions" in html
-    assert look(log.backend, "t00", 3).first is None
-    assert look(log.backend, "t00", 20).bars == []
+    assert summarize(log.backend, "t00", 3).first is None
+    assert summarize(log.backend, "t00", 20).bars == []
 
 
 def test_damage_and_closing_show_as_text(path: Path) -> None:

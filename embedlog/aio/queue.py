@@ -21,7 +21,7 @@ from datetime import datetime
 from typing import Any, Final, Generic, Self, overload
 
 from ..clients.job import AsyncJob
-from ..clients.job_source import Held, JobSource, Waiting
+from ..clients.job_source import HeldJob, JobSource, Waiting
 from ..clients.queue import NO_DEFAULT, D, due_headers, nothing_taken
 from ..clients.queue import Queue as SyncQueue
 from ..clients.record_input import HeadersInput
@@ -147,7 +147,7 @@ class Queue(AsyncClosing, Generic[V, K]):
                 return AsyncJob(source, held_job, record, intake.backoff, self._to_the_end)
         return None
 
-    async def _wait(self, source: JobSource, deadline: float) -> Held | None:
+    async def _wait(self, source: JobSource, deadline: float) -> HeldJob | None:
         has_asked = False
         while not source.stopped:
             interrupt = LoopInterrupt(self._threads.loop)

@@ -83,7 +83,7 @@ class Accepts:
                 sent = list(self._waiting)
             if not sent:
                 return
-            accepts = [Acknowledgement(*each[:3], AcknowledgeType.ACCEPT) for each in sent]
+            accepts = [Acknowledgement(*delivery[:3], AcknowledgeType.ACCEPT) for delivery in sent]
             results: Sequence[EmbedlogError | None]
             try:
                 results = self._coordinator.acknowledge(self._group, self._topic, accepts, flush=self._flush)
@@ -97,15 +97,15 @@ class Accepts:
         """Raises the last error but LockLost."""
         failure: EmbedlogError | None = None
         again = []
-        for each, error in zip(sent, results, strict=True):
+        for delivery, error in zip(sent, results, strict=True):
             if isinstance(error, LockLost):
-                place = TopicPartition(self._topic, each.partition)
+                place = TopicPartition(self._topic, delivery.partition)
                 what = "%s, offset %d: its accept came too late: it may be done again (%s)"
-                _logger.warning(what, place, each.offset, error)
+                _logger.warning(what, place, delivery.offset, error)
             elif error is not None:
                 failure = error
                 if isinstance(error, (BrokerUnavailable, StorageError)):
-                    again.append(each)
+                    again.append(delivery)
         with self._lock:
             self._waiting[: len(sent)] = again
             self._has_failed = bool(again)

@@ -33,7 +33,7 @@ from ..runtime.locks import calls_out
 from ..validation import check_int, check_partition, check_topic
 from .partition_count import partition_count
 from .partitioner import Partitioner, StickyPartitioner, choose_partition, notify_new_batch
-from .record_input import Bytes, Given, HeadersInput, as_row, as_rows, compression_number, now_ms
+from .record_input import Bytes, HeadersInput, RecordInput, as_row, as_rows, compression_number, now_ms
 from .results import AppendedMany, Places
 
 _ALONE = HEADER_SIZE + RECORD_OVERHEAD
@@ -137,7 +137,7 @@ def append_many(
     backend: Appends,
     partitioner: Partitioner,
     topic: str,
-    records: Iterable[Given],
+    records: Iterable[RecordInput],
     *,
     partition: int | None = None,
     compression: str | int | None = None,
@@ -174,8 +174,11 @@ def append_many(
         drawn = {number for number, row in zip(chosen, rows, strict=True) if row[0] is None}
         rows_of, places = _divided(rows, chosen)
     room = min(limit, BATCH_BYTES)
-    batches = {number: batches_of(each, room, settings.append_time) for number, each in rows_of.items()}
-    if any(batch.size > limit for each in batches.values() for batch in each):
+    batches = {
+        number: batches_of(partition_rows, room, settings.append_time)
+        for number, partition_rows in rows_of.items()
+    }
+    if any(batch.size > limit for partition_batches in batches.values() for batch in partition_batches):
         _refuse_large(topic, rows, limit)
 
     times = None if settings.append_time else given_times

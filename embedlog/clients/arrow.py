@@ -58,22 +58,22 @@ def read_arrow(
     """
     if columns is not None and not is_several(columns):
         raise InvalidType(f"columns must be a list of {', '.join(NAMES)}, not {shown(columns)}")
-    wanted = NAMES if columns is None else tuple(columns)
-    unknown = [name for name in wanted if name not in NAMES]
-    if unknown or not wanted:
+    column_names = NAMES if columns is None else tuple(columns)
+    unknown = [name for name in column_names if name not in NAMES]
+    if unknown or not column_names:
         raise InvalidArgument(f"no column {', '.join(map(shown, unknown))}: there are {', '.join(NAMES)}")
     _pyarrow()
     readers = partition_readers(backend, topic, partition, start, end, max_bytes, isolation_level)
     for reader in readers:
         reader.fetch_bytes = min(max_bytes, _FIRST_FETCH_BYTES)
-    return _batches(readers, wanted, interrupt)
+    return _batches(readers, column_names, interrupt)
 
 
 def _batches(
-    readers: list[PartitionReader], wanted: Sequence[str], interrupt: Interrupt | None
+    readers: list[PartitionReader], columns: Sequence[str], interrupt: Interrupt | None
 ) -> Iterator[pyarrow.RecordBatch]:
     for reader in readers:
-        arrow = ArrowReader(reader, wanted)
+        arrow = ArrowReader(reader, columns)
         while (batch := arrow.read()) is not None:
             yield batch
             if interrupt is not None and interrupt.is_set:

@@ -79,9 +79,9 @@ class Assignment:
         """Look for new topics and partitions if that is due; stay in the group, and do what it says."""
         changed = self.watch.refresh()
         if changed:
-            known = self.watch.identities()
-            self._first_offsets.appeared([tp for _, tp in known - self._known])
-            self._known = known
+            identities = self.watch.identities()
+            self._first_offsets.appeared([tp for _, tp in identities - self._known])
+            self._known = identities
             self._positions.renew(lambda topic: self.watch.topic_ids.get(topic, ""))
         membership = self.membership
         if membership is None:
@@ -124,9 +124,9 @@ class Assignment:
         try:
             if commit and not lost:
                 self._commits.auto(self._positions)
-            told = self._on_lost if lost else self._on_revoked
-            if told is not None and partitions and self.membership is not None:
-                _tell(told, partitions)
+            callback = self._on_lost if lost else self._on_revoked
+            if callback is not None and partitions and self.membership is not None:
+                _tell(callback, partitions)
         finally:
             self._positions.assign(())
 

@@ -122,21 +122,23 @@ def assignor_named(name: str) -> Assignor:
         raise InvalidArgument(f"no assignor {shown(name)}; there are {', '.join(ASSIGNORS)}") from None
 
 
-def as_assignors(given: Iterable[str | Assignor]) -> list[Assignor]:
+def as_assignors(choices: Iterable[str | Assignor]) -> list[Assignor]:
     """Assignors, given as names or objects. Raises InvalidType, InvalidArgument."""
-    if not is_several(given):
+    if not is_several(choices):
         raise InvalidType(
-            f'assignors must be a list of names or Assignor objects, e.g. ["range"], not {shown(given)}'
+            f'assignors must be a list of names or Assignor objects, e.g. ["range"], not {shown(choices)}'
         )
-    found = [assignor_named(each) if isinstance(each, str) else each for each in given]
-    for each in found:
-        if not isinstance(getattr(each, "name", None), str) or not callable(getattr(each, "assign", None)):
+    assignors = [assignor_named(choice) if isinstance(choice, str) else choice for choice in choices]
+    for assignor in assignors:
+        if not isinstance(getattr(assignor, "name", None), str) or not callable(
+            getattr(assignor, "assign", None)
+        ):
             raise InvalidType(
-                f"an assignor must be a name or have what embedlog.Assignor has, not be {shown(each)}"
+                f"an assignor must be a name or have what embedlog.Assignor has, not be {shown(assignor)}"
             )
-    if not found:
+    if not assignors:
         raise InvalidArgument(f"assignors must name at least one of {', '.join(ASSIGNORS)}")
-    return found
+    return assignors
 
 
 def _ordered(subscriptions: Mapping[str, Subscription]) -> list[str]:
@@ -151,11 +153,11 @@ def _ordered(subscriptions: Mapping[str, Subscription]) -> list[str]:
 
 def _subscribers(subscriptions: Mapping[str, Subscription]) -> dict[str, list[str]]:
     """Topic (sorted) -> its subscribers in Kafka's order."""
-    found: dict[str, list[str]] = {}
+    subscribers: dict[str, list[str]] = {}
     for member in _ordered(subscriptions):
         for topic in set(subscriptions[member].topics):
-            found.setdefault(topic, []).append(member)
-    return dict(sorted(found.items()))
+            subscribers.setdefault(topic, []).append(member)
+    return dict(sorted(subscribers.items()))
 
 
 class _Sharing:
@@ -192,8 +194,8 @@ class _Sharing:
         return {
             member: sorted(
                 TopicPartition(topic, number)
-                for held in (self._kept[member], self._given[member])
-                for topic, numbers in held.items()
+                for numbers_by_topic in (self._kept[member], self._given[member])
+                for topic, numbers in numbers_by_topic.items()
                 for number in numbers
             )
             for member in self._members
@@ -203,12 +205,12 @@ class _Sharing:
         self, existing: Iterable[TopicPartition], subscriptions: Mapping[str, Subscription]
     ) -> dict[TopicPartition, str]:
         """Partition -> the subscriber with the newest claim to it; of equal claims, the first member's."""
-        known = set(existing)
+        existing_partitions = set(existing)
         owners: dict[TopicPartition, str] = {}
         for member in self._members:
             subscription = subscriptions[member]
             for partition in subscription.owned_partitions:
-                if partition not in known or partition.topic not in subscription.topics:
+                if partition not in existing_partitions or partition.topic not in subscription.topics:
                     continue
                 rival = owners.get(partition)
                 if rival is None or subscriptions[rival].generation < subscription.generation:
@@ -236,15 +238,15 @@ class _Sharing:
 
     def _balance(self) -> None:
         """Apply the shortest chain of moves that balances two members, until there is none."""
-        found = True
-        while found:
-            found = False
+        has_moved = True
+        while has_moved:
+            has_moved = False
             for poor in sorted(self._members, key=self._by_load):
                 chain = self._chain_to(poor)
                 if chain:
                     for giver, topic, taker in chain:
                         self._put(self._given, taker, self._take(giver, topic))
-                    found = True
+                    has_moved = True
                     break
 
     def _chain_to(self, poor: str) -> list[tuple[str, str, str]]:

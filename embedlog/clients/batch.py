@@ -183,8 +183,8 @@ class SendFuture(OfOneProcess, FutureFields, Future[RecordMetadata]):
 
     def lists(self, name: str) -> list[Any]:
         """Its waiters or callbacks, without creating the list."""
-        found: list[Any] = self.__dict__.get(name, [])
-        return found
+        registered: list[Any] = self.__dict__.get(name, [])
+        return registered
 
     def result(self, timeout: float | None = None) -> RecordMetadata:
         """The metadata of the record. Raises the error of its append; TimeoutError after `timeout`.

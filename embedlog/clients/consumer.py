@@ -268,12 +268,12 @@ class Consumer(Seeking, Generic[V, K]):
     def __iter__(self) -> Iterator[Record[V, K]]:
         interrupt = self._interrupt
         while self._next_chunk():
-            left, due = self._left, self._due
+            records, due = self._left, self._due
             # Python runs signal handlers at `yield`, and not between it and the step of the loop. So Ctrl-C
             # loses no record.
-            for record in left:
+            for record in records:
                 yield record
-                if self._left is not left or interrupt.is_set or time.monotonic() >= due:
+                if self._left is not records or interrupt.is_set or time.monotonic() >= due:
                     break
 
     def __next__(self) -> Record[V, K]:
@@ -292,10 +292,10 @@ class Consumer(Seeking, Generic[V, K]):
         try:
             self._left = _NOTHING
             self._positions.release()
-            while (found := self._try_chunk()) is None:
+            while (has_more := self._try_chunk()) is None:
                 self._woken = False
                 self._sleep(_FOREVER)
-            return found
+            return has_more
         finally:
             self._inside.release()
 
@@ -349,20 +349,20 @@ class Consumer(Seeking, Generic[V, K]):
         """What a transaction commits: as `commit`. They count as committed from now on; if the transaction is
         aborted, `seek_to_committed` goes back."""
         with self._using():
-            found = self._commits.of_transaction(self._to_commit(offsets))
-            self._positions.committed(found.offsets)
-            return found
+            transaction_offsets = self._commits.of_transaction(self._to_commit(offsets))
+            self._positions.committed(transaction_offsets.offsets)
+            return transaction_offsets
 
     def _to_commit(
         self, offsets: Mapping[TopicPartition, int | CommittedOffset] | None
     ) -> dict[TopicPartition, CommittedOffset]:
         if offsets is None:
-            return self._positions.given(unchanged=self._commits.standalone)
-        given = as_commits(offsets)
-        for tp in given:
+            return self._positions.returned(unchanged=self._commits.standalone)
+        commits = as_commits(offsets)
+        for tp in commits:
             if self._assignment.membership is not None and tp not in self._positions:
                 raise CommitFailed(f"{tp} is not, or no longer, assigned to this consumer")
-        return self._positions.identified(given)
+        return self._positions.identified(commits)
 
     def committed(self, tp: TopicPartition) -> CommittedOffset | None:
         """The group's committed offset of a partition, even if another member reads it, or None."""
@@ -398,9 +398,9 @@ class Consumer(Seeking, Generic[V, K]):
         Commits still store the group's offsets, if there is a group. Partitions that were assigned before
         keep their positions. Raises TopicNotFound, PartitionNotFound.
         """
-        wanted = validation.as_topic_partitions(partitions)
+        topic_partitions = validation.as_topic_partitions(partitions)
         with self._using():
-            self._assignment.assign(wanted)
+            self._assignment.assign(topic_partitions)
 
     # -- the end ---------------------------------------------------------------------------------
 

@@ -63,14 +63,14 @@ class _DecodedChunk(Generic[V, K]):
 
     def __next__(self) -> Record[V, K]:
         position = self._position
-        left = position.left
-        for record in left:
+        records = position.left
+        for record in records:
             try:
                 decoded = self._serde.decode_or_pass_over(record)
             except DeserializationError:
                 raise
             except BaseException:  # Ctrl-C, or an error of the function that was to deal with the record
-                if position.left is left:
+                if position.left is records:
                     position.step_back()
                 raise
             if decoded is not None:
@@ -122,8 +122,8 @@ def _take_decoded(
 def _decode_into(taken: list[Record[V, K]], position: Position, limit: int, serde: RecordSerde[V, K]) -> bool:
     """Take records of a partition until there are `limit`. False at a record that does not decode: then the
     position is before it, or, if nothing was taken yet, after it, and it is dealt with."""
-    left = position.left
-    for record in left:
+    records = position.left
+    for record in records:
         try:
             decoded = serde.decode(record) if taken else serde.decode_or_pass_over(record)
         except DeserializationError:
@@ -132,7 +132,7 @@ def _decode_into(taken: list[Record[V, K]], position: Position, limit: int, serd
             position.step_back()
             return False
         except BaseException:  # as in _DecodedChunk
-            if position.left is left:
+            if position.left is records:
                 position.step_back()
             raise
         if decoded is None:

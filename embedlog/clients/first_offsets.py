@@ -46,8 +46,8 @@ def duration_ms(reset: str) -> int | None:
     """The duration of by_duration:...; None if it is not one."""
     if not reset.lower().startswith(_BY_DURATION):
         return None
-    found = _DURATION.fullmatch(reset[len(_BY_DURATION) :])
-    parts = {} if found is None else {name: text for name, text in found.groupdict().items() if text}
+    match = _DURATION.fullmatch(reset[len(_BY_DURATION) :])
+    parts = {} if match is None else {name: text for name, text in match.groupdict().items() if text}
     if not parts:
         return None
     return round(sum(float(text) * _SECONDS[name] for name, text in parts.items()) * 1000)
@@ -116,9 +116,9 @@ class FirstOffsets:
             return edges.log_start_offset
         if self._duration_ms is not None:
             time_ms = max(time.time_ns() // 1_000_000 - self._duration_ms, 0)
-            found = self._backend.offset_for_time(*tp, time_ms)
-            if found is not None:
-                return found.offset
+            first_since = self._backend.offset_for_time(*tp, time_ms)
+            if first_since is not None:
+                return first_since.offset
         return edges.log_end_offset
 
     def begin_group(self) -> None:
@@ -171,11 +171,13 @@ class FirstOffsets:
             return {}
         # What an open transaction commits must not be replaced.
         committed = {**committed, **self._commits.load(missing)}
-        known = {tp.topic for tp in committed}
+        committed_topics = {tp.topic for tp in committed}
         begun = {
             tp: self._first(
                 tp,
-                appeared=tp in self._appeared or tp.topic in known or (self._is_pattern and bool(known)),
+                appeared=tp in self._appeared
+                or tp.topic in committed_topics
+                or (self._is_pattern and bool(committed_topics)),
             )
             for tp in missing
             if tp not in committed

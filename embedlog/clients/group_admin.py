@@ -96,7 +96,7 @@ class ConsumerGroupDescription(NamedTuple):
     @property
     def lag(self) -> int:
         """The lag in all partitions that have a committed offset."""
-        return sum(each.lag or 0 for each in self.partitions.values())
+        return sum(partition.lag or 0 for partition in self.partitions.values())
 
     def _repr_html_(self) -> str:
         """For notebooks: the lag in each partition."""
@@ -104,12 +104,14 @@ class ConsumerGroupDescription(NamedTuple):
             (
                 text(name.topic),
                 str(name.partition),
-                "" if each.committed is None else f"{each.committed.offset:,}",
-                "" if each.offsets is None else f"{each.offsets.log_end_offset:,}",
-                "" if each.lag is None else f"{each.lag:,}",
-                "" if each.member is None else text(each.member.group_instance_id or each.member.member_id),
+                "" if partition.committed is None else f"{partition.committed.offset:,}",
+                "" if partition.offsets is None else f"{partition.offsets.log_end_offset:,}",
+                "" if partition.lag is None else f"{partition.lag:,}",
+                ""
+                if partition.member is None
+                else text(partition.member.group_instance_id or partition.member.member_id),
             )
-            for name, each in list(self.partitions.items())[:_SHOWN]
+            for name, partition in list(self.partitions.items())[:_SHOWN]
         ]
         more = len(self.partitions) - _SHOWN
         rest = f"<div>and {counted(more, 'more partition')}</div>" if more > 0 else ""
@@ -148,8 +150,8 @@ class ConsumerGroup(OfOneProcess):
             return _described(_Edges(self._backend), reader, self.name)
         except GroupNotFound:
             names = reader.list_groups()
-            known = ", ".join(names[:_NAMED]) or "none yet"
-            raise GroupNotFound(f"no group {self.name!r} (groups: {known})") from None
+            existing = ", ".join(names[:_NAMED]) or "none yet"
+            raise GroupNotFound(f"no group {self.name!r} (groups: {existing})") from None
 
     def members(self) -> tuple[GroupMember, ...]:
         """The members alone, which costs less than `describe`. Raises the errors of `describe`."""
@@ -167,10 +169,14 @@ class ConsumerGroup(OfOneProcess):
         Args:
             description: what `describe` returned, to save another call of it.
         """
-        found = self.describe() if description is None else description
-        if not isinstance(found, ConsumerGroupDescription):
-            raise InvalidType(f"description must be what describe() returned, not {type(found).__name__}")
-        unread = (_unread_since(self._backend, name, each) for name, each in found.partitions.items())
+        if description is None:
+            description = self.describe()
+        if not isinstance(description, ConsumerGroupDescription):
+            raise InvalidType(
+                f"description must be what describe() returned, not {type(description).__name__}"
+            )
+        partitions = description.partitions.items()
+        unread = (_unread_since(self._backend, name, partition) for name, partition in partitions)
         return min((timestamp for timestamp in unread if timestamp is not None), default=None)
 
     # -- changing ----------------------------------------------------------------------------------------
@@ -258,11 +264,13 @@ class ConsumerGroup(OfOneProcess):
         names = sorted({name.topic for name in committed}) if topics is None else _topics(topics)
         if not names:
             raise InvalidArgument(f"group {self.name!r} has no offsets: give topics=")
-        given = None if partitions is None else list(partitions) if is_several(partitions) else [partitions]
+        chosen_numbers = (
+            None if partitions is None else list(partitions) if is_several(partitions) else [partitions]
+        )
         chosen = []
         for topic in names:
             count = self._backend.describe_topic(topic).partitions
-            numbers = range(count) if given is None else given
+            numbers = range(count) if chosen_numbers is None else chosen_numbers
             if isinstance(to, int) and len(numbers) > 1:
                 raise InvalidArgument(
                     f"to={shown(to)} is an offset, which belongs to one partition: "
@@ -278,11 +286,11 @@ def describe_groups(backend: Backend) -> list[ConsumerGroupDescription]:
     """All groups, sorted by name. Raises as `ConsumerGroup.describe`, but for GroupNotFound."""
     reader = backend.group_reader()
     edges = _Edges(backend)
-    found = []
+    descriptions = []
     for name in reader.list_groups():
         with contextlib.suppress(GroupNotFound):  # deleted meanwhile
-            found.append(_described(edges, reader, name))
-    return found
+            descriptions.append(_described(edges, reader, name))
+    return descriptions
 
 
 class _Edges:
@@ -301,16 +309,16 @@ class _Edges:
 
 
 def _described(edges: _Edges, reader: GroupReader, name: str) -> ConsumerGroupDescription:
-    found = reader.describe_group(name)
-    members = _members(found.members)
-    generation = None if found.generation < 0 else found.generation
+    group = reader.describe_group(name)
+    members = _members(group.members)
+    generation = None if group.generation < 0 else group.generation
     lags = _lags(edges, reader.committed_offsets(name), members)
-    return ConsumerGroupDescription(name, found.state.value, generation, found.protocol, members, lags)
+    return ConsumerGroupDescription(name, group.state.value, generation, group.protocol, members, lags)
 
 
-def _members(found: Iterable[MemberDescription]) -> tuple[GroupMember, ...]:
+def _members(descriptions: Iterable[MemberDescription]) -> tuple[GroupMember, ...]:
     members = []
-    for member in found:
+    for member in descriptions:
         partitions: tuple[TopicPartition, ...] = ()
         with contextlib.suppress(EmbedlogError):  # of another kind than consumers
             partitions = decode_assignment(member.assignment).partitions
@@ -340,12 +348,12 @@ def _lags(
     return lags
 
 
-def _unread_since(backend: Backend, name: TopicPartition, found: PartitionLag) -> int | None:
+def _unread_since(backend: Backend, name: TopicPartition, partition: PartitionLag) -> int | None:
     """The timestamp of the first record that the group has not read."""
-    if not found.lag or found.committed is None or found.offsets is None:
+    if not partition.lag or partition.committed is None or partition.offsets is None:
         return None
-    start = max(found.committed.offset, found.offsets.log_start_offset)
-    reader = PartitionReader(backend, name, start, end=found.offsets.log_end_offset, max_bytes=1)
+    start = max(partition.committed.offset, partition.offsets.log_start_offset)
+    reader = PartitionReader(backend, name, start, end=partition.offsets.log_end_offset, max_bytes=1)
     try:
         records = reader.read()
     except EmbedlogError:
@@ -353,10 +361,10 @@ def _unread_since(backend: Backend, name: TopicPartition, found: PartitionLag) -
     return records[0].timestamp_ms if records and records[0].timestamp_ms != NO_TIMESTAMP else None
 
 
-def _topics(given: str | Iterable[str]) -> list[str]:
+def _topics(topics: str | Iterable[str]) -> list[str]:
     """The names without repetitions. Raises InvalidType."""
     names = []
-    for name in given if is_several(given) else (given,):
+    for name in topics if is_several(topics) else (topics,):
         check_topic(name)
         names.append(str(name))
     return list(dict.fromkeys(names))

@@ -33,7 +33,7 @@ from ..runtime.closing import OfOneProcess
 from ..runtime.locks import calls_out
 from ..units import duration
 from ..validation import check_flag, check_int
-from .job_source import LOST, Held, JobSource
+from .job_source import LOST, HeldJob, JobSource
 
 LONGEST_DELAY_MS = 100 * 365 * 86_400_000
 """A century: what is later is a mistake, such as a timestamp given for a delay."""
@@ -59,14 +59,14 @@ class Backoff:
         return random.randint(full // 2, full)
 
 
-class _Handed(OfOneProcess, Generic[V, K]):
+class _TakenJob(OfOneProcess, Generic[V, K]):
     """What both kinds of jobs have: the record, and the decisions at the end of a block."""
 
     __slots__ = ("_backoff", "_held", "_source", "record")
 
-    def __init__(self, source: JobSource, held: Held, record: Record[V, K], backoff: Backoff) -> None:
+    def __init__(self, source: JobSource, held_job: HeldJob, record: Record[V, K], backoff: Backoff) -> None:
         self._source = source
-        self._held = held
+        self._held = held_job
         self._backoff = backoff
         self.record = record
 
@@ -130,23 +130,25 @@ class _Handed(OfOneProcess, Generic[V, K]):
 
     def _failed(self, error: BaseException, logged: bool) -> Callable[[], None]:
         """How the job goes on after what ended its block. logged: log it, since nothing else tells of it."""
-        source, held, count = self._source, self._held, self.deliveries
-        if held.ended:
+        source, held_job, count = self._source, self._held, self.deliveries
+        if held_job.ended:
             if logged:
-                _logger.error("%s: failed after it was %s", source.name_of(held), held.ended, exc_info=error)
+                _logger.error(
+                    "%s: failed after it was %s", source.name_of(held_job), held_job.ended, exc_info=error
+                )
             return _nothing
         if source.is_forked or not isinstance(error, Exception):
             return self._releasing(0, False)
-        name, most = source.name_of(held), source.options.max_deliveries
+        name, most = source.name_of(held_job), source.options.max_deliveries
         if count >= most:
             if logged:
                 _logger.error("%s: failed at its last delivery, %d", name, count, exc_info=error)
-            return self._rejecting(said(error))
+            return self._rejecting(error_line(error))
         delay_ms = self._backoff.delay_ms(count)
         if logged:
             again = "%s: failed at delivery %d of %d; again in %s"
             _logger.warning(again, name, count, most, duration(delay_ms / 1000), exc_info=error)
-        return self._releasing(delay_ms, True, said(error))
+        return self._releasing(delay_ms, True, error_line(error))
 
     def _lost(self, error: LockLost) -> None:
         """Nothing is left to do here: the job may be another's by now."""
@@ -163,7 +165,7 @@ class _Handed(OfOneProcess, Generic[V, K]):
 
 
 @of_one_or_two
-class Job(_Handed[V, K]):
+class Job(_TakenJob[V, K]):
     """A job of a queue, locked for this process until it is settled. Threads may pass it on.
 
     Attributes:
@@ -247,16 +249,16 @@ Run: TypeAlias = Callable[[Callable[[], None]], Awaitable[None]]
 
 
 @of_one_or_two
-class AsyncJob(_Handed[V, K]):
+class AsyncJob(_TakenJob[V, K]):
     """A job for a task: as `embedlog.Job`, with `async with job:` and coroutines. Cancellation releases it
     uncounted. A task that is cancelled while it settles a job has settled it."""
 
     __slots__ = ("_run",)
 
     def __init__(
-        self, source: JobSource, held: Held, record: Record[V, K], backoff: Backoff, run: Run
+        self, source: JobSource, held_job: HeldJob, record: Record[V, K], backoff: Backoff, run: Run
     ) -> None:
-        super().__init__(source, held, record, backoff)
+        super().__init__(source, held_job, record, backoff)
         self._run = run
 
     async def accept(self) -> None:
@@ -314,7 +316,7 @@ class AsyncJob(_Handed[V, K]):
             self._lost(lost)
 
 
-def said(error: BaseException) -> str:
+def error_line(error: BaseException) -> str:
     """An error in one line, for the header of a dead letter."""
     try:
         text = " ".join(str(error).split())

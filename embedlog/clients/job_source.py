@@ -66,7 +66,7 @@ class Waiting:
         self.error: BaseException | None = None
 
 
-class Held:
+class HeldJob:
     """A job that was handed out to this process."""
 
     __slots__ = ("__weakref__", "delivery", "ended", "renew_at")
@@ -113,7 +113,7 @@ class JobSource:
         self._asked: Future[list[Delivery]] | None = None
         self._abandoned: list[str] = []  # member ids of asks that Ctrl-C has interrupted
         self._waiting: deque[Waiting] = deque()  # not woken yet
-        self._in_hand: dict[int, weakref.ref[Held]] = {}  # by id
+        self._in_hand: dict[int, weakref.ref[HeldJob]] = {}  # by id
         self.stopped = False
         # Jobs refer to their source, so it is collected after them.
         self._release_all = partial(
@@ -124,34 +124,34 @@ class JobSource:
 
     # -- taking ----------------------------------------------------------------------------------------
 
-    def take(self) -> Held | None:
+    def take(self) -> HeldJob | None:
         """A job that is here. Raises ForkedHandle. Ctrl-C loses none.
 
         Its lock is not due before the time at which `_got` has the keeper look, so that goes without saying.
         """
         if self._forks != forking.forks:
             self.check_process()
-        taken: Held | None = None
+        taken: HeldJob | None = None
         try:
             with self._lock:
                 if not self._ready or self.stopped:
                     return None
-                held = Held(self._ready[0], self._received_at + self._renew_s)
-                self._in_hand[id(held)] = weakref.ref(held)
+                held_job = HeldJob(self._ready[0], self._received_at + self._renew_s)
+                self._in_hand[id(held_job)] = weakref.ref(held_job)
                 try:
                     self._ready.popleft()
                 finally:  # Ctrl-C may come as this returns
-                    if not self._ready or self._ready[0] is not held.delivery:
-                        taken = held
+                    if not self._ready or self._ready[0] is not held_job.delivery:
+                        taken = held_job
             return taken
         except BaseException:
             if taken is not None:
                 self.put_back(taken)
             raise
 
-    def following(self, held: Held) -> int:
+    def following(self, held_job: HeldJob) -> int:
         """One past the offsets of the jobs here that follow one in its partition without gaps."""
-        partition, end = held.delivery.partition, held.delivery.offset + 1
+        partition, end = held_job.delivery.partition, held_job.delivery.offset + 1
         with self._lock:
             for delivery in self._ready:
                 if delivery.partition != partition or delivery.offset != end:
@@ -168,14 +168,14 @@ class JobSource:
                 if record is not None:
                     self._ready[index] = delivery._replace(record=record)
 
-    def put_back(self, held: Held) -> None:
+    def put_back(self, held_job: HeldJob) -> None:
         """Undo a `take`, in the process that took it."""
         with self._lock:
-            self._in_hand.pop(id(held), None)
-            if not held.ended:
-                self._ready.appendleft(held.delivery)
+            self._in_hand.pop(id(held_job), None)
+            if not held_job.ended:
+                self._ready.appendleft(held_job.delivery)
                 self._wake(1)
-        look_again(held.renew_at)
+        look_again(held_job.renew_at)
 
     def enter(self, waiting: Waiting) -> None:
         """Wait for a job, from now on until `leave`. The signal comes at once if there is one.
@@ -191,9 +191,9 @@ class JobSource:
                 self._waiting.append(waiting)
 
     def _has_interrupted(self, thread: int) -> bool:
-        """Lock held: does the thread wait already, below the signal handler that it runs?"""
+        """Whether the thread waits already, below the signal handler that it runs. Lock held."""
         waiting = [*self._waiting, self._asker] if self._asker is not None else [*self._waiting]
-        return thread in [other.thread for other in waiting] and interrupts()
+        return thread in [waiter.thread for waiter in waiting] and interrupts()
 
     def leave(self, waiting: Waiting) -> None:
         """Wait no more, whether or not the signal came."""
@@ -294,7 +294,7 @@ class JobSource:
 
     def settle(
         self,
-        held: Held,
+        held_job: HeldJob,
         kind: AcknowledgeType,
         *,
         delay_ms: int = 0,
@@ -306,48 +306,52 @@ class JobSource:
         Raises LockLost if it is another's by now, was settled before, or its topic or group was deleted; as
         the coordinator, and then it may be tried again.
         """
-        if held.ended or self._forks != forking.forks:
+        if held_job.ended or self._forks != forking.forks:
             self.check_process()
-            self.check_held(held)
-        partition, offset, delivery_id, count, _ = held.delivery
-        given = _new(Acknowledgement, (partition, offset, delivery_id, kind, delay_ms, counted, error, count))
+            self.check_held(held_job)
+        partition, offset, delivery_id, count, _ = held_job.delivery
+        acknowledgement = _new(
+            Acknowledgement, (partition, offset, delivery_id, kind, delay_ms, counted, error, count)
+        )
         try:
             [failed] = self._coordinator.acknowledge(
-                self.group, self.topic, [given], flush=self._flush and kind != _RENEW
+                self.group, self.topic, [acknowledgement], flush=self._flush and kind != _RENEW
             )
         except (GroupNotFound, TopicNotFound) as error:  # deleted, and this delivery with it
-            failed = LockLost(f"{self.name_of(held)}: {error}")
+            failed = LockLost(f"{self.name_of(held_job)}: {error}")
         if failed is None and kind == _RENEW:
-            held.renew_at = time.monotonic() + self._renew_s
+            held_job.renew_at = time.monotonic() + self._renew_s
             return
         if failed is None or isinstance(failed, LockLost):
-            held.ended = _ENDED[kind] if failed is None else LOST
-            self._in_hand.pop(id(held), None)
+            held_job.ended = _ENDED[kind] if failed is None else LOST
+            self._in_hand.pop(id(held_job), None)
         if failed is not None:
             raise failed
 
-    def accept_soon(self, held: Held) -> bool:
+    def accept_soon(self, held_job: HeldJob) -> bool:
         """Accept a job whose block has ended, together with others; waits for nothing. False: `settle` it.
 
         Raises LockLost, ForkedHandle.
         """
         self.check_process()
-        self.check_held(held)
-        if self.stopped or not self._accepts.add(held.delivery):
+        self.check_held(held_job)
+        if self.stopped or not self._accepts.add(held_job.delivery):
             return False
-        held.ended = _ENDED[AcknowledgeType.ACCEPT]
-        self._in_hand.pop(id(held), None)
+        held_job.ended = _ENDED[AcknowledgeType.ACCEPT]
+        self._in_hand.pop(id(held_job), None)
         look_again(self._accepts.due_at)
         return True
 
-    def check_held(self, held: Held) -> None:
+    def check_held(self, held_job: HeldJob) -> None:
         """Raises LockLost."""
-        if held.ended:
-            raise LockLost(f"{self.name_of(held)} was {held.ended} already: this delivery is over")
+        if held_job.ended:
+            raise LockLost(f"{self.name_of(held_job)} was {held_job.ended} already: this delivery is over")
 
-    def name_of(self, held: Held) -> str:
+    def name_of(self, held_job: HeldJob) -> str:
         """A job's name, for messages."""
-        return f"{TopicPartition(self.topic, held.delivery.partition)}, offset {held.delivery.offset:,}"
+        return (
+            f"{TopicPartition(self.topic, held_job.delivery.partition)}, offset {held_job.delivery.offset:,}"
+        )
 
     def check_process(self) -> None:
         """Raises ForkedHandle."""
@@ -370,24 +374,24 @@ class JobSource:
                 self._ready.clear()
                 self._ahead = 0
             back_at = self._received_at + self._patience_s if self._ready else NEVER
-            in_hand: list[Held] = []
+            in_hand: list[HeldJob] = []
             for number, reference in self._in_hand.copy().items():  # `settle` removes without the lock
-                held = reference()
-                if held is None:  # dropped
+                held_job = reference()
+                if held_job is None:  # dropped
                     self._in_hand.pop(number, None)
-                elif not held.ended:
-                    in_hand.append(held)
+                elif not held_job.ended:
+                    in_hand.append(held_job)
             abandoned, self._abandoned = self._abandoned, []
         for member_id in abandoned:
             self._release(member_id)
-        due = [held for held in in_hand if held.renew_at <= now]
+        due = [held_job for held_job in in_hand if held_job.renew_at <= now]
         if late:
             self._give_back(late)
         if due:
             self._renew(due, now)
         if self.stopped or self._accepts.due_at <= now:
             self._send_accepts()
-        return min(back_at, self._accepts.due_at, *(held.renew_at for held in in_hand))
+        return min(back_at, self._accepts.due_at, *(held_job.renew_at for held_job in in_hand))
 
     def _send_accepts(self) -> None:
         try:
@@ -405,27 +409,29 @@ class JobSource:
 
     def _give_back(self, deliveries: Sequence[Delivery]) -> None:
         kind = AcknowledgeType.RELEASE
-        given = [Acknowledgement(*each[:3], kind, counted=False) for each in deliveries]
+        acknowledgements = [Acknowledgement(*delivery[:3], kind, counted=False) for delivery in deliveries]
         try:
-            self._coordinator.acknowledge(self.group, self.topic, given)
+            self._coordinator.acknowledge(self.group, self.topic, acknowledgements)
         except Closed:
             pass  # `close` has given them back
         except EmbedlogError as error:
             _logger.warning("%s: jobs wait until their locks run out: %s", self.topic, error)
 
-    def _renew(self, due: Sequence[Held], now: float) -> None:
-        for held in due:
-            held.renew_at = now + self._renew_s
-        given = [Acknowledgement(*held.delivery[:3], AcknowledgeType.RENEW) for held in due]
+    def _renew(self, due: Sequence[HeldJob], now: float) -> None:
+        for held_job in due:
+            held_job.renew_at = now + self._renew_s
+        acknowledgements = [
+            Acknowledgement(*held_job.delivery[:3], AcknowledgeType.RENEW) for held_job in due
+        ]
         try:
-            results = self._coordinator.acknowledge(self.group, self.topic, given)
+            results = self._coordinator.acknowledge(self.group, self.topic, acknowledgements)
         except EmbedlogError as error:
             _logger.warning("%s: the locks of jobs in hand cannot be renewed: %s", self.topic, error)
             return
-        for held, failed in zip(due, results, strict=True):
-            if isinstance(failed, LockLost) and not held.ended:  # not settled meanwhile
-                held.ended = LOST
-                _logger.warning("%s: its lock was lost while it was in hand", self.name_of(held))
+        for held_job, failed in zip(due, results, strict=True):
+            if isinstance(failed, LockLost) and not held_job.ended:  # not settled meanwhile
+                held_job.ended = LOST
+                _logger.warning("%s: its lock was lost while it was in hand", self.name_of(held_job))
 
     # -- the end ---------------------------------------------------------------------------------------
 
@@ -433,10 +439,10 @@ class JobSource:
         """Hand out no more. What is in hand stays so; what was fetched ahead goes back."""
         with self._lock:
             self.stopped = True
-            asked = self._asked
+            request = self._asked
             self._wake(len(self._waiting))
-        if asked is not None:
-            asked.cancel()
+        if request is not None:
+            request.cancel()
         look_again(0.0)
 
     def close(self) -> None:

@@ -325,7 +325,7 @@ class Membership:
     @calls_out
     def _assignments(self, joined: JoinResult) -> dict[str, bytes]:
         """The assignments of all members, by the leader: member id -> assignment."""
-        subscriptions = {each.member_id: decode_subscription(each.metadata) for each in joined.members}
+        subscriptions = {member.member_id: decode_subscription(member.metadata) for member in joined.members}
         partitions: dict[str, int] = {}
         for topic in {topic for subscription in subscriptions.values() for topic in subscription.topics}:
             try:
@@ -436,9 +436,9 @@ def _checked_shares(
         )
     shares = {}
     owners: dict[TopicPartition, str] = {}
-    for member, given in assigned.items():
+    for member, share in assigned.items():
         try:
-            shares[member] = as_topic_partitions(given)
+            shares[member] = as_topic_partitions(share)
         except (InvalidType, InvalidArgument) as error:
             raise type(error)(f"the assignor {assignor!r} gave {member} an invalid share: {error}") from None
         for tp in shares[member]:

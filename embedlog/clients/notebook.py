@@ -5,10 +5,10 @@
             +---- bar 0 -------+--- ... -- bar n-1 --+             differences, added over the partitions
 
 Records that came out of order count with those before them, so a bar is about right. Nothing is read but the
-first and last batches and what the time index needs. A look has a budget of lookups,
+first and last batches and what the time index needs. A summary has a budget of lookups,
 over all topics: topics past it have no bars, and of a topic with many partitions some are looked at.
 
-Invariants: what a log holds is shortened and escaped, for records may hold HTML; a look never raises because
+Invariants: what a log holds is shortened and escaped, for records may hold HTML; nothing raises because
 of what it finds, and changes nothing.
 """
 
@@ -42,8 +42,8 @@ _COLUMNS: Final = (
 )  # fmt: skip
 
 
-class Look(NamedTuple):
-    """What was seen of a topic. first and last are the earliest and latest of the partitions looked at."""
+class TopicSummary(NamedTuple):
+    """What a notebook shows of a topic. first and last are the earliest and latest of the partitions looked at."""
 
     partitions: int
     offsets: int
@@ -78,8 +78,8 @@ def consumer_html(backend: Backend, positions: Mapping[TopicPartition, int], tit
     rows = []
     for tp, offset in sorted(positions.items())[:_MOST_ROWS]:
         of = edges.get(tp)
-        known = ("", "") if of is None else (f"{of.log_end_offset:,}", f"{of.lag_at(offset):,}")
-        rows.append((text(tp.topic), str(tp.partition), f"{offset:,}", *known))
+        end_and_lag = ("", "") if of is None else (f"{of.log_end_offset:,}", f"{of.lag_at(offset):,}")
+        rows.append((text(tp.topic), str(tp.partition), f"{offset:,}", *end_and_lag))
     more = len(positions) - _MOST_ROWS
     rest = f"<div>and {counted(more, 'more partition')}</div>" if more > 0 else ""
     header = ("topic", "partition", "position", "log end", "lag")
@@ -91,31 +91,31 @@ def _topics_html(backend: Backend, names: Sequence[str], title: str) -> str:
     rows, records = [], []
     for name in names[:_MOST_TOPICS]:
         try:
-            seen = look(backend, name, budget)
+            summary = summarize(backend, name, budget)
         except EmbedlogError as error:
             rows.append((text(name), *[""] * 5, text(error)))
             continue
-        budget -= seen.lookups
-        rows.append((text(name), *_cells(seen)))
-        records += _records(seen)
+        budget -= summary.lookups
+        rows.append((text(name), *_cells(summary)))
+        records += _records(summary)
     more = len(names) - _MOST_TOPICS
     rest = f"<div>and {counted(more, 'more topic')}</div>" if more > 0 else ""
     return f"<div><code>{escape(title)}</code>{table(_COLUMNS, rows)}{rest}{_first_and_last(records)}</div>"
 
 
-def look(backend: Backend, topic: str, budget: int) -> Look:
+def summarize(backend: Backend, topic: str, budget: int) -> TopicSummary:
     """See what a topic holds, with at most `budget` lookups.
 
     Raises TopicNotFound, StorageError, CorruptRecord, BrokerUnavailable, Closed.
     """
     edges = backend.offsets(topic)
-    filled = {number: each for number, each in edges.items() if each.log_end_offset > each.log_start_offset}
+    filled = {number: span for number, span in edges.items() if span.log_end_offset > span.log_start_offset}
     step = -(-len(filled) // _MOST_PARTITIONS) or 1
     chosen = {TopicPartition(topic, number): filled[number] for number in sorted(filled)[::step]}
     first, last, bars, lookups = None, None, [], 2 * len(chosen)
     if lookups <= budget:
-        firsts = [record for tp, each in chosen.items() if (record := _first(backend, tp, each))]
-        lasts = [record for tp, each in chosen.items() if (record := _last(backend, tp, each))]
+        firsts = [record for tp, span in chosen.items() if (record := _first(backend, tp, span))]
+        lasts = [record for tp, span in chosen.items() if (record := _last(backend, tp, span))]
         first = min(firsts, key=lambda record: record.timestamp_ms, default=None)
         last = max(lasts, key=lambda record: record.timestamp_ms, default=None)
     if first is not None and last is not None and 0 <= first.timestamp_ms < last.timestamp_ms:
@@ -125,8 +125,8 @@ def look(backend: Backend, topic: str, budget: int) -> Look:
             bars = _over_time(backend, chosen, first.timestamp_ms, last.timestamp_ms, count)
     sizes = backend.sizes(topic)
     size = sum(sizes.values()) if sizes else None
-    offsets = sum(each.log_end_offset - each.log_start_offset for each in edges.values())
-    return Look(len(edges), offsets, size, first, last, bars, len(chosen), lookups)
+    offsets = sum(span.log_end_offset - span.log_start_offset for span in edges.values())
+    return TopicSummary(len(edges), offsets, size, first, last, bars, len(chosen), lookups)
 
 
 def _over_time(
@@ -159,10 +159,10 @@ def _first(backend: Backend, tp: TopicPartition, edges: PartitionOffsets) -> Rec
 def _last(backend: Backend, tp: TopicPartition, edges: PartitionOffsets) -> Record | None:
     """None if no record is among the last offsets: transactions leave markers there."""
     start = max(edges.log_end_offset - 3, edges.log_start_offset)
-    found = None
+    last = None
     for record in read_records(backend, *tp, start=start, end=edges.log_end_offset):
-        found = record
-    return found
+        last = record
+    return last
 
 
 # -- as HTML -----------------------------------------------------------------------------------------
@@ -177,21 +177,21 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return f'<table style="{_TABLE}"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
 
 
-def text(given: object) -> str:
+def text(original: object) -> str:
     """Escaped and short text of a value: bytes as UTF-8 if they are. Control characters become dots."""
-    if given is None:
+    if original is None:
         return '<span style="opacity:0.5">null</span>'
-    if isinstance(given, bytes):
-        start = given[: 4 * _MOST_CHARACTERS]  # UTF-8 has up to 4 bytes a character
+    if isinstance(original, bytes):
+        start = original[: 4 * _MOST_CHARACTERS]  # UTF-8 has up to 4 bytes a character
         try:
-            shown = start.decode("utf-8", "strict" if len(start) == len(given) else "ignore")
+            shown = start.decode("utf-8", "strict" if len(start) == len(original) else "ignore")
         except UnicodeDecodeError:
             shown = repr(start[:_MOST_CHARACTERS])
-        cut = len(shown) > _MOST_CHARACTERS or len(start) < len(given)
+        cut = len(shown) > _MOST_CHARACTERS or len(start) < len(original)
     else:
-        shown = str(given)
+        shown = str(original)
         cut = len(shown) > _MOST_CHARACTERS
-    shown = "".join(each if each.isprintable() else "·" for each in shown[:_MOST_CHARACTERS])
+    shown = "".join(character if character.isprintable() else "·" for character in shown[:_MOST_CHARACTERS])
     return escape(shown) + ("…" if cut else "")
 
 
@@ -211,33 +211,34 @@ def record_time(timestamp_ms: int) -> str:
     return time if time.endswith((" ms", "-")) else f"{time}.{timestamp_ms % 1000:03}"
 
 
-def _cells(seen: Look) -> tuple[str, ...]:
+def _cells(summary: TopicSummary) -> tuple[str, ...]:
     return (
-        f"{seen.partitions:,}",
-        f"{seen.offsets:,}",
-        "" if seen.bytes is None else f"{seen.bytes:,}",
-        *("" if each is None else moment(each.timestamp_ms) for each in (seen.first, seen.last)),
-        _svg(seen),
+        f"{summary.partitions:,}",
+        f"{summary.offsets:,}",
+        "" if summary.bytes is None else f"{summary.bytes:,}",
+        *("" if record is None else moment(record.timestamp_ms) for record in (summary.first, summary.last)),
+        _svg(summary),
     )
 
 
-def _svg(seen: Look) -> str:
+def _svg(summary: TopicSummary) -> str:
     """Bars, in the colour of the text around them."""
-    if not seen.bars or seen.first is None or seen.last is None:
+    if not summary.bars or summary.first is None or summary.last is None:
         return ""
-    most = max(seen.bars)
-    span_ms = (seen.last.timestamp_ms - seen.first.timestamp_ms) / len(seen.bars)
-    width = _WIDTH / len(seen.bars)
+    most = max(summary.bars)
+    span_ms = (summary.last.timestamp_ms - summary.first.timestamp_ms) / len(summary.bars)
+    width = _WIDTH / len(summary.bars)
     bars = []
-    for number, count in enumerate(seen.bars):
+    for number, count in enumerate(summary.bars):
         height = max(round(count / most * (_HEIGHT - 1), 1), 1) if count else 0
-        since = moment(int(seen.first.timestamp_ms + number * span_ms))
+        since = moment(int(summary.first.timestamp_ms + number * span_ms))
         bars.append(
             f'<rect x="{number * width:g}" y="{_HEIGHT - height:g}" width="{width - 1:g}" '
             f'height="{height:g}"><title>{count:,} from {since}</title></rect>'
         )
     rate = most / max(span_ms / 1000, 0.001)
-    of = f", {seen.looked_at} of {seen.partitions} partitions" if seen.looked_at < seen.partitions else ""
+    looked_at, partitions = summary.looked_at, summary.partitions
+    of = f", {looked_at} of {partitions} partitions" if looked_at < partitions else ""
     return (
         f'<svg width="{_WIDTH}" height="{_HEIGHT}" viewBox="0 0 {_WIDTH} {_HEIGHT}" '
         f'fill="currentColor" opacity="0.65" role="img">{"".join(bars)}</svg> '
@@ -252,8 +253,9 @@ def _rate(per_second: float) -> str:
     return f"{per_second * 86_400:,.2g}/day"
 
 
-def _records(seen: Look) -> list[tuple[str, Record]]:
-    return [(name, each) for name, each in (("first", seen.first), ("last", seen.last)) if each is not None]
+def _records(summary: TopicSummary) -> list[tuple[str, Record]]:
+    named = (("first", summary.first), ("last", summary.last))
+    return [(name, record) for name, record in named if record is not None]
 
 
 def _first_and_last(records: Sequence[tuple[str, Record]]) -> str:

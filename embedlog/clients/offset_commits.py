@@ -77,15 +77,15 @@ class Commits:
         """The committed offsets of these partitions. Raises InvalidType if a user's store errs."""
         if self._store is None:
             return {}
-        found = self._store.load(self._group, partitions)
-        if not isinstance(found, Mapping):
+        offsets = self._store.load(self._group, partitions)
+        if not isinstance(offsets, Mapping):
             raise InvalidType(
                 f"{type(self._store).__name__}.load must return a dict of TopicPartition -> CommittedOffset, "
-                f"not {type(found).__name__}"
+                f"not {type(offsets).__name__}"
             )
-        for name, committed in found.items():
+        for name, committed in offsets.items():
             check_committed(name, committed)
-        return found
+        return offsets
 
     @property
     def stores(self) -> bool:
@@ -142,24 +142,26 @@ class Commits:
 
 
 def as_commits(
-    given: Mapping[TopicPartition, int | CommittedOffset],
+    offsets: Mapping[TopicPartition, int | CommittedOffset],
 ) -> dict[TopicPartition, CommittedOffset]:
     """Validate offsets that a user commits. Raises InvalidType, InvalidArgument, InvalidCommit."""
-    if not isinstance(given, Mapping):
-        raise InvalidType(f"offsets must map each TopicPartition to an offset, not be {type(given).__name__}")
+    if not isinstance(offsets, Mapping):
+        raise InvalidType(
+            f"offsets must map each TopicPartition to an offset, not be {type(offsets).__name__}"
+        )
     commits = {}
-    for name, offset in given.items():
+    for name, offset in offsets.items():
         tp = as_topic_partition(name)
         commits[tp] = CommittedOffset(offset) if isinstance(offset, int) else offset
         check_committed(tp, commits[tp])
     return commits
 
 
-def check_store(given: object) -> None:
+def check_store(store: object) -> None:
     """Raises InvalidType unless it has the two methods of an OffsetStore."""
     for method in ("load", "save"):
-        if isinstance(given, type) or not callable(getattr(given, method, None)):
+        if isinstance(store, type) or not callable(getattr(store, method, None)):
             raise InvalidType(
                 f"offset_store must have the methods load and save of embedlog.OffsetStore, not be "
-                f"{type(given).__name__}"
+                f"{type(store).__name__}"
             )

@@ -85,9 +85,9 @@ class FileOffsetStore:
         InvalidGroup, InvalidType.
         """
         check_group(group)
-        wanted = as_topic_partitions(partitions)
-        kept = self._read().get(group, {})
-        return {tp: kept[tp] for tp in wanted if tp in kept}
+        topic_partitions = as_topic_partitions(partitions)
+        stored = self._read().get(group, {})
+        return {tp: stored[tp] for tp in topic_partitions if tp in stored}
 
     def save(self, group: str, offsets: Mapping[TopicPartition, CommittedOffset]) -> None:
         """Store these offsets durably. Those of other partitions and groups stay unchanged.
@@ -100,17 +100,17 @@ class FileOffsetStore:
             raise InvalidType(
                 f"offsets must be a dict of TopicPartition -> CommittedOffset, not {shown(offsets)}"
             )
-        given = {as_topic_partition(name): committed for name, committed in offsets.items()}
-        for name, committed in given.items():
+        commits = {as_topic_partition(name): committed for name, committed in offsets.items()}
+        for name, committed in commits.items():
             check_committed(name, committed)
         now_ms = time.time_ns() // 1_000_000
         with self._locked():
             groups = self._read()
-            kept = groups.setdefault(group, {})
-            for tp, committed in given.items():
+            stored = groups.setdefault(group, {})
+            for tp, committed in commits.items():
                 if committed.commit_timestamp_ms == NO_TIMESTAMP:
                     committed = committed._replace(commit_timestamp_ms=now_ms)
-                kept[tp] = committed
+                stored[tp] = committed
             try:
                 self._fs.write_file(str(self._path), _encoded(groups))
             except OSError as error:
@@ -167,8 +167,8 @@ def _decoded(data: bytes) -> dict[str, _Offsets]:
 
 
 def _committed(entry: Mapping[str, Any]) -> CommittedOffset:
-    for name, wanted in _FIELDS.items():
-        if type(entry[name]) is not wanted:
+    for name, field_type in _FIELDS.items():
+        if type(entry[name]) is not field_type:
             raise ValueError(f"{name} is {entry[name]!r}")
     if entry["offset"] < 0:
         raise ValueError(f"offset is {entry['offset']}")

@@ -38,7 +38,7 @@ def open_transactions(backend: Backend, tp: TopicPartition) -> list[TransactionD
         described = describe_transactions(backend)
     except EmbedlogError:
         return []
-    return [each for each in described if each.is_open and tp in each.partitions]
+    return [transaction for transaction in described if transaction.is_open and tp in transaction.partitions]
 
 
 def held_back_at(backend: Backend, tp: TopicPartition, offset: int) -> str:
@@ -48,16 +48,17 @@ def held_back_at(backend: Backend, tp: TopicPartition, offset: int) -> str:
     """
     from ..units import iso  # a first append does without
 
-    found = ", ".join(
-        f"{each.transactional_id!r} (producer id {each.producer_id}, epoch {each.producer_epoch}), "
-        f"open since {iso(each.start_ms)}"
-        for each in open_transactions(backend, tp)
+    blockers = ", ".join(
+        f"{transaction.transactional_id!r} "
+        f"(producer id {transaction.producer_id}, epoch {transaction.producer_epoch}), "
+        f"open since {iso(transaction.start_ms)}"
+        for transaction in open_transactions(backend, tp)
     )
-    if not found and stable_end(backend, tp, offset) > offset:
+    if not blockers and stable_end(backend, tp, offset) > offset:
         return ""
     return (
         f"{tp}: committed records end before offset {offset:,}, where an open transaction begins"
-        f"{': that of ' if found else ''}{found}"
+        f"{': that of ' if blockers else ''}{blockers}"
     )
 
 

@@ -144,36 +144,38 @@ _CALLABLES: Final = frozenset(
 _TRANSACTIONAL: Final = ("transactional_id", "transaction_timeout_ms")
 
 
-def producer_options(given: Mapping[str, object]) -> ProducerOptions:
+def producer_options(arguments: Mapping[str, object]) -> ProducerOptions:
     """A producer's options by canonical name. Raises as `_checked`."""
-    return cast(ProducerOptions, _checked(given, ProducerOptions.__annotations__, PRODUCER_OPTIONS))
+    return cast(ProducerOptions, _checked(arguments, ProducerOptions.__annotations__, PRODUCER_OPTIONS))
 
 
-def transactional_options(given: Mapping[str, object]) -> TransactionalOptions | None:
+def transactional_options(arguments: Mapping[str, object]) -> TransactionalOptions | None:
     """Those of a producer with a transactional id; None without one. Raises as `_checked`."""
-    if not any(plain(typed) in _TRANSACTIONAL for typed in given):
+    if not any(plain(typed) in _TRANSACTIONAL for typed in arguments):
         return None
-    options = _checked(given, (*ProducerOptions.__annotations__, *_TRANSACTIONAL), PRODUCER_OPTIONS)
+    options = _checked(arguments, (*ProducerOptions.__annotations__, *_TRANSACTIONAL), PRODUCER_OPTIONS)
     if "transactional_id" not in options:
         raise InvalidArgument("transaction_timeout_ms is for a producer with transactional_id=")
     return cast(TransactionalOptions, options)
 
 
-def consumer_options(given: Mapping[str, object]) -> ConsumerOptions:
+def consumer_options(arguments: Mapping[str, object]) -> ConsumerOptions:
     """A consumer's options by canonical name. Raises as `_checked`."""
-    return cast(ConsumerOptions, _checked(given, ConsumerOptions.__annotations__, CONSUMER_OPTIONS))
+    return cast(ConsumerOptions, _checked(arguments, ConsumerOptions.__annotations__, CONSUMER_OPTIONS))
 
 
-def queue_options(given: Mapping[str, object]) -> QueueOptions:
+def queue_options(arguments: Mapping[str, object]) -> QueueOptions:
     """A queue's options by canonical name. Raises UnknownSetting, InvalidArgument."""
-    return cast(QueueOptions, renamed(given, QueueOptions.__annotations__, {}))
+    return cast(QueueOptions, renamed(arguments, QueueOptions.__annotations__, {}))
 
 
-def _checked(given: Mapping[str, object], known: Collection[str], synonyms: Synonyms) -> dict[str, Any]:
-    """Raises UnknownSetting for an unknown name, with a suggestion; InvalidArgument if an option is given
-    under
-    two names; InvalidType for a callback that is not callable, which another thread would find too late."""
-    options = renamed(given, known, synonyms)
+def _checked(arguments: Mapping[str, object], names: Collection[str], synonyms: Synonyms) -> dict[str, Any]:
+    """The options by canonical name.
+
+    Raises UnknownSetting for an unknown name, with a suggestion; InvalidArgument if an option is given under
+    two names; InvalidType for a callback that is not callable, which another thread would find too late.
+    """
+    options = renamed(arguments, names, synonyms)
     for name, value in options.items():
         if name in _CALLABLES and value is not None and not callable(value):
             raise InvalidType(f"{name} must be callable, not {type(value).__name__}")

@@ -161,10 +161,10 @@ class PartitionReader:
 
     def _pass_over(self) -> None:
         """Go on where the next records in `times` may be."""
-        found = self.backend.offsets_in_time(*self.tp, self.position, self.times)
-        self._may_match_to = found.end
-        if found.start > self.position:
-            self.mark = min(found.start, self.end), NO_EPOCH, False
+        offsets = self.backend.offsets_in_time(*self.tp, self.position, self.times)
+        self._may_match_to = offsets.end
+        if offsets.start > self.position:
+            self.mark = min(offsets.start, self.end), NO_EPOCH, False
 
     def fetching(self, offset: int, buffer: bytearray | None) -> Callable[[], Fetched]:
         """A call that fetches the chunk at an offset, `fetch_bytes` into a buffer of that size.

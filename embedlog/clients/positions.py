@@ -193,8 +193,8 @@ class Positions:
 
     def seek_to_time(self, tp: TopicPartition, time_ms: int) -> None:
         """Continue from the first record of that time or later, or from the end."""
-        found = self._backend.offset_for_time(*self[tp].tp, time_ms)
-        self.seek(tp, found.offset if found is not None else self._edges(tp).log_end_offset)
+        first_since = self._backend.offset_for_time(*self[tp].tp, time_ms)
+        self.seek(tp, first_since.offset if first_since is not None else self._edges(tp).log_end_offset)
 
     def resolve(self) -> None:
         """Give new partitions a start offset: the committed one, else as first_offsets.py says.
@@ -214,14 +214,14 @@ class Positions:
             committed = self._load([position.tp for position in stable]) if stable else {}
         for position in stable:
             position.topic_id = ids[position.tp.topic]  # asked for before the offset
-            found = committed.get(position.tp)
-            if found is not None and position.is_of_another_topic(found):
+            commit = committed.get(position.tp)
+            if commit is not None and position.is_of_another_topic(commit):
                 self._first_offsets.appeared([position.tp])
-                found = None
-            if found is not None:
-                position.committed = found.offset
-                self._hold(position, found[:2])
-                self.seek(position.tp, found.offset, found.leader_epoch)
+                commit = None
+            if commit is not None:
+                position.committed = commit.offset
+                self._hold(position, commit[:2])
+                self.seek(position.tp, commit.offset, commit.leader_epoch)
         missing = [position.tp for position in stable if position.reader is None]
         for tp, offset in self._first_offsets.of(missing).items() if missing else ():
             self.seek(tp, offset)
@@ -329,7 +329,7 @@ class Positions:
             if (place := p.done)[0] >= 0 and (unchanged or place[0] != p.committed)
         }
 
-    def given(self, *, unchanged: bool) -> dict[TopicPartition, CommittedOffset]:
+    def returned(self, *, unchanged: bool) -> dict[TopicPartition, CommittedOffset]:
         """As `done`, for all returned records, whether or not the application has come back."""
         return {
             p.tp: CommittedOffset(*place, topic_id=p.topic_id)
@@ -368,12 +368,12 @@ class Positions:
 
     def estimated(self) -> dict[TopicPartition, int]:
         """The offsets to return next, as far as they are known: of about now, for other threads."""
-        found = {}
+        offsets = {}
         for tp, position in list(self._all.items()):
             if position.reader is not None:
                 with contextlib.suppress(IndexError):  # another chunk came in between
-                    found[tp] = position.at[0]
-        return found
+                    offsets[tp] = position.at[0]
+        return offsets
 
     def estimated_lag(self) -> dict[TopicPartition, int]:
         """The offsets from `estimated` to the log ends."""

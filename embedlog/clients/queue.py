@@ -57,8 +57,8 @@ from ..runtime.closing import Closing, closes
 from ..runtime.wakeups import Wakeup
 from ..units import duration
 from ..validation import as_seconds, check_flag, check_group, check_int, check_topic, is_coroutine_function
-from .job import LONGEST_DELAY_MS, Backoff, Job, said
-from .job_source import Held, JobSource, Waiting
+from .job import LONGEST_DELAY_MS, Backoff, Job, error_line
+from .job_source import HeldJob, JobSource, Waiting
 from .options import QueueOptions, queue_options
 from .reader import read_at, read_range, time_ms
 from .record_input import HeadersInput, as_headers, now_ms
@@ -97,28 +97,28 @@ class Intake(Generic[V, K]):
         self._backend = backend
         self._serde = serde
 
-    def taken(self, wait_s: float = _FOREVER) -> tuple[Held, Record[V, K]] | None:
+    def taken(self, wait_s: float = _FOREVER) -> tuple[HeldJob, Record[V, K]] | None:
         """What the next job is made of; None if there is none within wait_s, or at the end.
 
         Waits in this thread.
         """
         deadline = None
         while True:
-            held = self.source.take()
-            if held is None:
+            held_job = self.source.take()
+            if held_job is None:
                 deadline = deadline or time.monotonic() + wait_s
-                held = self._wait(deadline)
-                if held is None:
+                held_job = self._wait(deadline)
+                if held_job is None:
                     return None
             try:
-                record = self.record_of(held)
+                record = self.record_of(held_job)
             except BaseException:
-                self.source.put_back(held)
+                self.source.put_back(held_job)
                 raise
             if record is not None:
-                return held, record
+                return held_job, record
 
-    def _wait(self, deadline: float) -> Held | None:
+    def _wait(self, deadline: float) -> HeldJob | None:
         source = self.source
         has_asked = False
         while not source.stopped:
@@ -138,14 +138,14 @@ class Intake(Generic[V, K]):
                 source.leave(waiting)
             if waiting.error is not None:
                 raise waiting.error
-            held = source.take()
-            if held is not None:
-                return held
+            held_job = source.take()
+            if held_job is not None:
+                return held_job
         return None
 
-    def at_hand(self, held: Held) -> Record[V, K] | None:
+    def at_hand(self, held_job: HeldJob) -> Record[V, K] | None:
         """The record of a job, decoded, without waiting for anything; None if it takes a `record_of`."""
-        record = held.delivery.record
+        record = held_job.delivery.record
         if record is None:
             return None
         try:
@@ -153,34 +153,34 @@ class Intake(Generic[V, K]):
         except DeserializationError:
             return None
 
-    def record_of(self, held: Held) -> Record[V, K] | None:
+    def record_of(self, held_job: HeldJob) -> Record[V, K] | None:
         """The record of a job, decoded; None if there is no use in handing it out, and it is settled.
 
         May wait for a disk, or for the owner. Raises StorageError, Closed.
         """
-        record, source = held.delivery.record, self.source
+        record, source = held_job.delivery.record, self.source
         if record is None:
             try:
-                record = self._read(held)
+                record = self._read(held_job)
             except CorruptRecord as error:
-                self._refuse(held, error)
+                self._refuse(held_job, error)
                 return None
             except OffsetOutOfRange:
                 record = None
             if record is None:
-                _logger.warning("%s: its record has been deleted", source.name_of(held))
-                self._settle(held, AcknowledgeType.ACCEPT)
+                _logger.warning("%s: its record has been deleted", source.name_of(held_job))
+                self._settle(held_job, AcknowledgeType.ACCEPT)
                 return None
         try:
             return self._serde.decode(record)
         except DeserializationError as error:
-            self._refuse(held, error)
+            self._refuse(held_job, error)
             return None
 
-    def _read(self, held: Held) -> Record | None:
+    def _read(self, held_job: HeldJob) -> Record | None:
         """The record of a job; jobs that are next get theirs, too."""
-        source, (partition, offset, *_) = self.source, held.delivery
-        end = source.following(held)
+        source, (partition, offset, *_) = self.source, held_job.delivery
+        end = source.following(held_job)
         if end == offset + 1:
             return read_at(self._backend, source.topic, partition, offset, "read_uncommitted")
         records = read_range(self._backend, source.topic, partition, offset, end)
@@ -189,13 +189,13 @@ class Intake(Generic[V, K]):
         source.bring(records[1:])
         return records[0]
 
-    def _refuse(self, held: Held, error: CorruptRecord | DeserializationError) -> None:
-        _logger.error("%s: rejected: %s", self.source.name_of(held), error)
-        self._settle(held, AcknowledgeType.REJECT, said(error))
+    def _refuse(self, held_job: HeldJob, error: CorruptRecord | DeserializationError) -> None:
+        _logger.error("%s: rejected: %s", self.source.name_of(held_job), error)
+        self._settle(held_job, AcknowledgeType.REJECT, error_line(error))
 
-    def _settle(self, held: Held, kind: AcknowledgeType, error: str = "") -> None:
+    def _settle(self, held_job: HeldJob, kind: AcknowledgeType, error: str = "") -> None:
         try:
-            self.source.settle(held, kind, error=error)
+            self.source.settle(held_job, kind, error=error)
         except LockLost:
             pass  # another process comes to the same conclusion
 
@@ -387,14 +387,14 @@ class Queue(Closing, Generic[V, K]):
             job._attempt(handler)
 
     def _take(self, wait_s: float) -> Job[V, K] | None:
-        found = self.intake.taken(wait_s)
-        if found is None:
+        taken = self.intake.taken(wait_s)
+        if taken is None:
             return None
-        held, record = found
+        held_job, record = taken
         try:
-            return Job(self._source, held, record, self._backoff)
+            return Job(self._source, held_job, record, self._backoff)
         except BaseException:  # Ctrl-C
-            self._source.put_back(held)
+            self._source.put_back(held_job)
             raise
 
     # -- the end ---------------------------------------------------------------------------------------

@@ -59,21 +59,21 @@ class QueueDescription(NamedTuple):
 
     @property
     def waiting(self) -> int:
-        return sum(each.waiting for each in self.group.partitions)
+        return sum(partition.waiting for partition in self.group.partitions)
 
     @property
     def locked(self) -> int:
-        return sum(each.locked for each in self.group.partitions)
+        return sum(partition.locked for partition in self.group.partitions)
 
     @property
     def delayed(self) -> int:
-        return sum(each.delayed for each in self.group.partitions)
+        return sum(partition.delayed for partition in self.group.partitions)
 
     @property
     def oldest_timestamp_ms(self) -> int | None:
         """The timestamp of the oldest job that is not finished; None if there is none."""
-        known = (each.oldest_timestamp_ms for each in self.group.partitions)
-        return min((timestamp for timestamp in known if timestamp != NO_TIMESTAMP), default=None)
+        timestamps = (partition.oldest_timestamp_ms for partition in self.group.partitions)
+        return min((timestamp for timestamp in timestamps if timestamp != NO_TIMESTAMP), default=None)
 
 
 class UnfinishedJob(NamedTuple):
@@ -116,15 +116,15 @@ def describe_queues(
     if topic is not None:
         check_topic(topic)
         backend.describe_topic(topic)
-    found = [
+    queues = [
         (of, name)
         for name, of in reader.list_share_groups()
         if name != REDRIVE_GROUP and topic in (None, of) and group in (None, name)
     ]
-    if group is not None and not found:
+    if group is not None and not queues:
         raise GroupNotFound(f"no share group {group!r}" + (f" of topic {topic!r}" if topic else ""))
-    dead = {of: _dead(backend, reader, dead_letter_topic(of)) for of, _ in found}
-    return [QueueDescription(reader.describe_share_group(name, of), dead[of]) for of, name in sorted(found)]
+    dead = {of: _dead(backend, reader, dead_letter_topic(of)) for of, _ in queues}
+    return [QueueDescription(reader.describe_share_group(name, of), dead[of]) for of, name in sorted(queues)]
 
 
 def dead_letter_topic(topic: str) -> str:
@@ -144,8 +144,8 @@ def _dead(backend: Backend, reader: ShareReader | ShareCoordinator, topic: str) 
         of = reader.describe_share_group(REDRIVE_GROUP, topic)
     except GroupNotFound:
         edges = backend.offsets(topic).values()
-        return sum(each.log_end_offset - each.log_start_offset for each in edges)
-    return sum(each.waiting + each.locked + each.delayed for each in of.partitions)
+        return sum(span.log_end_offset - span.log_start_offset for span in edges)
+    return sum(partition.waiting + partition.locked + partition.delayed for partition in of.partitions)
 
 
 def unfinished_jobs(backend: Backend, topic: str, group: str) -> Iterator[UnfinishedJob]:
@@ -156,8 +156,10 @@ def unfinished_jobs(backend: Backend, topic: str, group: str) -> Iterator[Unfini
     return _jobs(backend, topic, backend.share_reader().unfinished(group, topic))
 
 
-def _jobs(backend: Backend, topic: str, found: dict[int, list[UnfinishedRecords]]) -> Iterator[UnfinishedJob]:
-    for partition, ranges in found.items():
+def _jobs(
+    backend: Backend, topic: str, unfinished: dict[int, list[UnfinishedRecords]]
+) -> Iterator[UnfinishedJob]:
+    for partition, ranges in unfinished.items():
         if not ranges:
             continue
         tp = TopicPartition(topic, partition)
@@ -165,17 +167,17 @@ def _jobs(backend: Backend, topic: str, found: dict[int, list[UnfinishedRecords]
             backend, tp, ranges[0].first_offset, end=ranges[-1].last_offset + 1, read_committed=True
         )
         records: deque[Record] = deque()  # read, and not passed yet
-        for each in ranges:
+        for span in ranges:
             while True:
-                while records and records[0].offset < each.first_offset:
+                while records and records[0].offset < span.first_offset:
                     records.popleft()
-                if records and records[0].offset <= each.last_offset:
-                    yield UnfinishedJob(records.popleft(), *each[2:])
+                if records and records[0].offset <= span.last_offset:
+                    yield UnfinishedJob(records.popleft(), *span[2:])
                     continue
-                if records or reader.position > each.last_offset:
+                if records or reader.position > span.last_offset:
                     break
-                if reader.position < each.first_offset:
-                    reader.mark = each.first_offset, NO_EPOCH, False
+                if reader.position < span.first_offset:
+                    reader.mark = span.first_offset, NO_EPOCH, False
                 records.extend(reader.read())
                 if not records:  # compaction has removed the rest
                     break
@@ -202,9 +204,9 @@ def redrive(
     Raises TopicNotFound if a topic is gone, InvalidArgument for a letter without an origin; LogFull and other
     StorageErrors, ReadOnly, UnsupportedByBackend, Closed. What was yielded before has been sent.
     """
-    for each in (topic,) if to is None else (topic, to):
-        check_topic(each)
-        backend.describe_topic(each)
+    for name in (topic,) if to is None else (topic, to):
+        check_topic(name)
+        backend.describe_topic(name)
     coordinator, member_id = backend.share_coordinator, f"redrive-{uuid.uuid4()}"
     passed_over: set[tuple[int, int]] = set()
     try:
@@ -245,14 +247,14 @@ def _locked(
         if taken:
             return taken
         described = coordinator.describe_share_group(REDRIVE_GROUP, topic)
-        if sum(each.locked for each in described.partitions) <= len(passed_over):
+        if sum(partition.locked for partition in described.partitions) <= len(passed_over):
             return []
         wait_ms = _LONGEST_WAIT_MS
 
 
 def _renewed(coordinator: ShareCoordinator, topic: str, deliveries: Sequence[Delivery]) -> bool:
     """Whether all of them are locked for as long again."""
-    renew = [Acknowledgement(*each[:3], AcknowledgeType.RENEW) for each in deliveries]
+    renew = [Acknowledgement(*delivery[:3], AcknowledgeType.RENEW) for delivery in deliveries]
     return not any(coordinator.acknowledge(REDRIVE_GROUP, topic, renew))
 
 
@@ -272,9 +274,9 @@ def _sent_again(
         )
     appenders = backend.appenders(target)
     number = int(_text(headers, _ORIGIN_PARTITION) or delivery.partition) % len(appenders)
-    kept: Headers = tuple(header for header in record.headers if not header[0].startswith(_OURS))
+    user_headers: Headers = tuple(header for header in record.headers if not header[0].startswith(_OURS))
     sent = appenders[number].append_one(
-        record.key, record.value, time.time_ns() // 1_000_000, False, None, kept
+        record.key, record.value, time.time_ns() // 1_000_000, False, None, user_headers
     )
     accept = Acknowledgement(
         delivery.partition, delivery.offset, delivery.delivery_id, AcknowledgeType.ACCEPT

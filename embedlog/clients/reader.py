@@ -313,8 +313,8 @@ def _resolved(
 ) -> int | None:
     """The offset of `where`; None for a time after the last record."""
     if isinstance(where, datetime):
-        found = backend.offset_for_time(tp.topic, tp.partition, time_ms(where))
-        return None if found is None else found.offset
+        first_since = backend.offset_for_time(tp.topic, tp.partition, time_ms(where))
+        return None if first_since is None else first_since.offset
     if isinstance(where, str):
         if where == "earliest":
             return edges.log_start_offset

@@ -26,7 +26,7 @@ from ..runtime.locks import calls_out
 
 Bytes: TypeAlias = bytes | bytearray | memoryview
 HeadersInput: TypeAlias = Iterable[tuple[str, Bytes | None]] | Mapping[str, Bytes | None]
-Given: TypeAlias = Bytes | tuple[Bytes | None, Bytes | None] | Record | None
+RecordInput: TypeAlias = Bytes | tuple[Bytes | None, Bytes | None] | Record | None
 
 _BYTES_OR_NULLS = {bytes, type(None)}
 
@@ -50,46 +50,48 @@ def as_row(
 
 
 @calls_out
-def as_list(records: Iterable[Given]) -> list[Any]:
+def as_list(records: Iterable[RecordInput]) -> list[Any]:
     """The records of append_many, from an iterable of the program. Raises InvalidType if it is none."""
     if type(records) is not list:
         check_iterable(records)
     return list(records)
 
 
-def as_rows(records: Iterable[Given], now: int, append_time: bool) -> tuple[Sequence[Row], int | array[int]]:
+def as_rows(
+    records: Iterable[RecordInput], now: int, append_time: bool
+) -> tuple[Sequence[Row], int | array[int]]:
     """The records of append_many, and their timestamps: one for all, or one for each.
 
     With append_time their own timestamps are ignored.
 
     Raises InvalidType or InvalidArgument for the first invalid record, with its index.
     """
-    given = as_list(records)
-    kinds = set(map(type, given))
+    records = as_list(records)
+    kinds = set(map(type, records))
     if kinds <= _BYTES_OR_NULLS:
-        return ValueRows(None, given, now), now
-    if kinds == {tuple} and set(map(len, given)) == {2}:
-        keys, values = zip(*given, strict=True)
+        return ValueRows(None, records, now), now
+    if kinds == {tuple} and set(map(len, records)) == {2}:
+        keys, values = zip(*records, strict=True)
         if set(map(type, keys)) | set(map(type, values)) <= _BYTES_OR_NULLS:
             return ValueRows(keys, values, now), now
     rows = []
-    for number, each in enumerate(given):
+    for number, record in enumerate(records):
         try:
-            rows.append(_as_row(each, now, append_time))
+            rows.append(_as_row(record, now, append_time))
         except (InvalidType, InvalidArgument) as error:
             raise type(error)(f"record {number:,}: {error}") from None
     return rows, array("q", [row[3] for row in rows])
 
 
-def _as_row(given: object, now: int, append_time: bool) -> Row:
-    if isinstance(given, Record):
-        timestamp_ms = None if append_time else given.timestamp_ms
-        return as_row(given.value, given.key, given.headers, timestamp_ms, now)
-    if isinstance(given, tuple):
-        if len(given) != 2:
-            raise InvalidType(f"a tuple must be (key, value), not {shown(given)}")
-        return as_row(given[1], given[0], (), None, now)
-    return as_row(given, None, (), None, now)
+def _as_row(record: object, now: int, append_time: bool) -> Row:
+    if isinstance(record, Record):
+        timestamp_ms = None if append_time else record.timestamp_ms
+        return as_row(record.value, record.key, record.headers, timestamp_ms, now)
+    if isinstance(record, tuple):
+        if len(record) != 2:
+            raise InvalidType(f"a tuple must be (key, value), not {shown(record)}")
+        return as_row(record[1], record[0], (), None, now)
+    return as_row(record, None, (), None, now)
 
 
 def check_iterable(records: object) -> None:
@@ -102,64 +104,66 @@ def check_iterable(records: object) -> None:
         raise InvalidType(f"records must be an iterable, not {type(records).__name__}")
 
 
-def as_bytes(given: object, what: str) -> bytes | None:
+def as_bytes(content: object, what: str) -> bytes | None:
     """A key, a value or a header's value as bytes, copied if mutable; or None.
 
     Raises InvalidType for anything else; `what` names it in the message.
     """
-    if given is None or type(given) is bytes:
-        return given
-    if isinstance(given, bytes | bytearray | memoryview):
+    if content is None or type(content) is bytes:
+        return content
+    if isinstance(content, bytes | bytearray | memoryview):
         try:
-            return bytes(given)
+            return bytes(content)
         except ValueError as error:  # a released memoryview
             raise InvalidArgument(f"{what} cannot be read: {error}") from None
-    raise not_bytes(what, given)
+    raise not_bytes(what, content)
 
 
-def as_headers(given: HeadersInput | None) -> Headers:
+def as_headers(headers: HeadersInput | None) -> Headers:
     """Headers as a tuple of (name, value) pairs, from an iterable of pairs or a dict.
 
     Raises InvalidType if a name is not a str, or a value neither bytes-like nor None.
     """
-    if not given:
+    if not headers:
         return ()
-    pairs = given.items() if isinstance(given, Mapping) else given
-    headers: list[Header] = []
+    pairs = headers.items() if isinstance(headers, Mapping) else headers
+    checked: list[Header] = []
     try:
         for name, value in pairs:
             if not isinstance(name, str):
                 raise InvalidType(f"a header's name must be str, not {type(name).__name__} ({shown(name)})")
             name.encode()  # a lone surrogate has no bytes
-            headers.append((name, as_bytes(value, "a header's value")))
+            checked.append((name, as_bytes(value, "a header's value")))
     except (TypeError, ValueError) as error:
         if isinstance(error, EmbedlogError):
             raise
         raise InvalidType(
-            f"headers must be (name, value) pairs or a dict, not {shown(given)}: {error}"
+            f"headers must be (name, value) pairs or a dict, not {shown(headers)}: {error}"
         ) from error
-    return tuple(headers)
+    return tuple(checked)
 
 
-def as_timestamp(given: int | None, now: int) -> int:
+def as_timestamp(timestamp_ms: int | None, now: int) -> int:
     """Milliseconds since the epoch; `now` for None and -1. Raises InvalidType or InvalidArgument."""
-    if given is None:
+    if timestamp_ms is None:
         return now
-    if type(given) is not int and (isinstance(given, bool) or not isinstance(given, int)):
+    if type(timestamp_ms) is not int and (
+        isinstance(timestamp_ms, bool) or not isinstance(timestamp_ms, int)
+    ):
         raise InvalidType(
-            f"timestamp_ms must be int, milliseconds since the epoch, not {type(given).__name__}"
+            f"timestamp_ms must be int, milliseconds since the epoch, not {type(timestamp_ms).__name__}"
             " (of a datetime: int(when.timestamp() * 1000))"
         )
-    if 0 <= given <= MAX_INT64:
-        return given
-    if given == NO_TIMESTAMP:
+    if 0 <= timestamp_ms <= MAX_INT64:
+        return timestamp_ms
+    if timestamp_ms == NO_TIMESTAMP:
         return now
     raise InvalidArgument(
-        f"timestamp_ms must be milliseconds since the epoch (or -1: now), not {shown(given)}"
+        f"timestamp_ms must be milliseconds since the epoch (or -1: now), not {shown(timestamp_ms)}"
     )
 
 
-def compression_number(given: str | int | None, settings: TopicSettings) -> int:
+def compression_number(compression: str | int | None, settings: TopicSettings) -> int:
     """The codec to write with: the one given, else the topic's. "producer" without one means none."""
-    chosen = settings.compression_type if given is None else given
+    chosen = settings.compression_type if compression is None else compression
     return NONE if chosen == "producer" else codec_number(chosen)

@@ -22,7 +22,7 @@ from ..errors import (
 )
 from ..model import K, Record, V, of_one_or_two
 from ..runtime.locks import calls_out
-from .record_input import Given, check_iterable
+from .record_input import RecordInput, check_iterable
 from .serializers import Serializer, name_of
 
 OnDecodeError: TypeAlias = Literal["raise", "skip"] | Callable[[DeserializationError], object]
@@ -60,7 +60,9 @@ class RecordSerde(Generic[V, K]):
         self._on_decode_error = on_decode_error
 
     def __repr__(self) -> str:
-        value, key = ("bytes" if each is None else name_of(each) for each in (self._value, self._key))
+        value, key = (
+            "bytes" if serializer is None else name_of(serializer) for serializer in (self._value, self._key)
+        )
         return f"values {value}, keys {key}"
 
     @property
@@ -88,16 +90,16 @@ class RecordSerde(Generic[V, K]):
     @calls_out
     def encode_many(
         self, records: Iterable[V | tuple[K | None, V | None] | Record[V, K] | None]
-    ) -> list[Given]:
+    ) -> list[RecordInput]:
         """The records of append_many, encoded. A plain tuple of two is (key, value).
 
         Raises SerializationError or InvalidType for the first that is invalid, with its index.
         """
         check_iterable(records)
-        encoded: list[Given] = []
-        for number, each in enumerate(records):
+        encoded: list[RecordInput] = []
+        for number, record in enumerate(records):
             try:
-                encoded.append(self._encode_one(each))
+                encoded.append(self._encode_one(record))
             except SerializationError as error:
                 raise SerializationError(f"record {number:,}: {error}") from error.__cause__
         return encoded
@@ -150,12 +152,12 @@ class RecordSerde(Generic[V, K]):
         continues with the next record, after any other error with the same one."""
         return _Decoded(self, records)
 
-    def _encode_one(self, given: Any) -> Given:
-        if isinstance(given, Record):
-            return given._replace(key=self.encode_key(given.key), value=self.encode_value(given.value))
-        if type(given) is tuple and len(given) == 2:
-            return self.encode_key(given[0]), self.encode_value(given[1])
-        return self.encode_value(given)
+    def _encode_one(self, record: Any) -> RecordInput:
+        if isinstance(record, Record):
+            return record._replace(key=self.encode_key(record.key), value=self.encode_value(record.value))
+        if type(record) is tuple and len(record) == 2:
+            return self.encode_key(record[0]), self.encode_value(record[1])
+        return self.encode_value(record)
 
 
 class _Decoded(Generic[V, K]):
@@ -186,21 +188,21 @@ class _Decoded(Generic[V, K]):
 
 
 @calls_out
-def _encoded(serializer: Serializer[Any], part: str, given: object) -> bytes:
+def _encoded(serializer: Serializer[Any], part: str, content: object) -> bytes:
     try:
-        data: object = serializer.dumps(given)
+        encoded: object = serializer.dumps(content)
     except MemoryError:
         raise
     except Exception as error:
         raise SerializationError(
-            f"the {part} cannot be encoded by {name_of(serializer)}: {_reason(error)}: {shown(given)}"
+            f"the {part} cannot be encoded by {name_of(serializer)}: {_reason(error)}: {shown(content)}"
         ) from error
-    if not isinstance(data, bytes | bytearray | memoryview):
+    if not isinstance(encoded, bytes | bytearray | memoryview):
         raise SerializationError(
-            f"the {part} cannot be encoded: {name_of(serializer)}.dumps returned {type(data).__name__}, "
-            f"not bytes, for {shown(given)}"
+            f"the {part} cannot be encoded: {name_of(serializer)}.dumps returned {type(encoded).__name__}, "
+            f"not bytes, for {shown(content)}"
         )
-    return bytes(data)
+    return bytes(encoded)
 
 
 def _reason(error: Exception) -> str:

@@ -55,7 +55,7 @@ class AppendedMany(Sequence[RecordMetadata]):
     @property
     def durable(self) -> bool:
         """Whether all records were fsynced before `append_many` returned."""
-        return all(each.durable for each in self._appended.values())
+        return all(appended.durable for appended in self._appended.values())
 
     @property
     def by_partition(self) -> dict[int, Appended]:
@@ -66,11 +66,15 @@ class AppendedMany(Sequence[RecordMetadata]):
         return sum(map(_count, self._appended.values()))
 
     def __iter__(self) -> Iterator[RecordMetadata]:
-        given = self._timestamps
-        if self._places is None and len(self._appended) == 1 and (given is None or isinstance(given, int)):
+        timestamps = self._timestamps
+        if (
+            self._places is None
+            and len(self._appended) == 1
+            and (timestamps is None or isinstance(timestamps, int))
+        ):
             [(partition, (base, last, time, durable))] = self._appended.items()
             if last - base + 1 == len(self):  # in one piece
-                time = time if given is None else given
+                time = time if timestamps is None else timestamps
                 topic = self._topic
                 return (
                     _new(RecordMetadata, (topic, partition, offset, time, durable))
@@ -108,7 +112,7 @@ class AppendedMany(Sequence[RecordMetadata]):
         return len(self) == len(other) and all(map(eq, self, other))
 
     def __repr__(self) -> str:
-        where = ", ".join(f"{each}" for each in sorted(self._appended)) or "none"
+        where = ", ".join(f"{partition}" for partition in sorted(self._appended)) or "none"
         return f"<AppendedMany: {counted(len(self), 'record')}, topic {self._topic!r}, partitions {where}>"
 
 

@@ -62,10 +62,10 @@ class Seeking(Closing):
             return {}
         from .transaction_admin import held_back_by, pending_offsets_by
 
-        found = held_back_by(self._backend, waiting) if waiting else {}
+        waits_for = held_back_by(self._backend, waiting) if waiting else {}
         if unstable and self._group is not None:
-            found |= pending_offsets_by(self._backend, self._group, unstable)
-        return found
+            waits_for |= pending_offsets_by(self._backend, self._group, unstable)
+        return waits_for
 
     def seek(self, where: TopicPartition | str, partition: int, offset: int | None = None) -> None:
         """Continue from an offset: `seek(tp, offset)` or `seek(topic, partition, offset)`.
@@ -75,10 +75,10 @@ class Seeking(Closing):
         if isinstance(where, str) is (offset is None):
             raise InvalidType("seek takes (topic, partition, offset) or (TopicPartition, offset)")
         tp = validation.as_topic_partition((where, partition) if isinstance(where, str) else where)
-        wanted = partition if offset is None else offset
-        validation.check_int("offset", wanted, low=0, high=MAX_INT64)
+        target_offset = partition if offset is None else offset
+        validation.check_int("offset", target_offset, low=0, high=MAX_INT64)
         with self._using():
-            self._positions.seek(tp, wanted)
+            self._positions.seek(tp, target_offset)
 
     def seek_to_beginning(self, *partitions: TopicPartition) -> None:
         """Continue from the first record of these partitions (default: all assigned ones)."""

@@ -87,7 +87,7 @@ def _loaded(loads: Callable[[bytes], Any], gives: tuple[type, ...], data: bytes)
 
 def _check_class(value: object, classes: tuple[type, ...]) -> None:
     if not isinstance(value, classes):
-        expected = " or ".join(each.__name__ for each in classes)
+        expected = " or ".join(kind.__name__ for kind in classes)
         raise InvalidType(f"expected {expected}, not {type(value).__name__}")
 
 
@@ -105,26 +105,28 @@ class Schemas(NamedTuple):
 _NO_SCHEMAS: Final = Schemas()
 
 
-def serializer_for(value_type: Any, given: object, schemas: Schemas = _NO_SCHEMAS) -> Serializer[Any] | None:
+def serializer_for(
+    value_type: Any, serializer: object, schemas: Schemas = _NO_SCHEMAS
+) -> Serializer[Any] | None:
     """The serializer that a caller asks for; None for bytes as they are.
 
     Args:
         value_type: the type of the values; None for any that the serializer makes.
-        given: a serializer's name, a Serializer, or None to choose by the type.
+        serializer: its name, a Serializer, or None to choose by the type.
 
     Raises InvalidArgument, InvalidType; EmbedlogError if the library is not installed.
     """
-    if isinstance(value_type, str) or (given is None and _is_serializer(value_type)):
+    if isinstance(value_type, str) or (serializer is None and _is_serializer(value_type)):
         raise InvalidType(f"{shown(value_type)} is not a type of values: give it as serializer=")
-    if given is not None and not isinstance(given, str):
-        if not _is_serializer(given):
+    if serializer is not None and not isinstance(serializer, str):
+        if not _is_serializer(serializer):
             raise InvalidType(
                 "serializer must be a name or an object with the methods dumps and loads, "
-                f"not {type(given).__name__} ({shown(given)})"
+                f"not {type(serializer).__name__} ({shown(serializer)})"
             )
         _check_no_schemas(schemas, "a serializer of your own")
-        return given  # type: ignore[return-value]
-    name = _name_by_type(value_type) if given is None else given
+        return serializer  # type: ignore[return-value]
+    name = _name_by_type(value_type) if serializer is None else serializer
     if name not in _MAKERS:
         raise InvalidArgument(f"serializer must be one of {', '.join(_MAKERS)}, not {shown(name)}")
     if name != "avro":
@@ -146,9 +148,9 @@ def name_of(serializer: object) -> str:
     return name if isinstance(name, str) else type(serializer).__name__
 
 
-def _is_serializer(given: object) -> bool:
-    methods = (getattr(given, name, None) for name in ("dumps", "loads"))
-    return not isinstance(given, type) and all(map(callable, methods))
+def _is_serializer(candidate: object) -> bool:
+    methods = (getattr(candidate, name, None) for name in ("dumps", "loads"))
+    return not isinstance(candidate, type) and all(map(callable, methods))
 
 
 def _name_by_type(value_type: Any) -> str:
@@ -176,12 +178,12 @@ def _classes_of(value_type: Any) -> tuple[type, ...]:
         return (object,)
     if is_typeddict(value_type):
         return (dict,)
-    found = value_type if origin is None else origin
+    plain_class = value_type if origin is None else origin
     try:
-        isinstance(None, found)
+        isinstance(None, plain_class)
     except TypeError:  # not a class, or a protocol that cannot be checked
         return (object,)
-    return (found,) if isinstance(found, type) else (object,)
+    return (plain_class,) if isinstance(plain_class, type) else (object,)
 
 
 def _plain_classes(value_type: Any, allowed: tuple[type, ...], name: str) -> tuple[type, ...]:
@@ -270,10 +272,10 @@ def _avro(value_type: Any, schemas: Schemas) -> Functions:
     fastavro = _library("fastavro", "avro")
     classes = _plain_classes(value_type, (dict, list, str, bytes, int, float, bool), "avro")
     parsed = _avro_schema("schema", schemas.written)
-    wanted = None if schemas.read is None else _avro_schema("reader_schema", schemas.read)
+    reader_schema = None if schemas.read is None else _avro_schema("reader_schema", schemas.read)
 
     def dumps(value: Any) -> bytes:
-        if wanted is not None:
+        if reader_schema is not None:
             raise InvalidType("with reader_schema= a topic is only read: append without it")
         out = io.BytesIO()
         # Without it a field that the schema lacks would be dropped silently.
@@ -282,9 +284,9 @@ def _avro(value_type: Any, schemas: Schemas) -> Functions:
 
     def loads(data: bytes) -> Any:
         source = io.BytesIO(data)
-        value = fastavro.schemaless_reader(source, parsed, wanted)
-        if left := len(data) - source.tell():
-            raise ValueError(f"{left:,} bytes are left after the value: it has another schema")
+        value = fastavro.schemaless_reader(source, parsed, reader_schema)
+        if unread := len(data) - source.tell():
+            raise ValueError(f"{unread:,} bytes are left after the value: it has another schema")
         return value
 
     return Functions("avro", dumps, loads, takes=classes, gives=classes)

@@ -61,29 +61,29 @@ class TopicWatch:
             return False
         self.due = now + self._refresh_s
         before = self.partitions, self.topic_ids
-        found = self._found()
-        self.partitions = {name: topic.partitions for name, topic in found.items()}
-        self.topic_ids = {name: topic.topic_id for name, topic in found.items()}
+        topics = self._described()
+        self.partitions = {name: topic.partitions for name, topic in topics.items()}
+        self.topic_ids = {name: topic.topic_id for name, topic in topics.items()}
         return before != (self.partitions, self.topic_ids)
 
     def expire(self) -> None:
         """Make the next refresh due now."""
         self.due = 0.0
 
-    def _found(self) -> dict[str, TopicDescription]:
+    def _described(self) -> dict[str, TopicDescription]:
         if self._pattern is None:
             names: Iterable[str] = self._names
         else:
             names = [name for name in self._backend.topics() if self._pattern.fullmatch(name)]
-        found = {}
+        topics = {}
         for name in names:
             try:
                 topic = self._backend.describe_topic(name)
             except TopicNotFound:
                 continue
             if self._pattern is None or not topic.internal:
-                found[name] = topic
-        return found
+                topics[name] = topic
+        return topics
 
 
 def _checked(topics: str | Iterable[str]) -> tuple[str, ...]:

@@ -60,10 +60,10 @@ class ValueOptions(KeyOptions[K], Generic[V, K], total=False):
     serializer: Serializer[V] | str | None
 
 
-def serde_of(value_type: Any, given: Mapping[str, Any]) -> RecordSerde[Any, Any]:
+def serde_of(value_type: Any, arguments: Mapping[str, Any]) -> RecordSerde[Any, Any]:
     """The serializers for the arguments of `Log.topic`. Raises as that."""
-    known = (*KeyOptions.__annotations__, "serializer")
-    options = renamed(given, known, {})
+    names = (*KeyOptions.__annotations__, "serializer")
+    options = renamed(arguments, names, {})
     key_type, key_serializer = options.get("key_type"), options.get("key_serializer")
     if isinstance(key_serializer, str) and key_type is None:
         raise InvalidArgument(

@@ -26,7 +26,7 @@ from ..runtime.closing import Closing, OfOneProcess
 from ..validation import check_flag, check_int, check_text
 from .append import append, append_batches, append_many
 from .partitioner import StickyPartitioner
-from .record_input import Bytes, Given, HeadersInput, as_list
+from .record_input import Bytes, HeadersInput, RecordInput, as_list
 from .results import AppendedMany
 from .transaction_manager import TransactionManager
 
@@ -42,12 +42,12 @@ def check_transaction(transactional_id: object, timeout_ms: object) -> None:
     check_int("timeout_ms", timeout_ms, low=1, high=MAX_INT32)
 
 
-def check_consumer(given: object) -> None:
+def check_consumer(consumer: object) -> None:
     """Raises InvalidType unless it is a consumer."""
     from .consumer import Consumer
 
-    if not isinstance(given, Consumer):
-        raise InvalidType(f"a transaction commits offsets of an embedlog.Consumer, not of {shown(given)}")
+    if not isinstance(consumer, Consumer):
+        raise InvalidType(f"a transaction commits offsets of an embedlog.Consumer, not of {shown(consumer)}")
 
 
 def new_transaction(
@@ -166,7 +166,7 @@ class Transaction(OfOneProcess):
     def append_many(
         self,
         topic: str,
-        records: Iterable[Given],
+        records: Iterable[RecordInput],
         *,
         partition: int | None = None,
         compression: str | int | None = None,

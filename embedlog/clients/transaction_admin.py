@@ -50,18 +50,18 @@ class TransactionDescription(NamedTuple):
 
 def describe_transactions(backend: Backend) -> list[TransactionDescription]:
     """All transactional ids, sorted. Raises UnsupportedByBackend, StorageError, CorruptRecord, Closed."""
-    return [_described(*each) for each in sorted(backend.stored_transactions().items())]
+    return [_described(*stored) for stored in sorted(backend.stored_transactions().items())]
 
 
 def held_back_by(backend: Backend, partitions: list[TopicPartition]) -> dict[TopicPartition, list[str]]:
     """The ids of the open transactions of these partitions; only partitions that have some."""
-    found: dict[TopicPartition, list[str]] = {}
-    for each in describe_transactions(backend):
-        if each.is_open:
+    ids_by_partition: dict[TopicPartition, list[str]] = {}
+    for transaction in describe_transactions(backend):
+        if transaction.is_open:
             for name in partitions:
-                if name in each.partitions:
-                    found.setdefault(name, []).append(each.transactional_id)
-    return found
+                if name in transaction.partitions:
+                    ids_by_partition.setdefault(name, []).append(transaction.transactional_id)
+    return ids_by_partition
 
 
 def pending_offsets_by(
@@ -70,12 +70,12 @@ def pending_offsets_by(
     """For each of these partitions, the open transactions that may change the group's committed offset."""
     count = backend.describe_topic(OFFSETS_TOPIC).partitions
     stored = TopicPartition(OFFSETS_TOPIC, partition_for(group, count))
-    found = [
-        each.transactional_id
-        for each in describe_transactions(backend)
-        if each.is_open and stored in each.partitions
+    ids = [
+        transaction.transactional_id
+        for transaction in describe_transactions(backend)
+        if transaction.is_open and stored in transaction.partitions
     ]
-    return {name: list(found) for name in sorted(partitions)} if found else {}
+    return {name: list(ids) for name in sorted(partitions)} if ids else {}
 
 
 def _described(transactional_id: str, metadata: TransactionMetadata) -> TransactionDescription:

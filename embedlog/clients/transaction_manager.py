@@ -219,8 +219,8 @@ class TransactionManager(Closing):
 
     def appenders(self, topic: str) -> Sequence[PartitionAppender]:
         return [
-            _Appender(self, TopicPartition(topic, number), each.settings)
-            for number, each in enumerate(self._backend.appenders(topic))
+            _Appender(self, TopicPartition(topic, number), appender.settings)
+            for number, appender in enumerate(self._backend.appenders(topic))
         ]
 
     def append(
@@ -289,23 +289,23 @@ class TransactionManager(Closing):
         """Commit a consumer's offsets with the transaction. See `Transaction.commit_offsets`."""
         with self.lock:
             producer = self._check_sound("commit offsets with")
-            given = consumer._transaction_offsets(offsets)
-            if not given.offsets:
+            group_offsets = consumer._transaction_offsets(offsets)
+            if not group_offsets.offsets:
                 return
             self._has_begun = True
             try:
                 self._backend.transactions.commit_offsets(
                     self.transactional_id,
                     producer,
-                    given.group,
-                    given.offsets,
-                    **given.member._asdict(),
+                    group_offsets.group,
+                    group_offsets.offsets,
+                    **group_offsets.member._asdict(),
                 )
             except InvalidProducerEpoch as error:
                 raise self._explained(error) from error
             except GroupError as error:
                 failed = CommitFailed(
-                    f"the group {given.group!r} has reassigned the partitions ({error}): abort the "
+                    f"the group {group_offsets.group!r} has reassigned the partitions ({error}): abort the "
                     "transaction; their new owners read the records again"
                 )
                 self._break(failed)
@@ -375,8 +375,8 @@ class TransactionManager(Closing):
                 self._producer = coordinator.end(self.transactional_id, producer, commit=False)
                 error.add_note(f"the transaction of {self.transactional_id!r} was aborted")
             except InvalidTxnState:
-                found = coordinator.describe(self.transactional_id)
-                self._producer = ProducerIdAndEpoch(found.producer_id, found.producer_epoch)
+                description = coordinator.describe(self.transactional_id)
+                self._producer = ProducerIdAndEpoch(description.producer_id, description.producer_epoch)
                 error.add_note(f"the transaction of {self.transactional_id!r} was committed")
         except EmbedlogError as second:
             self._producer = None
@@ -391,11 +391,11 @@ class TransactionManager(Closing):
         if mine is None:
             return error
         try:
-            found = self._backend.transactions.describe(self.transactional_id)
+            description = self._backend.transactions.describe(self.transactional_id)
         except (TransactionError, Closed):
             return error
         ended = ProducerIdAndEpoch(mine.producer_id, mine.producer_epoch + _FENCED_BY)
-        if found.state in _ABORTED and (found.producer_id, found.producer_epoch) == ended:
+        if description.state in _ABORTED and (description.producer_id, description.producer_epoch) == ended:
             self._producer, self._renew, self._has_begun = ended, True, False
             aborted = TransactionAborted(
                 f"the transaction of {self.transactional_id!r} was aborted: it was open for longer than "

@@ -94,10 +94,10 @@ def worker(
     check_topic(topic)
     check_group(group)
     check_int("concurrency", concurrency, low=1, high=_MOST)
-    known = (*QueueOptions.__annotations__, *ValueOptions.__annotations__)
-    given = renamed(options, known, {})
-    of_queue = {name: value for name, value in given.items() if name in QueueOptions.__annotations__}
-    of_values = {name: value for name, value in given.items() if name not in of_queue}
+    names = (*QueueOptions.__annotations__, *ValueOptions.__annotations__)
+    resolved = renamed(options, names, {})
+    of_queue = {name: value for name, value in resolved.items() if name in QueueOptions.__annotations__}
+    of_values = {name: value for name, value in resolved.items() if name not in of_queue}
 
     def declare(function: F) -> F:
         declared = Worker(function, topic, value_type, group, concurrency, queue_options(of_queue), of_values)
@@ -116,11 +116,11 @@ def worker(
 
 def declared(function: object) -> Worker:
     """What was declared of a function. Raises InvalidArgument."""
-    found = getattr(function, _DECLARATION, None)
-    if not isinstance(found, Worker):
+    declaration = getattr(function, _DECLARATION, None)
+    if not isinstance(declaration, Worker):
         name = getattr(function, "__qualname__", None) or shown(function)
         raise InvalidArgument(f'{name} is not declared as a worker: put @embedlog.worker("topic") above it')
-    return found
+    return declaration
 
 
 class RunOptions(TypedDict, total=False):
@@ -131,10 +131,10 @@ class RunOptions(TypedDict, total=False):
 
 
 def run_workers(
-    log: QueueLog, functions: Sequence[object], clients: WeakSet[Closing], given: RunOptions
+    log: QueueLog, functions: Sequence[object], clients: WeakSet[Closing], arguments: RunOptions
 ) -> Workers:
     """See `Log.run_workers`. clients: what the log closes."""
-    options = renamed(given, RunOptions.__annotations__, {})
+    options = renamed(arguments, RunOptions.__annotations__, {})
     background = options.pop("background", False)
     check_flag("background", background)
     workers = Workers(log, functions, **options)
@@ -163,8 +163,8 @@ class Workers(Closing):
     def __init__(self, log: QueueLog, functions: Sequence[object], *, concurrency: int | None = None) -> None:
         if concurrency is not None:
             check_int("concurrency", concurrency, low=1, high=_MOST)
-        found = [declared(function) for function in functions]
-        _check_distinct(found)
+        workers = [declared(function) for function in functions]
+        _check_distinct(workers)
         self._pid = os.getpid()
         self._stopping = OneShotEvent()
         self._ended = OneShotEvent()
@@ -173,8 +173,8 @@ class Workers(Closing):
         self._threads: list[threading.Thread] = []
         self._loop: _Loop | None = None
         try:
-            for each in found:
-                self._prepare(log, each, concurrency or each.concurrency)
+            for worker in workers:
+                self._prepare(log, worker, concurrency or worker.concurrency)
         except BaseException:
             self._close_queues()
             if self._loop is not None:
@@ -233,7 +233,7 @@ class Workers(Closing):
                 self._ended.wait()
 
     def _is_handling(self) -> bool:
-        """Is this a thread in which handlers run?"""
+        """Whether this is a thread in which handlers run."""
         thread = threading.current_thread()
         return thread in self._threads or (self._loop is not None and thread is self._loop.thread)
 
@@ -300,13 +300,13 @@ def _check_distinct(workers: Sequence[Worker]) -> None:
     if not workers:
         raise InvalidArgument("give the functions to run: each declared by @embedlog.worker")
     seen = set()
-    for each in workers:
-        if (each.topic, each.group) in seen:
+    for worker in workers:
+        if (worker.topic, worker.group) in seen:
             raise InvalidArgument(
-                f"two workers of topic {each.topic!r} are of group {each.group!r}, and each job would go to "
-                "one of them: give each its group"
+                f"two workers of topic {worker.topic!r} are of group {worker.group!r}, and each job would "
+                "go to one of them: give each its group"
             )
-        seen.add((each.topic, each.group))
+        seen.add((worker.topic, worker.group))
 
 
 def _run(queue: Queue[Any, Any], function: Callable[[Any], object], stopping: OneShotEvent) -> None:
@@ -339,17 +339,17 @@ class _Feeding:
     def run(self) -> None:
         while True:
             self._free.acquire()
-            found = None
+            taken = None
             try:
                 if not self._stopping.is_set:
-                    found = self._queue.intake.taken()
+                    taken = self._queue.intake.taken()
             finally:
-                if found is None:
+                if taken is None:
                     self._free.release()
-            if found is None:
+            if taken is None:
                 return
             job = AsyncJob(
-                self._queue.intake.source, *found, self._queue.intake.backoff, self._loop.run_to_end
+                self._queue.intake.source, *taken, self._queue.intake.backoff, self._loop.run_to_end
             )
             self._loop.start(self._handle(job))
 

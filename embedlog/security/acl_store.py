@@ -86,15 +86,17 @@ class DocumentAcls:
         return sorted(filter(chosen.matches, _decode(self._document)))
 
     def add(self, bindings: Iterable[Binding]) -> None:
-        added = [check_binding(each) for each in bindings]
-        self._change(lambda found: found.union(added))
+        added = [check_binding(binding) for binding in bindings]
+        self._change(lambda current: current.union(added))
 
     def remove(self, filters: Sequence[BindingFilter]) -> list[list[Binding]]:
         removed: list[list[Binding]] = []
 
-        def without(found: set[Binding]) -> set[Binding]:
-            removed[:] = [sorted(each for each in found if chosen.matches(each)) for chosen in filters]
-            return found.difference(*removed)
+        def without(current: set[Binding]) -> set[Binding]:
+            removed[:] = [
+                sorted(binding for binding in current if chosen.matches(binding)) for chosen in filters
+            ]
+            return current.difference(*removed)
 
         self._change(without)
         return removed
@@ -106,8 +108,8 @@ class DocumentAcls:
 
     def _change(self, change: Callable[[set[Binding]], set[Binding]]) -> None:
         def changed(contents: dict[str, Any]) -> Contents:
-            found = change(set(_parse(contents, self._document.path)))
-            return {"acls": [_as_json(each) for each in sorted(found)]}
+            bindings = change(set(_parse(contents, self._document.path)))
+            return {"acls": [_as_json(binding) for binding in sorted(bindings)]}
 
         self._document.update(changed)
         if self._thread is not None:
@@ -149,19 +151,19 @@ def _parse(contents: Contents, path: str) -> list[Binding]:
             check_binding(
                 Binding(
                     Resource(
-                        ResourceType.parse(each["resource_type"]),
-                        each["name"],
-                        PatternType.parse(each["pattern_type"]),
+                        ResourceType.parse(acl["resource_type"]),
+                        acl["name"],
+                        PatternType.parse(acl["pattern_type"]),
                     ),
                     Rule(
-                        each["principal"],
-                        each["host"],
-                        Operation.parse(each["operation"]),
-                        Permission.parse(each["permission"]),
+                        acl["principal"],
+                        acl["host"],
+                        Operation.parse(acl["operation"]),
+                        Permission.parse(acl["permission"]),
                     ),
                 )
             )
-            for each in contents.get("acls", ())
+            for acl in contents.get("acls", ())
         ]
     raise CorruptCheckpoint(f"{path} has an entry that is not an ACL: mend the file", path=path)
 

@@ -41,12 +41,12 @@ class _Named(enum.IntEnum):
     @classmethod
     def parse(cls, text: str) -> Self:
         """The member of this name, in any spelling. Raises InvalidArgument."""
-        wanted = text.replace("_", "").replace("-", "").casefold()
-        for each in cls:
-            if each.name.replace("_", "").casefold() == wanted and each > 1:
-                return each
-        known = ", ".join(each.spelling for each in cls if each > 1)
-        raise InvalidArgument(f"{shown(text)} is none of {known}")
+        folded = text.replace("_", "").replace("-", "").casefold()
+        for member in cls:
+            if member.name.replace("_", "").casefold() == folded and member > 1:
+                return member
+        names = ", ".join(choice.spelling for choice in cls if choice > 1)
+        raise InvalidArgument(f"{shown(text)} is none of {names}")
 
 
 class ResourceType(_Named):
@@ -211,7 +211,7 @@ def parse_principal(text: str) -> Principal:
 
 def parse_super_users(text: str) -> frozenset[Principal]:
     """Those of the setting `super_users`: `User:a;User:b`. Raises InvalidArgument."""
-    return frozenset(parse_principal(each.strip()) for each in text.split(";") if each.strip())
+    return frozenset(parse_principal(name.strip()) for name in text.split(";") if name.strip())
 
 
 class Acls:
@@ -240,7 +240,7 @@ class Acls:
                 lengths.setdefault(type, set()).add(len(name))
             else:
                 self._literal.setdefault((type, name), []).append(rule)
-        self._lengths = {type: sorted(found) for type, found in lengths.items()}
+        self._lengths = {type: sorted(distinct) for type, distinct in lengths.items()}
 
     def allows(
         self, principal: Principal, host: str, operation: Operation, type: ResourceType, name: str
@@ -271,14 +271,14 @@ class Acls:
         if principal in self._super_users:
             return True
         names = (str(principal), f"{principal.kind}:{WILDCARD}")
-        wanted = _DENYING[operation]
+        operations = _DENYING[operation]
 
         def has(rules: Iterable[Rule], permission: Permission) -> bool:
             return any(
                 rule.permission is permission
                 and rule.principal in names
                 and rule.host in (host, WILDCARD)
-                and rule.operation in wanted
+                and rule.operation in operations
                 for rule in rules
             )
 

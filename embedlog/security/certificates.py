@@ -145,16 +145,16 @@ class Certificates:
         from cryptography import x509
 
         try:
-            found = x509.load_pem_x509_certificates(self._read(path))[0]
+            certificate = x509.load_pem_x509_certificates(self._read(path))[0]
         except (FileNotFoundError, ValueError):
             return False
         authority = x509.load_pem_x509_certificate(self._read(self.authority))
         soon = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=_RENEWED_BEFORE_DAYS)
         try:
-            found.verify_directly_issued_by(authority)
+            certificate.verify_directly_issued_by(authority)
         except Exception:  # of several kinds
             return False
-        return found.not_valid_after_utc > soon and set(hosts) <= _names(found)
+        return certificate.not_valid_after_utc > soon and set(hosts) <= _names(certificate)
 
     def _read(self, path: str) -> bytes:
         try:
@@ -235,12 +235,12 @@ def _names(certificate: x509.Certificate) -> set[str]:
     from cryptography import x509
 
     try:
-        found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        alternatives = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except x509.ExtensionNotFound:
         return set()
     return {
-        *found.get_values_for_type(x509.DNSName),
-        *map(str, found.get_values_for_type(x509.IPAddress)),
+        *alternatives.get_values_for_type(x509.DNSName),
+        *map(str, alternatives.get_values_for_type(x509.IPAddress)),
     }
 
 

@@ -122,18 +122,18 @@ class Document:
 
     def _parse(self, data: bytes) -> Contents:
         try:
-            found = json.loads(data)
+            contents = json.loads(data)
         except ValueError as error:
             raise CorruptCheckpoint(f"{self.path} is not JSON: {error}", path=self.path) from None
-        if not isinstance(found, dict) or found.pop("version", None) != self._version:
+        if not isinstance(contents, dict) or contents.pop("version", None) != self._version:
             raise CorruptCheckpoint(f"{self.path} is not of version {self._version}", path=self.path)
-        return found
+        return contents
 
 
 def _identity(path: str) -> tuple[int, ...]:
     """Of the file's contents; () if there is no file."""
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except FileNotFoundError:
         return ()
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns

@@ -21,9 +21,9 @@ def jwt() -> Any:
 
 def _imported(*names: str) -> Any:
     try:
-        found = [importlib.import_module(name) for name in names]
+        modules = [importlib.import_module(name) for name in names]
     except ImportError as error:
         raise InvalidArgument(
             f"authentication needs {names[0]} ({error}): pip install 'embedlog[security]'"
         ) from None
-    return found[0]
+    return modules[0]

@@ -115,8 +115,8 @@ class Jwks:
         if self._path is None:
             data = _fetch(self._url)
         else:
-            found = os.stat(self._path)
-            identity = found.st_ino, found.st_size, found.st_mtime_ns
+            status = os.stat(self._path)
+            identity = status.st_ino, status.st_size, status.st_mtime_ns
             if identity == self._identity:
                 return
             with open(self._path, "rb") as file:
@@ -138,7 +138,7 @@ class JwtVerifier:
     def __init__(self, jwks: Jwks, audience: str, issuer: str, sub_claim: str, leeway_s: float) -> None:
         self._jwt = jwt()
         self._jwks = jwks
-        self._audience = [each.strip() for each in audience.split(",") if each.strip()]
+        self._audience = [name.strip() for name in audience.split(",") if name.strip()]
         self._issuer = issuer or None
         self._sub_claim = sub_claim
         self._leeway_s = leeway_s
@@ -150,12 +150,12 @@ class JwtVerifier:
         try:
             header = self._jwt.get_unverified_header(token)
             algorithm = header.get("alg")
-            if not any(algorithm in each for each in _ALGORITHMS.values()):
+            if not any(algorithm in accepted for accepted in _ALGORITHMS.values()):
                 raise AuthenticationFailed(_FAILED, f"the algorithm {str(algorithm)[:20]!r} is not accepted")
-            found = self._jwks.key(header.get("kid"))
-            if found is None:
+            signing_key = self._jwks.key(header.get("kid"))
+            if signing_key is None:
                 raise AuthenticationFailed(_FAILED, "the token is signed with an unknown key")
-            key, algorithms = found
+            key, algorithms = signing_key
             if algorithm not in algorithms:
                 raise AuthenticationFailed(_FAILED, f"its key is not for {algorithm}")
             claims = self._jwt.decode(
@@ -200,23 +200,23 @@ def _parse(data: bytes) -> dict[str | None, _Key]:
         raise ValueError(f"a JWK set of more than {_MAX_BYTES:,} bytes")
     library = jwt()
     try:
-        found = json.loads(data)
+        document = json.loads(data)
     except RecursionError:
         raise ValueError("the JWK set is nested too deeply") from None
-    listed = found.get("keys") if isinstance(found, dict) else None
+    listed = document.get("keys") if isinstance(document, dict) else None
     if not isinstance(listed, list):
         raise ValueError("not a JWK set: it has no keys")
     keys: dict[str | None, _Key] = {}
-    for each in listed:
-        if not isinstance(each, dict) or each.get("use", "sig") != "sig":
+    for jwk in listed:
+        if not isinstance(jwk, dict) or jwk.get("use", "sig") != "sig":
             continue
-        algorithms = _ALGORITHMS.get(str(each.get("kty")), frozenset())
-        if "alg" in each:
-            algorithms &= {str(each["alg"])}
+        algorithms = _ALGORITHMS.get(str(jwk.get("kty")), frozenset())
+        if "alg" in jwk:
+            algorithms &= {str(jwk["alg"])}
         if not algorithms:
             continue  # a shared secret, or a key for something else
         try:
-            keys[each.get("kid")] = library.PyJWK.from_dict(each).key, algorithms
+            keys[jwk.get("kid")] = library.PyJWK.from_dict(jwk).key, algorithms
         except (library.PyJWTError, TypeError, ValueError) as error:  # the id of another type, no point
             logger.warning("a key of OAUTHBEARER is left out: %s", error)
     if not keys:

@@ -52,13 +52,13 @@ QuotasByEntity: TypeAlias = Mapping[Entity, Values]
 
 def entity(parts: Iterable[tuple[str, str | None]]) -> Entity:
     """An entity of these types and names. Raises InvalidArgument."""
-    given = list(parts)
-    names = dict(given)
-    if not given:
+    pairs = list(parts)
+    names = dict(pairs)
+    if not pairs:
         raise InvalidArgument("a quota is of a user, a client id or an address: give at least one")
-    if len(names) < len(given):
+    if len(names) < len(pairs):
         raise InvalidArgument("a quota's entity has each type once")
-    for kind, name in given:
+    for kind, name in pairs:
         if kind not in TYPES:
             raise InvalidArgument(f"{kind!r} is not one of the types {', '.join(TYPES)}")
         if name == "":
@@ -106,7 +106,7 @@ class QuotaRules:
 
     def applied(self, user: str, client_id: str) -> dict[str, Applied]:
         """The quotas of a client by their keys."""
-        found: dict[str, Applied] = {}
+        quotas: dict[str, Applied] = {}
         for of, shared_user, shared_client in (
             (((USER, user), (CLIENT_ID, client_id)), user, client_id),
             (((USER, user), (CLIENT_ID, None)), user, client_id),
@@ -118,9 +118,9 @@ class QuotaRules:
             (((CLIENT_ID, None),), "", client_id),
         ):
             for key, limit in self._quotas.get(of, {}).items():
-                if key not in found:
-                    found[key] = Applied(limit, shared_user, shared_client)
-        return found
+                if key not in quotas:
+                    quotas[key] = Applied(limit, shared_user, shared_client)
+        return quotas
 
     def connection_rate(self, address: str) -> float | None:
         """The connections per second that an address may create; None if there is no limit."""

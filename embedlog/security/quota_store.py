@@ -58,7 +58,9 @@ class StoredQuotas:
             quotas[of] = altered(quotas.get(of, {}), changes)
             return {
                 "quotas": [
-                    {"entity": dict(each), "values": values} for each, values in quotas.items() if values
+                    {"entity": dict(quota_of), "values": values}
+                    for quota_of, values in quotas.items()
+                    if values
                 ]
             }
 
@@ -70,9 +72,9 @@ class StoredQuotas:
     def _decode(self, contents: Contents) -> dict[Entity, Mapping[str, float]]:
         quotas: dict[Entity, Mapping[str, float]] = {}
         try:
-            for each in contents.get("quotas", []):
-                of = entity(each["entity"].items())
-                quotas[of] = {key: checked_value(of, key, each["values"][key]) for key in each["values"]}
+            for quota in contents.get("quotas", []):
+                of = entity(quota["entity"].items())
+                quotas[of] = {key: checked_value(of, key, quota["values"][key]) for key in quota["values"]}
         except (InvalidArgument, AttributeError, KeyError, TypeError) as error:
             path = self._document.path
             raise CorruptCheckpoint(f"{path} has quotas that are none: {error}", path=path) from None

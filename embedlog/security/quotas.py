@@ -107,13 +107,13 @@ class Quotas:
     def limits(self, user: str, client_id: str) -> Limits:
         """The quotas of a client; empty if there are none."""
         key = user, client_id
-        found = self._limits.get(key)
-        if found is None:
+        limits = self._limits.get(key)
+        if limits is None:
             with self._lock:
                 if len(self._limits) >= _MOST_CLIENTS:
                     self._limits.clear()
-                found = self._limits[key] = self._rules.applied(user, client_id)
-        return found
+                limits = self._limits[key] = self._rules.applied(user, client_id)
+        return limits
 
     # -- use -------------------------------------------------------------------------------------------
 

@@ -94,7 +94,7 @@ class Plain:
             raise _refused(self.name, "it wants to act as another user")
         # The same number of hashes for everyone: of the first mechanism that the user has, or seems to have.
         own = self._users.credentials(user) if len(user.encode()) <= MAX_NAME else {}
-        mechanism = next((each for each in DIGESTS if each in own), next(iter(DIGESTS)))
+        mechanism = next((name for name in DIGESTS if name in own), next(iter(DIGESTS)))
         credential = credential_or_fake(self._users, user, mechanism)
         if not credential.matches(mechanism, password.encode()):
             raise _refused(self.name, "wrong password, or no such user")

@@ -47,7 +47,7 @@ class ScramCredential(NamedTuple):
 
     def encode(self) -> str:
         """The text that Kafka stores."""
-        salt, stored, server = (base64.b64encode(each).decode() for each in self[:3])
+        salt, stored, server = (base64.b64encode(part).decode() for part in self[:3])
         return f"salt={salt},stored_key={stored},server_key={server},iterations={self.iterations}"
 
     @classmethod
@@ -58,23 +58,23 @@ class ScramCredential(NamedTuple):
             salt, stored, server = (
                 base64.b64decode(fields[name], validate=True) for name in ("salt", "stored_key", "server_key")
             )
-            found = cls(salt, stored, server, int(fields["iterations"]))
+            credential = cls(salt, stored, server, int(fields["iterations"]))
         except (KeyError, ValueError, binascii.Error):
             raise InvalidArgument(f"a credential of {mechanism} cannot be read") from None
         size = hashlib.new(DIGESTS[mechanism]).digest_size
         if not (
             len(stored) == len(server) == size
             and MIN_SALT <= len(salt) <= MAX_SALT
-            and found.iterations >= MIN_ITERATIONS
+            and credential.iterations >= MIN_ITERATIONS
         ):
             raise InvalidArgument(f"a credential of {mechanism} has impossible sizes")
-        return found
+        return credential
 
     def matches(self, mechanism: str, password: bytes) -> bool:
         """Whether it is of this password. Computes for milliseconds."""
         salted = salted_password(mechanism, password, self.salt, self.iterations)
-        found = from_salted_password(mechanism, salted, self.salt, self.iterations)
-        return hmac.compare_digest(found.stored_key, self.stored_key)
+        computed = from_salted_password(mechanism, salted, self.salt, self.iterations)
+        return hmac.compare_digest(computed.stored_key, self.stored_key)
 
 
 def salted_password(mechanism: str, password: bytes, salt: bytes, iterations: int) -> bytes:

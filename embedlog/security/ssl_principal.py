@@ -68,15 +68,15 @@ class PrincipalMapping:
         """The principal of a distinguished name. Raises ValueError if no rule matches."""
         if len(name) <= _MAX_CHARS:
             for rule in self._rules:
-                found = rule(name)
-                if found is not None:
-                    return Principal("User", found)
+                user = rule(name)
+                if user is not None:
+                    return Principal("User", user)
         raise ValueError(f"no rule of ssl.principal.mapping.rules matches {shown(name)}")
 
 
 def distinguished_name(name: x509.Name) -> str:
     """A name as text: the last component first, types without a keyword as numbers with their bytes."""
-    return ",".join("+".join(_attribute(each) for each in part) for part in reversed(name.rdns))
+    return ",".join("+".join(_attribute(attribute) for attribute in part) for part in reversed(name.rdns))
 
 
 def _attribute(attribute: x509.NameAttribute[Any]) -> str:
@@ -108,7 +108,7 @@ def _escaped(value: str) -> str:
 
 
 def _parse(rules: str) -> list[Rule]:
-    found: list[Rule] = []
+    parsed: list[Rule] = []
     pos = 0
     while pos < len(rules.rstrip()):
         match = _RULE.match(rules, pos)
@@ -117,11 +117,11 @@ def _parse(rules: str) -> list[Rule]:
                 f"ssl_principal_mapping_rules: {shown(rules[pos:])} is neither DEFAULT nor "
                 "RULE:pattern/replacement/ with L or U after it, or nothing"
             )
-        found.append(_same if match[1] else _rule(match[2], match[3], match[4]))
+        parsed.append(_same if match[1] else _rule(match[2], match[3], match[4]))
         pos = match.end()
-    if not found:
+    if not parsed:
         raise InvalidSetting("ssl_principal_mapping_rules has no rule: DEFAULT would be one")
-    return found
+    return parsed
 
 
 def _same(name: str) -> str:
@@ -132,15 +132,15 @@ def _rule(pattern: str, replacement: str, case: str) -> Rule:
     compiled = _compiled(pattern)
 
     def apply(name: str) -> str | None:
-        found = compiled.fullmatch(name)
-        if found is None:
+        match = compiled.fullmatch(name)
+        if match is None:
             return None
 
         def expand(reference: re.Match[str]) -> str:
             if reference[1] is not None:
                 return reference[1]
             number = int(reference[2])
-            return (found[number] or "") if number <= compiled.groups else reference[0]
+            return (match[number] or "") if number <= compiled.groups else reference[0]
 
         result = _REFERENCE.sub(expand, replacement)
         return result.lower() if case == "L" else result.upper() if case == "U" else result

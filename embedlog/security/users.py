@@ -73,17 +73,17 @@ class DocumentUsers:
 
     def alter(self, name: str, changes: Changes) -> bool:
         check_user(name)
-        found = True
+        existed = True
 
         def change(contents: dict[str, Any]) -> Mapping[str, Any]:
-            nonlocal found
+            nonlocal existed
             users = contents.setdefault("users", {})
             own = users.get(name, {})
             for mechanism, credential in changes.items():
                 if credential is not None:
                     own[mechanism] = credential.encode()
                 elif own.pop(mechanism, None) is None:
-                    found = False
+                    existed = False
                     raise _Unchanged
             users[name] = own
             if not own:
@@ -96,7 +96,7 @@ class DocumentUsers:
             self._document.update(change)
         except _Unchanged:
             pass
-        return found
+        return existed
 
     def secret(self) -> bytes:
         if "secret" not in self._document.read():
