@@ -66,16 +66,11 @@ def open(
     from .files.names import LAYOUTS
     from .validation import as_path, check_choice, check_flag
 
+    # 1. An address. "kafka:host" is taken for one: a slip must not make a directory of that name.
     if isinstance(path, str) and ("://" in path or path.startswith("kafka:")):
         check_choice("mode", mode, ("rw", "r"))
-        arguments = {
-            "layout": layout,
-            "progress": progress,
-            "fs": fs,
-            "mode": None if mode == "rw" else mode,
-            "shared": shared or None,
-        }
-        return _open_remote(path, arguments, settings)
+        return _open_remote(path, layout, progress, fs, mode, shared, settings)
+    # 2. A directory: check all arguments before it is touched, for "rw" creates it.
     directory = as_path(path)
     check_choice("mode", mode, ("rw", "r"))
     if layout is not None:
@@ -194,7 +189,16 @@ def _open_directory(
     return log
 
 
-def _open_remote(address: str, arguments: Mapping[str, object], settings: dict[str, Any]) -> Log:
+def _open_remote(
+    address: str,
+    layout: str | None,
+    progress: Progress | None,
+    fs: FileSystem | None,
+    mode: str,
+    shared: bool,
+    settings: dict[str, Any],
+) -> Log:
+    """`open` of an address. Raises UnsupportedByBackend for the arguments of a directory."""
     from .wire_client.settings import without_password
 
     if not address.startswith("kafka://"):
@@ -202,7 +206,14 @@ def _open_remote(address: str, arguments: Mapping[str, object], settings: dict[s
             f'{shown(without_password(address))} is neither an address of brokers ("kafka://host:9092") nor '
             "a directory"
         )
-    for name, value in arguments.items():
+    of_directories = {
+        "layout": layout,
+        "progress": progress,
+        "fs": fs,
+        "mode": None if mode == "rw" else mode,
+        "shared": shared or None,
+    }
+    for name, value in of_directories.items():
         if value is not None:
             raise UnsupportedByBackend(
                 f"{name}={shown(value)} belongs to a directory, not to {shown(without_password(address))}"

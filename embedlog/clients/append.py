@@ -52,11 +52,9 @@ def append(
     expected_offset: int | None = None,
     compression: str | int | None = None,
 ) -> RecordMetadata:
-    """See `Log.append`. Nothing below validates the input again.
-
-    expected_offset needs a partition or a key, unless the topic has only one partition. compression is a
-    codec's name, by default the topic's.
-    """
+    """See `Log.append`. Nothing below validates the input again. expected_offset needs a partition or a key,
+    unless the topic has only one partition. compression is a codec's name, by default the topic's."""
+    # 1. Validate all input before a partition is chosen: the program's partitioner sees only valid records.
     if type(topic) is not str:
         check_topic(topic)
     appenders = backend.appenders(topic)
@@ -70,48 +68,39 @@ def append(
     if _ALONE + len(key or b"") + len(value or b"") + (headers_size(pairs) if pairs else 0) > limit:
         check_size(topic, limit, key, value, pairs)
 
+    # 2. Choose the partition. One of the caller's that is not there is looked up again before it is refused.
     count = len(appenders)
-    drawn = False
     is_chosen = partition is None
+    drawn = is_chosen and key is None and count > 1
     if partition is not None:
         if type(partition) is not int or not 0 <= partition < count:
-            backend.forget_metadata(topic)  # it may have got partitions by now
+            backend.forget_metadata(topic)
             appenders = backend.appenders(topic)
             check_partition(topic, partition, len(appenders))
     elif count == 1 and type(partitioner) is StickyPartitioner:
         partition = 0
+    elif drawn and expected_offset is not None:
+        raise InvalidArgument("expected_offset needs a partition or a key, to say which log end it means")
     else:
-        drawn = key is None and count > 1
-        if drawn and expected_offset is not None:
-            raise InvalidArgument("expected_offset needs a partition or a key, to say which log end it means")
         partition = choose_partition(partitioner, topic, key, value, count)
 
+    # 3. Append. The topic may have been made again with fewer partitions: then choose among those.
     try:
-        metadata = _append_one(
+        metadata = _append_row(
             backend, appenders, topic, partition, row, flush, expected_offset, compression, now
         )
     except PartitionNotFound:
         if not is_chosen or len(backend.appenders(topic)) >= count:
             raise
-        # The topic was made again with fewer partitions, and the partition was chosen among the old ones.
-        return append(
-            backend,
-            partitioner,
-            topic,
-            value,
-            key,
-            pairs,
-            timestamp_ms,
-            flush=flush,
-            expected_offset=expected_offset,
-            compression=compression,
-        )
+        options = flush, expected_offset, compression
+        return append(backend, partitioner, topic, value, key, pairs, timestamp_ms, None, *options)
+    # 4. Records without a key go to the next partition now, for this one has got its batch.
     if drawn:
         notify_new_batch(partitioner, topic, count, partition)
     return metadata
 
 
-def _append_one(
+def _append_row(
     backend: Appends,
     appenders: Sequence[PartitionAppender],
     topic: str,

@@ -41,7 +41,6 @@ from ..errors import (
     Closed,
     CommitFailed,
     EmbedlogError,
-    GroupError,
     InvalidArgument,
     PartitionNotFound,
     TopicNotFound,
@@ -140,6 +139,7 @@ class Consumer(Seeking, Generic[V, K]):
         on_lost: RebalanceCallback | None = None,
         metadata_refresh_ms: int = 1_000,
     ) -> None:
+        # 1. Check what nothing below checks, before anything is begun that would have to be ended.
         check_reset(auto_offset_reset)
         if group is not None:
             validation.check_group(group)
@@ -152,45 +152,39 @@ class Consumer(Seeking, Generic[V, K]):
         if group_instance_id is not None:
             validation.check_text("group_instance_id", group_instance_id)
         read_committed = checked_isolation(isolation_level)
+        supported = as_assignors(assignors)
+        # 2. What a turn uses. The interrupt is first: the parts below get it, and set it from other threads.
+        self._interrupt = self._new_interrupt()
         self._backend = backend
         self._group = group
         self._serde = serde
         self._max_poll_records = max_poll_records
         self._stop_at_end = stop_at_end
-        self._interrupt = self._new_interrupt()
         self._inside = ThreadGuard()
         self._closed = self._woken = False
         self._due = 0.0  # when a turn has to advance or commit
         self._current: Position | None = None  # the partition that an iteration is in
         self._left: Iterator[Record[V, K]] = _NOTHING  # what an iteration may take of it without a turn
-
-        coordinator = backend.coordinator
+        # 3. Who keeps the offsets. Only a group that keeps them itself has members: it knows who may commit.
         membership: Membership | None = None
         store = offset_store
-        supported = as_assignors(assignors)
         if offset_store is not None:
             check_store(offset_store)
             if group is None:
                 raise InvalidArgument("offset_store needs group=, the name under which it keeps the offsets")
         elif group is not None:
-            if coordinator is None:
-                raise GroupError(
-                    f"cannot join the group {group!r}: a reader process has no consumer groups; give "
-                    "offset_store=embedlog.FileOffsetStore(path), and this consumer reads all partitions"
-                )
             membership = Membership(
-                coordinator,
+                backend,
                 group,
                 assignors=supported,
-                session_timeout_ms=max_poll_interval_ms,
-                rebalance_timeout_ms=max_poll_interval_ms,
+                max_poll_interval_ms=max_poll_interval_ms,
                 client_id=client_id,
                 group_instance_id=group_instance_id,
-                partitions_of=lambda topic: backend.describe_topic(topic).partitions,
                 interrupt=self._interrupt,
             )
-            store = MemberOffsets(coordinator, membership, read_committed=read_committed)
+            store = MemberOffsets(membership.coordinator, membership, read_committed=read_committed)
         self._commits = Commits(store, group, auto=auto_commit, interval_ms=auto_commit_interval_ms)
+        # 4. Where partitions are read. None has a position yet: the first turn looks its offset up.
         first_offsets = FirstOffsets(
             backend, self._commits, auto_offset_reset, is_pattern=isinstance(topics, re.Pattern)
         )
@@ -202,6 +196,7 @@ class Consumer(Seeking, Generic[V, K]):
             read_committed=read_committed,
             interrupt=self._interrupt,
         )
+        # 5. Which partitions: last, for without a membership it assigns them to the positions at once.
         self._assignment = Assignment(
             backend,
             topics,

@@ -29,13 +29,14 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Final, NamedTuple, TypeAlias
 
-from ..backends.port import Interrupt
+from ..backends.port import Backend, Interrupt
 from ..backends.port.coordinators import Coordinator
 from ..config import MAX_INT32
 from ..errors import (
     CommitFailed,
     EmbedlogError,
     FencedInstance,
+    GroupError,
     GroupNotFound,
     IllegalGeneration,
     InvalidArgument,
@@ -141,41 +142,45 @@ class Membership:
 
     Args:
         assignors: the strategies that this member supports, best first.
-        session_timeout_ms: the member is dead if the client stays away for this long.
-        rebalance_timeout_ms: how long a rebalance waits for a member to join again.
-        partitions_of: the number of partitions of a topic. Raises TopicNotFound.
+        max_poll_interval_ms: the member is dead if the client stays away for this long; a rebalance waits as
+            long for it to join again.
         interrupt: set when `advance` has something to do.
+
+    Raises GroupError if the log has no coordinator.
     """
 
     def __init__(
         self,
-        coordinator: Coordinator,
+        backend: Backend,
         group: str,
         *,
         assignors: Sequence[Assignor],
-        session_timeout_ms: int,
-        rebalance_timeout_ms: int,
+        max_poll_interval_ms: int,
         client_id: str,
         group_instance_id: str | None,
-        partitions_of: Callable[[str], int],
         interrupt: Interrupt,
     ) -> None:
+        coordinator = backend.coordinator
+        if coordinator is None:
+            raise GroupError(
+                f"cannot join the group {group!r}: a reader process has no consumer groups; give "
+                "offset_store=embedlog.FileOffsetStore(path), and this consumer reads all partitions"
+            )
         self.departure = Departure(coordinator, group, static=group_instance_id is not None)
         self._finalizer = when_collected(self, self.departure.leave)
         self.generation = -1
-        self.has_joined = (
-            False  # ever; one that the group has removed since has records whose offsets it cannot commit
-        )
-        self._coordinator = coordinator
+        # Ever; one that the group has removed since has records whose offsets it cannot commit.
+        self.has_joined = False
+        self._backend = backend
+        self.coordinator = coordinator
         self._group = group
         self._assignors = {assignor.name: assignor for assignor in assignors}
-        heartbeat_ms = min(HEARTBEAT_INTERVAL_MS, session_timeout_ms // 3)
-        # From the client's last visit, not from the last heartbeat that a visit sent.
-        self._session_timeout_ms = min(session_timeout_ms + heartbeat_ms, MAX_INT32)
-        self._rebalance_timeout_ms = rebalance_timeout_ms
+        heartbeat_ms = min(HEARTBEAT_INTERVAL_MS, max_poll_interval_ms // 3)
+        # From the last `advance`, not from the last heartbeat that one sent.
+        self._session_timeout_ms = min(max_poll_interval_ms + heartbeat_ms, MAX_INT32)
+        self._rebalance_timeout_ms = max_poll_interval_ms
         self._client_id = client_id
         self.instance_id = group_instance_id
-        self._partitions_of = partitions_of
         self._interrupt = interrupt
         self._state = _State.UNJOINED
         self._joining: Future[JoinResult] | None = None
@@ -266,7 +271,7 @@ class Membership:
         subscription = encode_subscription(
             Subscription(topics, owned_partitions=self._owned, generation=self.generation)
         )
-        joining = self._coordinator.join_group(
+        joining = self.coordinator.join_group(
             self._group,
             self.member_id,
             session_timeout_ms=self._session_timeout_ms,
@@ -307,7 +312,7 @@ class Membership:
             self._leave()
             raise
         try:
-            self._syncing = self._coordinator.sync_group(
+            self._syncing = self.coordinator.sync_group(
                 self._group,
                 self.member_id,
                 self.generation,
@@ -329,7 +334,7 @@ class Membership:
         partitions: dict[str, int] = {}
         for topic in {topic for subscription in subscriptions.values() for topic in subscription.topics}:
             try:
-                partitions[topic] = self._partitions_of(topic)
+                partitions[topic] = self._backend.describe_topic(topic).partitions
             except TopicNotFound:
                 continue
         assigned = self._assignors[joined.protocol].assign(partitions, subscriptions)
@@ -366,7 +371,7 @@ class Membership:
             pass
 
     def _heartbeat(self) -> None:
-        self._coordinator.heartbeat(
+        self.coordinator.heartbeat(
             self._group, self.member_id, self.generation, group_instance_id=self.instance_id
         )
 

@@ -5,11 +5,11 @@
             +---- bar 0 -------+--- ... -- bar n-1 --+             differences, added over the partitions
 
 Records that came out of order count with those before them, so a bar is about right. Nothing is read but the
-first and last batches and what the time index needs. A summary has a budget of lookups,
-over all topics: topics past it have no bars, and of a topic with many partitions some are looked at.
+first and last batches and what the time index needs. There is a budget of lookups over all topics: topics
+past it have no bars, and of a topic with many partitions some are looked at.
 
-Invariants: what a log holds is shortened and escaped, for records may hold HTML; nothing raises because
-of what it finds, and changes nothing.
+Invariants: what a log holds is shortened and escaped, for records may hold HTML; showing a log
+never raises because of what it holds, and changes nothing.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _COLUMNS: Final = (
 
 
 class TopicSummary(NamedTuple):
-    """What a notebook shows of a topic. first and last are the earliest and latest of the partitions looked at."""
+    """What a notebook shows of a topic. first and last: the earliest and latest of the records looked at."""
 
     partitions: int
     offsets: int

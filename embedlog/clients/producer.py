@@ -5,10 +5,9 @@
     futures, callback <-complete- offsets <--backend.append-- encode <---- sender thread -+
 
 A batch is ready when another record like its last would exceed batch_bytes, linger_ms after its first record,
-at `flush` and `close`, and when a send waits for memory. The sender takes the ready batches of one partition,
-oldest first, and encodes and appends them in one call; then it continues with the next partition. It sleeps
-until the next deadline; the first open batch and each ready batch wake it. If each batch costs a request
-(over the wire), a ready batch goes on taking records until the sender takes it, and is sent alone.
+at `flush` and `close`, and when a send waits for memory (send_queue.py). The sender takes the ready batches
+of one partition, and encodes and appends them in one call; then it continues with the next partition. It
+sleeps until the next deadline; the first open batch and each ready batch wake it.
 
 Invariants: records of a partition keep the order of their sends; each future is completed exactly once, with
 the backend's result; a failure affects only its own partition; buffered records take at most buffer_bytes,
@@ -48,7 +47,7 @@ from ..errors import (
     counted,
 )
 from ..fast_append import RECORD_MEMORY, Accumulator, send_on_fast_path
-from ..model import Appended, RecordMetadata
+from ..model import Appended, Headers, RecordMetadata
 from ..runtime.closing import Closing, closes
 from ..runtime.locks import Lock
 from ..runtime.uninterruptible import uninterruptible
@@ -58,6 +57,7 @@ from .batch import Callback, ProducerBatch, SendFuture, TopicState
 from .partition_count import partition_count
 from .partitioner import Partitioner, StickyPartitioner, choose_partition, notify_new_batch
 from .record_input import HeadersInput, as_row, compression_number, now_ms
+from .send_queue import SendQueue
 
 Encoder: TypeAlias = Callable[[Any], Any]
 """Turns a value or key into bytes, or None."""
@@ -66,9 +66,6 @@ LINGER_MS = 5
 BATCH_BYTES = 16 * KIB
 BUFFER_BYTES = 32 * MIB
 MAX_BLOCK_MS = 60_000
-
-# The most that the sender appends to one partition in one call.
-_APPEND_BYTES = MIB
 
 _log = logging.getLogger(__name__)
 _forks = 0
@@ -115,10 +112,9 @@ class Producer(Closing):
         if compression not in (None, "producer"):
             codec_number(compression)
         self._backend = backend
-        self._merges = backend.one_batch_per_append
         check_positive(batch_bytes=batch_bytes, buffer_bytes=buffer_bytes)
         check_flag("flush", flush)
-        self._linger = as_seconds("linger_ms", linger_ms)
+        linger_s = as_seconds("linger_ms", linger_ms)
         self._batch_bytes = batch_bytes
         self._compression = compression
         self._partitioner = StickyPartitioner() if partitioner is None else partitioner
@@ -142,9 +138,7 @@ class Producer(Closing):
         self._accumulator = Accumulator(
             SendFuture, min(buffer_bytes, MAX_INT64), sticky, callback is not None
         )
-        self._lingering: dict[ProducerBatch, None] = {}  # opened and not ready yet, by their deadlines
-        self._ready: dict[tuple[str, int], dict[ProducerBatch, None]] = {}
-        self._sending: list[ProducerBatch] = []
+        self._queue = SendQueue(linger_s, backend.one_batch_per_append, self._work)
         self._ended = OneShotEvent()
         self._thread = threading.Thread(target=self._run, name="embedlog-producer", daemon=True)
         uninterruptible(self._thread.start)
@@ -182,11 +176,13 @@ class Producer(Closing):
         """
         if self._forks != _forks:
             raise _forked()
+        # 1. Encode and check. No lock is held: the encoders are the program's.
         if value is not None and self._encoder is not None:
             value = self._encoder(value)
         if key is not None and self._key_encoder is not None:
             key = self._key_encoder(key)
         key, value, pairs, timestamp_ms = as_row(value, key, headers, timestamp_ms, self._clock())
+        # 2. Measure it against the topic's limit, which may have been raised since it was read.
         state = self._accumulator.topics.get(topic) if type(topic) is str else None
         if state is None or not state.is_fresh:
             state = self._refresh(topic)
@@ -200,6 +196,7 @@ class Producer(Closing):
         if size + HEADER_SIZE > state.max_message_bytes:
             state = self._refresh(topic)
             check_size(topic, state.max_message_bytes, key, value, pairs)
+        # 3. Choose the partition. One that was not there may have been added.
         if partition is not None:
             if type(partition) is not int or not 0 <= partition < state.partitions:
                 partition_count(self._backend, topic, partition)
@@ -208,29 +205,7 @@ class Producer(Closing):
             partition = self._partitioner(topic, key, value, state.partitions) if state.partitions > 1 else 0
         else:
             partition = choose_partition(self._partitioner, topic, key, value, state.partitions)
-
-        accumulator = self._accumulator
-        memory = size + RECORD_MEMORY
-        deadline = None
-        while True:
-            with self._lock:
-                if accumulator.closed:
-                    raise Closed("the producer is closed")
-                if accumulator.buffered + memory <= accumulator.buffer_bytes:
-                    batch = self._open_batch(state, partition, size)
-                    future: SendFuture | None
-                    future = accumulator.add(batch, key, value, pairs, timestamp_ms, size)
-                    if future is None:  # a send on the fast path has come between
-                        continue
-                    full = batch.size + size > batch.limit
-                    if full:
-                        self._make_ready(batch)
-                    break
-                deadline, room = self._ask_for_room(memory, deadline)
-            room.sleep(deadline - time.monotonic())
-        if full and not batch.announced:
-            self._announce(batch)
-        return future
+        return self._buffer(state, partition, key, value, pairs, timestamp_ms, size)
 
     def flush(self) -> None:
         """Send all buffered records and wait until their futures are done.
@@ -243,8 +218,8 @@ class Producer(Closing):
         if threading.get_ident() == self._thread.ident:
             raise InvalidArgument("flush() in a producer's callback would wait for itself")
         with self._lock:
-            self._make_all_ready()
-            batches = [batch for queue in self._ready.values() for batch in queue] + self._sending
+            self._queue.make_all_ready()
+            batches = self._queue.unsent()
         for batch in batches:
             batch.released.wait()
 
@@ -297,49 +272,42 @@ class Producer(Closing):
         state.is_fresh = True
         return state
 
-    def _open_batch(self, state: TopicState, partition: int, size: int) -> ProducerBatch:
-        """Lock held. The open batch of a partition that takes another `size` bytes; a new one if need be."""
-        batch: ProducerBatch | None = state.open.get(partition)
-        if batch is not None and batch.size + size > batch.limit:
-            self._make_ready(batch)
-        if batch is not None and batch.size + size <= batch.limit:
-            return batch
-        batch = ProducerBatch(state, partition, time.monotonic() + self._linger)
-        if not self._lingering:
-            self._work.signal()
-        # No calls from here on: Ctrl-C cannot strike between these statements.
-        self._lingering[batch] = None
-        state.open[partition] = batch
-        return batch
-
-    def _make_ready(self, batch: ProducerBatch) -> None:
-        """Lock held. Queue an open batch for the sender.
-
-        If batches cost a request each, it goes on taking records until the sender takes it.
-        """
-        if batch.is_ready:
-            return
-        where = (batch.topic.name, batch.partition)
-        queue = self._ready.get(where, {})
-        limit = min(batch.topic.max_message_bytes, _APPEND_BYTES) if self._merges else 0
-        open_batches = batch.topic.open
-        self._work.signal()
-        # No calls from here on: Ctrl-C cannot strike between these statements.
-        queue[batch] = None
-        self._ready[where] = queue
-        batch.is_ready = True
-        batch.limit = limit
-        del self._lingering[batch]
-        if not limit:
-            del open_batches[batch.partition]
-
-    def _make_all_ready(self) -> None:
-        """Lock held."""
-        for batch in list(self._lingering):
-            self._make_ready(batch)
+    def _buffer(
+        self,
+        state: TopicState,
+        partition: int,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Headers,
+        timestamp_ms: int,
+        size: int,
+    ) -> SendFuture:
+        """Add a record to the open batch of its partition, as soon as there is memory for it."""
+        accumulator = self._accumulator
+        memory = size + RECORD_MEMORY
+        deadline = None
+        while True:
+            with self._lock:
+                if accumulator.closed:
+                    raise Closed("the producer is closed")
+                if accumulator.buffered + memory <= accumulator.buffer_bytes:
+                    batch = self._queue.open_batch(state, partition, size)
+                    future: SendFuture | None
+                    future = accumulator.add(batch, key, value, headers, timestamp_ms, size)
+                    if future is None:  # a send on the fast path has come between
+                        continue
+                    full = batch.size + size > batch.limit
+                    if full:
+                        self._queue.make_ready(batch)
+                    break
+                deadline, room = self._ask_for_room(memory, deadline)
+            room.sleep(deadline - time.monotonic())
+        if full and not batch.announced:
+            self._announce(batch)
+        return future
 
     def _ask_for_room(self, memory: int, deadline: float | None) -> tuple[float, Wakeup]:
-        """Lock held. The deadline of a wait for memory (None: it begins now), and its wakeup."""
+        """The deadline of a wait for memory (None: it begins now), and its wakeup. Lock held."""
         buffered, limit = self._accumulator.buffered, self._accumulator.buffer_bytes
         if memory > limit:
             raise RecordTooLarge(
@@ -351,7 +319,7 @@ class Producer(Closing):
         now = time.monotonic()
         if deadline is None:
             deadline = now + self._max_block
-        self._make_all_ready()
+        self._queue.make_all_ready()
         if deadline <= now:
             raise BufferExhausted(
                 f"{buffered:,} of {limit:,} bytes are buffered, and no room came free within "
@@ -380,7 +348,7 @@ class Producer(Closing):
             _log.critical("a producer's sender thread died", exc_info=True)
             with self._lock:
                 self._accumulator.closed = True
-            self._fail([batch for batch in self._sending if not batch.released.is_set], error)
+            self._fail([batch for batch in self._queue.sending if not batch.released.is_set], error)
             self._give_up(error)
         finally:
             self._ended.set()
@@ -389,47 +357,13 @@ class Producer(Closing):
         """Wait for ready batches and take the oldest of one partition; [] once closed and drained."""
         while True:
             with self._lock:
-                self._sending = []
-                timeout = self._expire()
-                if self._ready:
-                    return self._take_ready()
+                self._queue.sending = []
+                timeout = self._queue.expire(all_of_them=self._accumulator.closed)
+                if self._queue.has_ready:
+                    return self._queue.take()
                 if self._accumulator.closed:
                     return []
             self._work.sleep(timeout)
-
-    def _take_ready(self) -> list[ProducerBatch]:
-        """Lock held."""
-        where, queue = next(iter(self._ready.items()))
-        del self._ready[where]
-        size = 0
-        for batch in queue:
-            if size and (self._merges or size + batch.size > _APPEND_BYTES):
-                break
-            size += batch.size
-            self._sending.append(batch)
-        for batch in self._sending:
-            del queue[batch]
-        if queue:
-            # To the end of the queue: partitions take turns.
-            self._ready[where] = queue
-        topic = batch.topic
-        if topic.open.get(batch.partition) in self._sending:
-            del topic.open[batch.partition]
-        topic.is_fresh = False
-        return self._sending
-
-    def _expire(self) -> float | None:
-        """Lock held. Make batches ready whose linger time is over, or all once closed.
-
-        Returns the seconds to the next deadline; None without open batches.
-        """
-        now = time.monotonic()
-        while self._lingering:
-            batch = next(iter(self._lingering))
-            if batch.deadline > now and not self._accumulator.closed:
-                return batch.deadline - now
-            self._make_ready(batch)
-        return None
 
     def _deliver(self, batches: list[ProducerBatch]) -> None:
         """Append batches of one partition in one call, and complete them."""
@@ -484,15 +418,7 @@ class Producer(Closing):
     def _give_up(self, error: BaseException) -> None:
         """Fail all batches that are not being sent; nothing will send them."""
         with self._lock:
-            self._make_all_ready()
-            abandoned = [batch for queue in self._ready.values() for batch in queue]
-            for batch in abandoned:  # no send may add to it
-                if batch.topic.open.get(batch.partition) is batch:
-                    del batch.topic.open[batch.partition]
-            self._ready = {}
-            for batch in abandoned:  # what is sent from now on goes into others
-                if batch.topic.open.get(batch.partition) is batch:
-                    del batch.topic.open[batch.partition]
+            abandoned = self._queue.give_up()
         self._fail(abandoned, error)
 
 

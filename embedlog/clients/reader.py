@@ -179,44 +179,57 @@ def partition_readers(
         check_partition(topic, partition, count)
     numbers = range(count) if partition is None else [partition]
     edges = backend.offsets(topic, partition)
-    several = count if partition is None else 1
     times = times_between(backend, start, end)
     readers = []
     for number in numbers:
-        tp, of = TopicPartition(topic, number), edges[number]
-        in_time = times
-        if isinstance(start, datetime) and times is not EVER:
-            first = of.log_start_offset
-        else:
-            first = offset_of(backend, tp, "start", start, of, several)
-        last = None
-        if isinstance(end, datetime) and times is not EVER and not follow:
-            last = of.log_end_offset
-        elif end is not None:
-            last = _resolved(backend, tp, "end", end, of, several)
-            if isinstance(end, datetime) and times is not EVER:
-                if last is None:  # a record at or after `end` is still to come: the follower stops there
-                    in_time = times._replace(end_ms=EVER.end_ms)
-                else:
-                    last = max(last, of.log_end_offset)
-        if last is None:
-            last = ANY_OFFSET if follow else of.log_end_offset
-        if isinstance(end, datetime) and times is EVER and not follow and last < of.log_end_offset:
-            _warn_of_seek(topic)
-        last = min(last, ANY_OFFSET)  # more does not fit the compiled loops
+        tp = TopicPartition(topic, number)
+        first, stop, in_time = _extent(backend, tp, start, end, edges[number], len(numbers), times, follow)
         readers.append(
             PartitionReader(
                 backend,
                 tp,
                 first,
                 topic_id=described.topic_id,
-                end=last,
+                end=min(stop, ANY_OFFSET),  # more does not fit the compiled loops
                 max_bytes=max_bytes,
                 read_committed=read_committed,
                 times=in_time,
             )
         )
     return readers
+
+
+def _extent(
+    backend: Backend,
+    tp: TopicPartition,
+    start: Where,
+    end: Where | None,
+    edges: PartitionOffsets,
+    partitions: int,
+    times: TimeRange,
+    follow: bool,
+) -> tuple[int, int, TimeRange]:
+    """Where to begin and to stop in a partition, and the timestamps to read in between.
+
+    Where `times` chooses the records, a datetime is no offset: they may be anywhere in the partition.
+    """
+    ends_in_time = isinstance(end, datetime) and times is not EVER
+    if isinstance(start, datetime) and times is not EVER:
+        first = edges.log_start_offset
+    else:
+        first = offset_of(backend, tp, "start", start, edges, partitions)
+    stop = None
+    if end is not None and (follow or not ends_in_time):
+        stop = _resolved(backend, tp, "end", end, edges, partitions)
+        if ends_in_time and stop is None:  # a record at or after `end` is still to come: there it stops
+            return first, ANY_OFFSET, times._replace(end_ms=EVER.end_ms)
+        if ends_in_time and stop is not None:
+            stop = max(stop, edges.log_end_offset)
+    if stop is None:
+        stop = ANY_OFFSET if follow else edges.log_end_offset
+    if isinstance(end, datetime) and times is EVER and not follow and stop < edges.log_end_offset:
+        _warn_of_seek(tp.topic)
+    return first, stop, times
 
 
 def times_between(backend: Backend, start: Where, end: Where | None) -> TimeRange:

@@ -1,0 +1,131 @@
+"""The batches of a producer on their way to its sender.
+
+    open --full, linger_ms old, flushed or closed--> ready, a queue for each partition --> being sent
+
+A ready batch is closed for more records, unless each batch costs a request (over the wire): then it goes on
+taking records until the sender takes it, and is sent alone. Partitions take turns; the batches of one
+partition are sent in the order in which they were opened.
+
+Invariant: Ctrl-C, which may strike between any two calls, leaves no batch in two places or in none.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+from ..config import MIB
+from ..runtime.wakeups import Wakeup
+from .batch import ProducerBatch, TopicState
+
+# The most that the sender appends to one partition in one call.
+_APPEND_BYTES: Final = MIB
+
+
+class SendQueue:
+    """A producer's batches that have not been sent. Its methods are called with the producer's lock held.
+
+    Args:
+        linger_s: how long a batch stays open for more records.
+        merges: whether a ready batch takes more records.
+        work: wakes the sender; it is signalled before the change that the sender waits for.
+    """
+
+    def __init__(self, linger_s: float, merges: bool, work: Wakeup) -> None:
+        self._linger_s = linger_s
+        self._merges = merges
+        self._work = work
+        self._lingering: dict[ProducerBatch, None] = {}  # opened and not ready yet, by their deadlines
+        self._ready: dict[tuple[str, int], dict[ProducerBatch, None]] = {}
+        self.sending: list[ProducerBatch] = []
+
+    def open_batch(self, state: TopicState, partition: int, size: int) -> ProducerBatch:
+        """The open batch of a partition that takes another `size` bytes; a new one if need be."""
+        batch: ProducerBatch | None = state.open.get(partition)
+        if batch is not None and batch.size + size > batch.limit:
+            self.make_ready(batch)
+        if batch is not None and batch.size + size <= batch.limit:
+            return batch
+        batch = ProducerBatch(state, partition, time.monotonic() + self._linger_s)
+        if not self._lingering:
+            self._work.signal()
+        # No calls from here on: Ctrl-C cannot strike between these statements.
+        self._lingering[batch] = None
+        state.open[partition] = batch
+        return batch
+
+    def make_ready(self, batch: ProducerBatch) -> None:
+        """Queue an open batch for the sender."""
+        if batch.is_ready:
+            return
+        where = (batch.topic.name, batch.partition)
+        queue = self._ready.get(where, {})
+        limit = min(batch.topic.max_message_bytes, _APPEND_BYTES) if self._merges else 0
+        open_batches = batch.topic.open
+        self._work.signal()
+        # No calls from here on: Ctrl-C cannot strike between these statements.
+        queue[batch] = None
+        self._ready[where] = queue
+        batch.is_ready = True
+        batch.limit = limit
+        del self._lingering[batch]
+        if not limit:
+            del open_batches[batch.partition]
+
+    def make_all_ready(self) -> None:
+        """Queue all open batches for the sender."""
+        for batch in list(self._lingering):
+            self.make_ready(batch)
+
+    def expire(self, *, all_of_them: bool) -> float | None:
+        """Make batches ready whose linger time is over, or all.
+
+        Returns the seconds to the next deadline; None without open batches.
+        """
+        now = time.monotonic()
+        while self._lingering:
+            batch = next(iter(self._lingering))
+            if batch.deadline > now and not all_of_them:
+                return batch.deadline - now
+            self.make_ready(batch)
+        return None
+
+    @property
+    def has_ready(self) -> bool:
+        """Whether there is something to `take`."""
+        return bool(self._ready)
+
+    def take(self) -> list[ProducerBatch]:
+        """Take the oldest ready batches of the partition whose turn it is, as many as one append takes."""
+        where, queue = next(iter(self._ready.items()))
+        del self._ready[where]
+        size = 0
+        for batch in queue:
+            if size and (self._merges or size + batch.size > _APPEND_BYTES):
+                break
+            size += batch.size
+            self.sending.append(batch)
+        for batch in self.sending:
+            del queue[batch]
+        if queue:
+            # To the end of the queue: partitions take turns.
+            self._ready[where] = queue
+        topic = batch.topic
+        if topic.open.get(batch.partition) in self.sending:
+            del topic.open[batch.partition]
+        topic.is_fresh = False
+        return self.sending
+
+    def unsent(self) -> list[ProducerBatch]:
+        """The ready batches, and those that are being sent."""
+        return [batch for queue in self._ready.values() for batch in queue] + self.sending
+
+    def give_up(self) -> list[ProducerBatch]:
+        """Drop all batches that are not being sent, and return them."""
+        self.make_all_ready()
+        abandoned = [batch for queue in self._ready.values() for batch in queue]
+        for batch in abandoned:  # no send may add to it
+            if batch.topic.open.get(batch.partition) is batch:
+                del batch.topic.open[batch.partition]
+        self._ready = {}
+        return abandoned
