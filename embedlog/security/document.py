@@ -21,6 +21,7 @@ from typing import Any, Final
 from ..errors import CorruptCheckpoint, StorageError
 from ..files.filesystem import FileSystem
 from ..runtime.locks import Lock
+from .file_identity import file_identity
 
 _MAX_BYTES: Final = 64 << 20
 _LOCK: Final = ".lock"
@@ -131,9 +132,8 @@ class Document:
 
 
 def _identity(path: str) -> tuple[int, ...]:
-    """Of the file's contents; () if there is no file."""
+    """The file's identity; () if there is no file."""
     try:
-        status = os.stat(path)
+        return file_identity(path)
     except FileNotFoundError:
         return ()
-    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns

@@ -19,7 +19,6 @@ from __future__ import annotations
 import http.client
 import json
 import logging
-import os
 import time
 import urllib.parse
 import urllib.request
@@ -28,6 +27,7 @@ from typing import Any, Final, TypeAlias
 
 from ..errors import InvalidSetting
 from ..runtime.locks import Lock
+from .file_identity import file_identity
 from .libraries import jwt
 from .sasl import AuthenticationFailed, Verified
 
@@ -115,8 +115,7 @@ class Jwks:
         if self._path is None:
             data = _fetch(self._url)
         else:
-            status = os.stat(self._path)
-            identity = status.st_ino, status.st_size, status.st_mtime_ns
+            identity = file_identity(self._path)
             if identity == self._identity:
                 return
             with open(self._path, "rb") as file:

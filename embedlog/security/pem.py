@@ -6,10 +6,10 @@ Source: RFC 7468 (PEM); KIP-651 (PEM in Kafka's settings).
 from __future__ import annotations
 
 import datetime
-import os
 from typing import Final
 
 from ..errors import InvalidSetting
+from .file_identity import file_identity
 
 _MAX_FILE_BYTES: Final = 4 << 20
 
@@ -50,11 +50,9 @@ def identities(*paths: str) -> list[tuple[int, ...]]:
     identities: list[tuple[int, ...]] = []
     for path in paths:
         try:
-            status = os.stat(path)
+            identities.append(file_identity(path))
         except OSError:
             identities.append(())
-        else:
-            identities.append((status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns))
     return identities
 
 

@@ -1,0 +1,77 @@
+"""Files of keys and rules that are written in place: same inode, same size, only the time differs."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from tls import Authority, serving
+
+from embedlog.security.document import Document
+from embedlog.security.pem import identities
+from embedlog.wire_client.security import ClientSecurity
+from embedlog.wire_client.settings import ClientSettings
+
+BEFORE_NS = 1_800_000_000_000_000_000
+
+
+def write_in_place(path: Path, contents: bytes, time_ns: int) -> None:
+    with path.open("r+b" if path.exists() else "wb") as file:
+        file.write(contents)
+    os.utime(path, ns=(BEFORE_NS, time_ns))
+
+
+# 100 ns are less than a float of this time can tell. A restored file has the time of its backup.
+@pytest.mark.parametrize("later_ns", [100, -100, 1_000_000_000, -1_000_000_000])
+def test_a_key_is_noticed(tmp_path: Path, later_ns: int) -> None:
+    key, authority = tmp_path / "key.pem", tmp_path / "ca.pem"
+    paths = str(key), str(authority), str(tmp_path / "none.pem")
+    write_in_place(key, b"the first key", BEFORE_NS)
+    write_in_place(authority, b"an authority", BEFORE_NS)
+    before = identities(*paths)
+    assert identities(*paths) == before
+    write_in_place(key, b"another key!!", BEFORE_NS + later_ns)
+    after = identities(*paths)
+    assert after[0] != before[0]
+    assert after[1:] == before[1:]
+    assert after[2] == ()
+
+
+@pytest.mark.parametrize("later_ns", [100, -100])
+def test_rules_are_noticed(tmp_path: Path, later_ns: int) -> None:
+    path = tmp_path / "users.json"
+    write_in_place(path, b'{"version": 1, "users": ["alice"]}', BEFORE_NS)
+    document = Document(str(path), 1, check_s=0)
+    assert document.read() == {"users": ["alice"]}
+    write_in_place(path, b'{"version": 1, "users": ["carol"]}', BEFORE_NS + later_ns)
+    assert document.read() == {"users": ["carol"]}
+
+
+@pytest.mark.parametrize("later_ns", [100, -100])
+def test_a_listener_reads_its_certificate_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, later_ns: int
+) -> None:
+    authority = Authority(tmp_path)
+    keystore = authority.server()
+    contents = keystore.read_bytes()
+    write_in_place(keystore, contents, BEFORE_NS)
+    with serving(authority, ssl_keystore_location=str(keystore)) as broker:
+        broker.reload_certificates()
+        assert "has read its certificates again" not in caplog.text
+        write_in_place(keystore, contents, BEFORE_NS + later_ns)
+        broker.reload_certificates()
+        assert caplog.text.count("has read its certificates again") == 1
+
+
+@pytest.mark.parametrize("later_ns", [100, -100])
+def test_a_client_reads_its_authorities_again(tmp_path: Path, later_ns: int) -> None:
+    authority = Authority(tmp_path)
+    contents = authority.file.read_bytes()
+    write_in_place(authority.file, contents, BEFORE_NS)
+    settings = {"security_protocol": "SSL", "ssl_cafile": str(authority.file)}
+    security = ClientSecurity(ClientSettings().with_changes(settings))
+    before = security.context()
+    assert security.context() is before
+    write_in_place(authority.file, contents, BEFORE_NS + later_ns)
+    assert security.context() is not before
