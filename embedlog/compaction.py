@@ -82,7 +82,10 @@ def should_compact(
     if settings.max_compaction_lag_ms >= MAX_INT64:
         return False
     first = (next(segment.walk(0, segment.size), None) for segment in sizes.dirty_segments)
-    oldest_ms = min((h.max_timestamp_ms for h in first if h and h.max_timestamp_ms > 0), default=now_ms)
+    oldest_ms = min(
+        (header.max_timestamp_ms for header in first if header and header.max_timestamp_ms > 0),
+        default=now_ms,
+    )
     return now_ms - oldest_ms > settings.max_compaction_lag_ms
 
 
@@ -307,10 +310,10 @@ class _Round:
         fd = fs.open_write(path, create=True, truncate=True)
         try:
             for segment in group:
-                for data, header in self.batches(segment, 0):
+                for chunk, header in self.batches(segment, 0):
                     self.bytes_read += header.size
-                    cleaned = cleaner.clean(data, header)
-                    changed = changed or cleaned != data[header.pos : header.pos + header.size]
+                    cleaned = cleaner.clean(chunk, header)
+                    changed = changed or cleaned != chunk[header.pos : header.pos + header.size]
                     if cleaned is not None:
                         cleaned_header = read_header(cleaned)
                         indexes.add(
@@ -339,19 +342,21 @@ class _Round:
 
     def batches(self, segment: Segment, pos: int) -> Iterator[tuple[bytes, BatchHeader]]:
         """Read a sealed segment's batches from `pos` on, one in each step; CRCs are checked."""
-        want = _CHUNK
+        chunk_size = _CHUNK
         while pos < segment.size:
-            data = segment.pread(min(want, segment.size - pos), pos)
+            chunk = segment.pread(min(chunk_size, segment.size - pos), pos)
             end = 0
             try:
-                while (header := read_batch(data, end, len(data))) is not None:
-                    yield data, header
+                while (header := read_batch(chunk, end, len(chunk))) is not None:
+                    yield chunk, header
                     end += header.size
                     self.step()
-                want = _CHUNK if end else max(batch_at(segment.pread_into, pos, segment.size).size, _CHUNK)
+                chunk_size = (
+                    _CHUNK if end else max(batch_at(segment.pread_into, pos, segment.size).size, _CHUNK)
+                )
             except CorruptRecord as error:
                 raise CorruptRecord(error.reason, path=segment.path, pos=pos + end) from None
-            self.pause(len(data))
+            self.pause(len(chunk))
             pos += end
 
     def in_steps(self, records: list[Record]) -> Iterator[Record]:

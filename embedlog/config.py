@@ -253,8 +253,8 @@ def unknown_setting(typed: str, names: Iterable[str], synonyms: Iterable[str] = 
     names = tuple(names)
     import difflib
 
-    near = difflib.get_close_matches(plain(typed), (*names, *synonyms), n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"the settings are {', '.join(names)}"
+    similar_names = difflib.get_close_matches(plain(typed), (*names, *synonyms), n=1)
+    hint = f"did you mean {similar_names[0]!r}?" if similar_names else f"the settings are {', '.join(names)}"
     return f"unknown setting {shown(typed)}: {hint}"
 
 

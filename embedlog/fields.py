@@ -74,12 +74,12 @@ class Fields:
     fields: ClassVar[dict[str, Any]] = {}  # name -> default, as defined
 
     def __init_subclass__(cls, *, frozen: bool = False) -> None:
-        own = {
+        own_fields = {
             name: vars(cls).get(name, _REQUIRED)
-            for name, kind in cls.__annotations__.items()
-            if not str(kind).startswith("ClassVar")
+            for name, annotation in cls.__annotations__.items()
+            if not str(annotation).startswith("ClassVar")
         }
-        cls.fields = {**cls.fields, **own}
+        cls.fields = {**cls.fields, **own_fields}
         if frozen:
             cls.__setattr__ = _refuse  # type: ignore[assignment,method-assign]
             cls.__hash__ = _hash  # type: ignore[assignment,method-assign]

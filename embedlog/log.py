@@ -76,9 +76,9 @@ class Log(Administration):
         topics: Mapping[str, Sequence[PartitionFields]] = {}
         if isinstance(backend, WriterBackend):
             topics = backend.store.by_topic
-        rest = partial(append_batches, backend)
+        append_rest = partial(append_batches, backend)
         self._managers: dict[str, TransactionManager] = {}
-        self._fast_path = FastPath(topics, self._partitioner, AppendedMany, rest)
+        self._fast_path = FastPath(topics, self._partitioner, AppendedMany, append_rest)
         self._pid = os.getpid()
         self._closing = ReentrantLock()
         close_at_exit(self)

@@ -193,12 +193,12 @@ class Partition(PartitionFields):
         with log.append_lock:
             log.dirty_reported = False
             snapshot = log.producers.take_snapshot()
-            at = log.next_offset
+            offset = log.next_offset
         try:
-            self.flush(at)
+            self.flush(offset)
             with self._saving_lock:
                 if log.state is PartitionState.CLOSED:
-                    return at  # closing has saved them
+                    return offset  # closing has saved them
                 with log.append_lock:
                     active = log.segments[-1]
                     sound = log.is_sound()
@@ -208,11 +208,11 @@ class Partition(PartitionFields):
                     with contextlib.suppress(OSError):
                         active.save_indexes()
                 if snapshot is not None:
-                    log.producers.write_snapshot(at, snapshot)
+                    log.producers.write_snapshot(offset, snapshot)
         except OSError as error:
             log.producers.snapshot_failed()
             raise StorageError(f"{self.name}: {error}", path=self.directory) from error
-        return at
+        return offset
 
     def checkpoint_for_copy(self) -> tuple[int, bytes | None]:
         """A checkpoint, with the producer snapshot of the same offset (None without producers).
@@ -220,9 +220,9 @@ class Partition(PartitionFields):
         The snapshot's file may be gone when the copy gets to it. Raises StorageError.
         """
         with self.log.append_lock:
-            at, producers = self.log.next_offset, self.log.producers.encoded()
+            offset, producers = self.log.next_offset, self.log.producers.encoded()
         self.checkpoint()
-        return at, producers
+        return offset, producers
 
     # -- life ------------------------------------------------------------------------------------------
 

@@ -21,11 +21,11 @@ _AGE_UNITS: Final = {"years": 365 * 86_400, "days": 86_400, "h": 3_600, "min": 6
 
 def size(count: int) -> str:
     """Bytes: 812 B, 14.2 kB, 2.1 GB."""
-    value = float(count)
+    scaled = float(count)
     for unit in _SIZES:
-        if abs(value) < 999.95 or unit == _SIZES[-1]:
-            return f"{count} B" if unit == "B" else f"{value:.1f} {unit}"
-        value /= 1000
+        if abs(scaled) < 999.95 or unit == _SIZES[-1]:
+            return f"{count} B" if unit == "B" else f"{scaled:.1f} {unit}"
+        scaled /= 1000
     raise AssertionError
 
 
@@ -54,8 +54,8 @@ def day(timestamp_ms: int) -> str:
         when = datetime.fromtimestamp(timestamp_ms / 1000)
     except (OverflowError, ValueError, OSError):
         return f"{timestamp_ms} ms"
-    near = abs(time.time() - timestamp_ms / 1000) < _HALF_A_YEAR_S
-    return f"{when.day:2} {when:%b} {f'{when:%H:%M}' if near else f'{when.year:5}'}"
+    is_near = abs(time.time() - timestamp_ms / 1000) < _HALF_A_YEAR_S
+    return f"{when.day:2} {when:%b} {f'{when:%H:%M}' if is_near else f'{when.year:5}'}"
 
 
 def iso(timestamp_ms: int) -> str:
@@ -74,7 +74,7 @@ def duration(seconds: float) -> str:
     """A span of time: 3 ms, 2.4 s, 7 min, 5 h, 12 days."""
     if seconds < 1:
         return f"{max(seconds, 0) * 1000:.0f} ms"
-    for least, unit in _AGES:
-        if seconds >= least:
+    for from_s, unit in _AGES:
+        if seconds >= from_s:
             return f"{seconds / _AGE_UNITS[unit]:,.0f} {unit}"
     return f"{seconds:.1f} s"

@@ -159,9 +159,9 @@ def append_many(
     if partition is not None:
         rows_of: Mapping[int, Sequence[Row]] = {partition: rows}
     else:
-        chosen = _chosen(partitioner, topic, rows, count)
-        drawn = {number for number, row in zip(chosen, rows, strict=True) if row[0] is None}
-        rows_of, places = _divided(rows, chosen)
+        numbers = _chosen(partitioner, topic, rows, count)
+        drawn = {number for number, row in zip(numbers, rows, strict=True) if row[0] is None}
+        rows_of, places = _divided(rows, numbers)
     room = min(limit, BATCH_BYTES)
     batches = {
         number: batches_of(partition_rows, room, settings.append_time)
@@ -228,17 +228,17 @@ def _chosen(partitioner: Partitioner, topic: str, rows: Sequence[Row], count: in
     return [by_key[row[0]] for row in rows]
 
 
-def _divided(rows: Sequence[Row], chosen: list[int]) -> tuple[Mapping[int, Sequence[Row]], Places | None]:
+def _divided(rows: Sequence[Row], numbers: list[int]) -> tuple[Mapping[int, Sequence[Row]], Places | None]:
     """The rows of each partition, and their places, if they go to several."""
-    if len(set(chosen)) == 1:
-        return {chosen[0]: rows}, None
+    if len(set(numbers)) == 1:
+        return {numbers[0]: rows}, None
     rows_of: dict[int, list[Row]] = {}
     ranks = []
-    for row, number in zip(rows, chosen, strict=True):
-        to = rows_of.setdefault(number, [])
-        ranks.append(len(to))
-        to.append(row)
-    return rows_of, (array("i", chosen), array("q", ranks))
+    for row, number in zip(rows, numbers, strict=True):
+        partition_rows = rows_of.setdefault(number, [])
+        ranks.append(len(partition_rows))
+        partition_rows.append(row)
+    return rows_of, (array("i", numbers), array("q", ranks))
 
 
 def batches_of(rows: Sequence[Row], room: int, append_time: bool) -> list[BatchBuilder]:

@@ -151,40 +151,45 @@ class _BatchBuilder:
 
     def record_batch(self, columns: Mapping[str, Any], rows: int) -> pyarrow.RecordBatch:
         arrays = [
-            self._constant(name, kind, rows)
+            self._constant(name, arrow_type, rows)
             if name in self._constants
-            else self._array(columns[name], kind, rows)
-            for name, kind in self._fields
+            else self._array(columns[name], arrow_type, rows)
+            for name, arrow_type in self._fields
         ]
         return self._pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
-    def _constant(self, name: str, kind: Any, rows: int) -> Any:
+    def _constant(self, name: str, arrow_type: Any, rows: int) -> Any:
         array = self._repeated.get(name)
         if array is None or len(array) < rows:
-            scalar = self._pa.scalar(self._constants[name], kind)
+            scalar = self._pa.scalar(self._constants[name], arrow_type)
             array = self._repeated[name] = self._pa.repeat(scalar, rows + rows // 8)
         return array.slice(0, rows)
 
-    def _array(self, column: Any, kind: Any, rows: int) -> Any:
+    def _array(self, column: Any, arrow_type: Any, rows: int) -> Any:
         pa = self._pa
         if isinstance(column, BytesColumn):
-            return _binary(pa, kind, column, rows)
+            return _binary(pa, arrow_type, column, rows)
         if isinstance(column, HeadersColumn):
-            pairs = self._pairs(column, kind.value_type)
-            return pa.Array.from_buffers(kind, rows, [None, pa.py_buffer(column.ends)], children=[pairs])
-        if not pa.types.is_timestamp(kind):
-            return pa.Array.from_buffers(kind, rows, [None, pa.py_buffer(column)])
+            pairs = self._pairs(column, arrow_type.value_type)
+            return pa.Array.from_buffers(
+                arrow_type, rows, [None, pa.py_buffer(column.ends)], children=[pairs]
+            )
+        if not pa.types.is_timestamp(arrow_type):
+            return pa.Array.from_buffers(arrow_type, rows, [None, pa.py_buffer(column)])
         times = pa.Array.from_buffers(self._milliseconds, rows, [None, pa.py_buffer(column)])
-        return times if kind == self._milliseconds else _microseconds(pa, times, kind)
+        return times if arrow_type == self._milliseconds else _microseconds(pa, times, arrow_type)
 
-    def _pairs(self, column: HeadersColumn, kind: Any) -> Any:
+    def _pairs(self, column: HeadersColumn, arrow_type: Any) -> Any:
         pa, count = self._pa, len(column.names.ends) // 4 - 1
         if not count:
             if self._no_pairs is None:
-                self._no_pairs = pa.array([], kind)
+                self._no_pairs = pa.array([], arrow_type)
             return self._no_pairs
-        both = [_binary(pa, pa.string(), column.names, count), _binary(pa, pa.binary(), column.values, count)]
-        return pa.StructArray.from_arrays(both, fields=list(kind))
+        names_and_values = [
+            _binary(pa, pa.string(), column.names, count),
+            _binary(pa, pa.binary(), column.values, count),
+        ]
+        return pa.StructArray.from_arrays(names_and_values, fields=list(arrow_type))
 
 
 def _schema(pa: Any, names: Sequence[str]) -> Any:
@@ -202,22 +207,24 @@ def _schema(pa: Any, names: Sequence[str]) -> Any:
     return pa.schema([(name, kinds[name]) for name in names])
 
 
-def _microseconds(pa: Any, times: Any, kind: Any) -> Any:
+def _microseconds(pa: Any, times: Any, arrow_type: Any) -> Any:
     """Milliseconds as microseconds, clamped to 64 bits."""
     import pyarrow.compute as pc
 
     try:
-        return times.cast(kind)
+        return times.cast(arrow_type)
     except pa.ArrowInvalid:
-        near = pc.max_element_wise(
+        clamped = pc.max_element_wise(
             pc.min_element_wise(times.cast(pa.int64()), _LATEST_US_IN_MS), -_LATEST_US_IN_MS
         )
-        return pc.multiply(near, _US_PER_MS).cast(kind)
+        return pc.multiply(clamped, _US_PER_MS).cast(arrow_type)
 
 
-def _binary(pa: Any, kind: Any, column: BytesColumn, rows: int) -> Any:
+def _binary(pa: Any, arrow_type: Any, column: BytesColumn, rows: int) -> Any:
     valid = None if column.valid is None else pa.py_buffer(column.valid)
-    return pa.Array.from_buffers(kind, rows, [valid, pa.py_buffer(column.ends), pa.py_buffer(column.data)])
+    return pa.Array.from_buffers(
+        arrow_type, rows, [valid, pa.py_buffer(column.ends), pa.py_buffer(column.data)]
+    )
 
 
 def _pyarrow() -> Any:

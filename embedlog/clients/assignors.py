@@ -184,9 +184,9 @@ class _Sharing:
             if partition in owners:
                 self._put(self._kept, owners[partition], partition)
         unowned = [partition for partition in existing if partition not in owners]
-        for partition in sorted(unowned, key=lambda p: (len(self._subscribers[p.topic]), p)):
-            least = min(self._subscribers[partition.topic], key=self._by_load)
-            self._put(self._given, least, partition)
+        for partition in sorted(unowned, key=lambda tp: (len(self._subscribers[tp.topic]), tp)):
+            least_loaded = min(self._subscribers[partition.topic], key=self._by_load)
+            self._put(self._given, least_loaded, partition)
         self._balance()
 
     def result(self) -> dict[str, list[TopicPartition]]:
@@ -220,8 +220,10 @@ class _Sharing:
     def _by_load(self, member: str) -> tuple[int, int]:
         return (self._load[member], self._rank[member])
 
-    def _put(self, where: dict[str, dict[str, list[int]]], member: str, partition: TopicPartition) -> None:
-        where[member].setdefault(partition.topic, []).append(partition.partition)
+    def _put(
+        self, assignment: dict[str, dict[str, list[int]]], member: str, partition: TopicPartition
+    ) -> None:
+        assignment[member].setdefault(partition.topic, []).append(partition.partition)
         self._load[member] += 1
         holders = self._holders[partition.topic]
         holders[member] = holders.get(member, 0) + 1
@@ -251,8 +253,8 @@ class _Sharing:
 
     def _chain_to(self, poor: str) -> list[tuple[str, str, str]]:
         """Moves (giver, topic, taker) from a member with at least two partitions more than `poor`, or []."""
-        enough = self._load[poor] + 2
-        if max(self._load.values()) < enough:
+        rich_load = self._load[poor] + 2
+        if max(self._load.values()) < rich_load:
             return []
         step: dict[str, tuple[str, str] | None] = {poor: None}
         queue = deque([poor])
@@ -263,7 +265,7 @@ class _Sharing:
                 if giver not in step:
                     step[giver] = (topic, taker)
                     queue.append(giver)
-                    if self._load[giver] >= enough:
+                    if self._load[giver] >= rich_load:
                         rich.append(giver)
             if rich:
                 return self._moves(max(rich, key=self._by_load), step)
@@ -271,20 +273,20 @@ class _Sharing:
 
     def _givers(self, taker: str) -> Iterator[tuple[str, str]]:
         """(giver, topic) of members that can give a partition; first those with one of this run."""
-        later: list[tuple[str, str]] = []
+        of_kept: list[tuple[str, str]] = []
         for topic in self._topics[taker]:
             for giver in sorted(self._holders[topic], key=self._rank.__getitem__):
                 if self._given[giver].get(topic):
                     yield giver, topic
                 else:
-                    later.append((giver, topic))
-        yield from later
+                    of_kept.append((giver, topic))
+        yield from of_kept
 
     def _moves(self, member: str, step: Mapping[str, tuple[str, str] | None]) -> list[tuple[str, str, str]]:
         moves = []
-        here = step[member]
-        while here is not None:
-            topic, taker = here
+        next_move = step[member]
+        while next_move is not None:
+            topic, taker = next_move
             moves.append((member, topic, taker))
-            member, here = taker, step[taker]
+            member, next_move = taker, step[taker]
         return moves

@@ -298,9 +298,9 @@ class Consumer(Seeking, Generic[V, K]):
         """`_next_chunk` without waiting: None if nothing is ready."""
         if self._closed or not self._turn():
             return False
-        before, self._current = self._current, None
+        last_position, self._current = self._current, None
         try:
-            self._current = self._positions.continued(before)
+            self._current = self._positions.continued(last_position)
         except (TopicNotFound, PartitionNotFound) as error:
             self._notice_deletion(error)
         if self._current is not None:

@@ -102,19 +102,19 @@ def _take_decoded(
             begun.setdefault(position, position.at)
             positions.hold_next(position)
             try:
-                whole = _decode_into(taken, position, limit - passed_over, serde)
+                is_decoded = _decode_into(taken, position, limit - passed_over, serde)
             finally:
                 if not length_hint(position.left):
                     position.drop()
-            if not whole and taken:
+            if not is_decoded and taken:
                 break
-            if not whole:
+            if not is_decoded:
                 begun.clear()
                 passed_over += 1
     except BaseException:
         if taken:  # Ctrl-C: none of them are returned
-            for position, at in begun.items():
-                positions.seek(position.tp, *at)
+            for position, begin in begun.items():
+                positions.seek(position.tp, *begin)
         raise
     return taken
 

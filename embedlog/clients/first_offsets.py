@@ -164,8 +164,8 @@ class FirstOffsets:
                 counts[topic] = self._backend.describe_topic(topic).partitions
             except TopicNotFound:
                 continue
-        everything = [TopicPartition(topic, n) for topic, count in counts.items() for n in range(count)]
-        committed = self._commits.stored(everything)
+        all_partitions = [TopicPartition(topic, n) for topic, count in counts.items() for n in range(count)]
+        committed = self._commits.stored(all_partitions)
         missing = [tp for tp in partitions if tp not in committed and tp.topic in counts]
         if not missing:
             return {}

@@ -93,8 +93,8 @@ class Follower:
         """Look for partitions that were added, and say in the log which transaction it has waited for."""
         self._look_for_partitions()
         if self.read_committed:
-            for where in self._standstills.look(self.positions):
-                _logger.warning("%s; read waits for its end", where)
+            for explanation in self._standstills.look(self.positions):
+                _logger.warning("%s; read waits for its end", explanation)
 
     def _look_for_partitions(self) -> None:
         """Read partitions that were added since, from their start; all, if the topic was made again."""

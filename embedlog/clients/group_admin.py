@@ -113,11 +113,11 @@ class ConsumerGroupDescription(NamedTuple):
             )
             for name, partition in list(self.partitions.items())[:_SHOWN]
         ]
-        more = len(self.partitions) - _SHOWN
-        rest = f"<div>and {counted(more, 'more partition')}</div>" if more > 0 else ""
+        hidden = len(self.partitions) - _SHOWN
+        footer = f"<div>and {counted(hidden, 'more partition')}</div>" if hidden > 0 else ""
         header = ("topic", "partition", "committed", "log end", "lag", "member")
         title = f"{text(self.group)}: {text(self.state)}, {self.lag:,} behind"
-        return f"<div>{title}{table(header, rows)}{rest}</div>"
+        return f"<div>{title}{table(header, rows)}{footer}</div>"
 
 
 class OffsetReset(NamedTuple):
@@ -206,15 +206,15 @@ class ConsumerGroup(OfOneProcess):
         """
         check_flag("dry_run", dry_run)
         coordinator = None if dry_run else self._coordinator()
-        before = self.offsets()
-        chosen = self._chosen(before, topics, to, partitions)
-        edges = {topic: self._backend.offsets(topic) for topic in sorted({name.topic for name in chosen})}
-        after = {
+        committed = self.offsets()
+        names = self._chosen(committed, topics, to, partitions)
+        edges = {topic: self._backend.offsets(topic) for topic in sorted({name.topic for name in names})}
+        new_offsets = {
             name: offset_of(self._backend, name, "to", to, edges[name.topic][name.partition], 1)
-            for name in chosen
+            for name in names
         }
         if coordinator is not None:
-            offsets = {name: CommittedOffset(offset) for name, offset in after.items()}
+            offsets = {name: CommittedOffset(offset) for name, offset in new_offsets.items()}
             try:
                 coordinator.commit_offsets(self.name, offsets)
             except UnknownMember:
@@ -222,8 +222,8 @@ class ConsumerGroup(OfOneProcess):
                     f"group {self.name!r} has members: its offsets can be set when all have left it"
                 ) from None
         return {
-            name: OffsetReset(before[name].offset if name in before else None, offset)
-            for name, offset in after.items()
+            name: OffsetReset(committed[name].offset if name in committed else None, offset)
+            for name, offset in new_offsets.items()
         }
 
     def delete(self) -> None:
@@ -267,7 +267,7 @@ class ConsumerGroup(OfOneProcess):
         chosen_numbers = (
             None if partitions is None else list(partitions) if is_several(partitions) else [partitions]
         )
-        chosen = []
+        chosen_partitions = []
         for topic in names:
             count = self._backend.describe_topic(topic).partitions
             numbers = range(count) if chosen_numbers is None else chosen_numbers
@@ -278,8 +278,8 @@ class ConsumerGroup(OfOneProcess):
                 )
             for number in numbers:
                 partition_count(self._backend, topic, number)
-                chosen.append(TopicPartition(topic, cast(int, number)))
-        return chosen
+                chosen_partitions.append(TopicPartition(topic, cast(int, number)))
+        return chosen_partitions
 
 
 def describe_groups(backend: Backend) -> list[ConsumerGroupDescription]:
@@ -341,10 +341,12 @@ def _lags(
     readers = {name: member for member in members for name in member.partitions}
     lags = {}
     for topic in sorted({name.topic for name in (*committed, *readers)}):
-        there = edges.of(topic)
-        for number in sorted({*there, *(n.partition for n in (*committed, *readers) if n.topic == topic)}):
+        topic_edges = edges.of(topic)
+        for number in sorted(
+            {*topic_edges, *(name.partition for name in (*committed, *readers) if name.topic == topic)}
+        ):
             name = TopicPartition(topic, number)
-            lags[name] = PartitionLag(committed.get(name), there.get(number), readers.get(name))
+            lags[name] = PartitionLag(committed.get(name), topic_edges.get(number), readers.get(name))
     return lags
 
 

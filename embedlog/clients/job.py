@@ -139,15 +139,15 @@ class _TakenJob(OfOneProcess, Generic[V, K]):
             return _nothing
         if source.is_forked or not isinstance(error, Exception):
             return self._releasing(0, False)
-        name, most = source.name_of(held_job), source.options.max_deliveries
-        if count >= most:
+        name, max_deliveries = source.name_of(held_job), source.options.max_deliveries
+        if count >= max_deliveries:
             if logged:
                 _logger.error("%s: failed at its last delivery, %d", name, count, exc_info=error)
             return self._rejecting(error_line(error))
         delay_ms = self._backoff.delay_ms(count)
         if logged:
             again = "%s: failed at delivery %d of %d; again in %s"
-            _logger.warning(again, name, count, most, duration(delay_ms / 1000), exc_info=error)
+            _logger.warning(again, name, count, max_deliveries, duration(delay_ms / 1000), exc_info=error)
         return self._releasing(delay_ms, True, error_line(error))
 
     def _lost(self, error: LockLost) -> None:

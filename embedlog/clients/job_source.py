@@ -368,25 +368,25 @@ class JobSource:
     def tend(self, now: float) -> float:
         """Renew locks, and give back what waits here for too long. Returns when that is due again."""
         with self._lock:
-            late: list[Delivery] = []
+            overdue: list[Delivery] = []
             if self._ready and (self.stopped or now >= self._received_at + self._patience_s):
-                late = list(self._ready)
+                overdue = list(self._ready)
                 self._ready.clear()
                 self._ahead = 0
             back_at = self._received_at + self._patience_s if self._ready else NEVER
             in_hand: list[HeldJob] = []
-            for number, reference in self._in_hand.copy().items():  # `settle` removes without the lock
+            for identity, reference in self._in_hand.copy().items():  # `settle` removes without the lock
                 held_job = reference()
                 if held_job is None:  # dropped
-                    self._in_hand.pop(number, None)
+                    self._in_hand.pop(identity, None)
                 elif not held_job.ended:
                     in_hand.append(held_job)
             abandoned, self._abandoned = self._abandoned, []
         for member_id in abandoned:
             self._release(member_id)
         due = [held_job for held_job in in_hand if held_job.renew_at <= now]
-        if late:
-            self._give_back(late)
+        if overdue:
+            self._give_back(overdue)
         if due:
             self._renew(due, now)
         if self.stopped or self._accepts.due_at <= now:

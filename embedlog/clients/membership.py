@@ -224,18 +224,18 @@ class Membership:
             raise self._fenced.with_traceback(None)
         try:
             while True:
-                before = self._state
-                if before is _State.STABLE:
+                last_state = self._state
+                if last_state is _State.STABLE:
                     return self._keep_alive()
-                if before is _State.UNJOINED:
+                if last_state is _State.UNJOINED:
                     self._join(tuple(sorted(topics)))
-                elif before is _State.JOINING:
+                elif last_state is _State.JOINING:
                     self._finish_join()
                 else:
                     assigned = self._finish_sync()
                     if assigned is not None:
                         return assigned
-                if self._state is before:
+                if self._state is last_state:
                     return None
         except FencedInstance as error:
             self._fenced = error

@@ -74,16 +74,16 @@ def consumer_html(backend: Backend, positions: Mapping[TopicPartition, int], tit
     edges: dict[TopicPartition, PartitionOffsets] = {}
     for topic in {tp.topic for tp in positions}:
         with contextlib.suppress(EmbedlogError):  # deleted, closed, or out of reach
-            edges |= {TopicPartition(topic, number): of for number, of in backend.offsets(topic).items()}
+            edges |= {TopicPartition(topic, number): span for number, span in backend.offsets(topic).items()}
     rows = []
     for tp, offset in sorted(positions.items())[:_MOST_ROWS]:
-        of = edges.get(tp)
-        end_and_lag = ("", "") if of is None else (f"{of.log_end_offset:,}", f"{of.lag_at(offset):,}")
+        span = edges.get(tp)
+        end_and_lag = ("", "") if span is None else (f"{span.log_end_offset:,}", f"{span.lag_at(offset):,}")
         rows.append((text(tp.topic), str(tp.partition), f"{offset:,}", *end_and_lag))
-    more = len(positions) - _MOST_ROWS
-    rest = f"<div>and {counted(more, 'more partition')}</div>" if more > 0 else ""
+    hidden = len(positions) - _MOST_ROWS
+    footer = f"<div>and {counted(hidden, 'more partition')}</div>" if hidden > 0 else ""
     header = ("topic", "partition", "position", "log end", "lag")
-    return f"<div><code>{escape(title)}</code>{table(header, rows)}{rest}</div>"
+    return f"<div><code>{escape(title)}</code>{table(header, rows)}{footer}</div>"
 
 
 def _topics_html(backend: Backend, names: Sequence[str], title: str) -> str:
@@ -98,9 +98,9 @@ def _topics_html(backend: Backend, names: Sequence[str], title: str) -> str:
         budget -= summary.lookups
         rows.append((text(name), *_cells(summary)))
         records += _records(summary)
-    more = len(names) - _MOST_TOPICS
-    rest = f"<div>and {counted(more, 'more topic')}</div>" if more > 0 else ""
-    return f"<div><code>{escape(title)}</code>{table(_COLUMNS, rows)}{rest}{_first_and_last(records)}</div>"
+    hidden = len(names) - _MOST_TOPICS
+    footer = f"<div>and {counted(hidden, 'more topic')}</div>" if hidden > 0 else ""
+    return f"<div><code>{escape(title)}</code>{table(_COLUMNS, rows)}{footer}{_first_and_last(records)}</div>"
 
 
 def summarize(backend: Backend, topic: str, budget: int) -> TopicSummary:
@@ -140,15 +140,17 @@ def _over_time(
     times = [start_ms + (end_ms - start_ms) * number // count for number in range(1, count)]
     bars = [0] * count
     for tp, edges in chosen.items():
-        before, following = edges.log_start_offset, None
+        bar_start, following = edges.log_start_offset, None
         for number, time_ms in enumerate(times):
             # The first record since a time is also the first one since all times up to its own.
             if number == 0 or (following is not None and following.timestamp_ms < time_ms):
                 following = backend.offset_for_time(*tp, time_ms)
-            after = edges.log_end_offset if following is None else min(following.offset, edges.log_end_offset)
-            bars[number] += max(after - before, 0)
-            before = max(before, after)
-        bars[-1] += edges.log_end_offset - before
+            bar_end = (
+                edges.log_end_offset if following is None else min(following.offset, edges.log_end_offset)
+            )
+            bars[number] += max(bar_end - bar_start, 0)
+            bar_start = max(bar_start, bar_end)
+        bars[-1] += edges.log_end_offset - bar_start
     return bars
 
 
@@ -225,24 +227,24 @@ def _svg(summary: TopicSummary) -> str:
     """Bars, in the colour of the text around them."""
     if not summary.bars or summary.first is None or summary.last is None:
         return ""
-    most = max(summary.bars)
+    highest = max(summary.bars)
     span_ms = (summary.last.timestamp_ms - summary.first.timestamp_ms) / len(summary.bars)
     width = _WIDTH / len(summary.bars)
     bars = []
     for number, count in enumerate(summary.bars):
-        height = max(round(count / most * (_HEIGHT - 1), 1), 1) if count else 0
+        height = max(round(count / highest * (_HEIGHT - 1), 1), 1) if count else 0
         since = moment(int(summary.first.timestamp_ms + number * span_ms))
         bars.append(
             f'<rect x="{number * width:g}" y="{_HEIGHT - height:g}" width="{width - 1:g}" '
             f'height="{height:g}"><title>{count:,} from {since}</title></rect>'
         )
-    rate = most / max(span_ms / 1000, 0.001)
+    rate = highest / max(span_ms / 1000, 0.001)
     looked_at, partitions = summary.looked_at, summary.partitions
-    of = f", {looked_at} of {partitions} partitions" if looked_at < partitions else ""
+    sampled = f", {looked_at} of {partitions} partitions" if looked_at < partitions else ""
     return (
         f'<svg width="{_WIDTH}" height="{_HEIGHT}" viewBox="0 0 {_WIDTH} {_HEIGHT}" '
         f'fill="currentColor" opacity="0.65" role="img">{"".join(bars)}</svg> '
-        f'<span style="opacity:0.65">peak {_rate(rate)}{of}</span>'
+        f'<span style="opacity:0.65">peak {_rate(rate)}{sampled}</span>'
     )
 
 
@@ -254,8 +256,8 @@ def _rate(per_second: float) -> str:
 
 
 def _records(summary: TopicSummary) -> list[tuple[str, Record]]:
-    named = (("first", summary.first), ("last", summary.last))
-    return [(name, record) for name, record in named if record is not None]
+    ends = (("first", summary.first), ("last", summary.last))
+    return [(name, record) for name, record in ends if record is not None]
 
 
 def _first_and_last(records: Sequence[tuple[str, Record]]) -> str:
@@ -264,14 +266,14 @@ def _first_and_last(records: Sequence[tuple[str, Record]]) -> str:
     rows = [
         (
             text(record.topic),
-            which,
+            label,
             str(record.partition),
             f"{record.offset:,}",
             record_time(record.timestamp_ms),
             text(record.key),
             text(record.value),
         )
-        for which, record in records
+        for label, record in records
     ]
     header = ("topic", "", "partition", "offset", "time (UTC)", "key", "value")
     return f"<details><summary>first and last records</summary>{table(header, rows)}</details>"

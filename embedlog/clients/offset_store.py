@@ -128,13 +128,13 @@ class FileOffsetStore:
 
     def _read(self) -> dict[str, _Offsets]:
         try:
-            data = self._fs.read_file(str(self._path))
+            encoded = self._fs.read_file(str(self._path))
         except FileNotFoundError:
             return {}
         except OSError as error:
             raise StorageError(f"cannot read {self._path}: {error}", path=self._path) from error
         try:
-            return _decoded(data)
+            return _decoded(encoded)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise CorruptCheckpoint(
                 f"not an offset file of embedlog ({error}); move it away to start without offsets",
@@ -151,28 +151,28 @@ def _encoded(groups: Mapping[str, _Offsets]) -> bytes:
     return json.dumps({"version": _VERSION, "groups": tree}, indent=1).encode()
 
 
-def _decoded(data: bytes) -> dict[str, _Offsets]:
+def _decoded(encoded: bytes) -> dict[str, _Offsets]:
     """The groups in the file. Raises ValueError, KeyError, TypeError or AttributeError if it is invalid."""
-    root = json.loads(data)
+    root = json.loads(encoded)
     if root["version"] != _VERSION:
         raise ValueError(f"version {root['version']!r}, this program understands {_VERSION}")
     return {
         group: {
-            TopicPartition(topic, int(number)): _committed(entry)
+            TopicPartition(topic, int(number)): _committed(fields)
             for topic, numbers in topics.items()
-            for number, entry in numbers.items()
+            for number, fields in numbers.items()
         }
         for group, topics in root["groups"].items()
     }
 
 
-def _committed(entry: Mapping[str, Any]) -> CommittedOffset:
+def _committed(fields: Mapping[str, Any]) -> CommittedOffset:
     for name, field_type in _FIELDS.items():
-        if type(entry[name]) is not field_type:
-            raise ValueError(f"{name} is {entry[name]!r}")
-    if entry["offset"] < 0:
-        raise ValueError(f"offset is {entry['offset']}")
-    topic_id = entry.get("topic_id", "")
+        if type(fields[name]) is not field_type:
+            raise ValueError(f"{name} is {fields[name]!r}")
+    if fields["offset"] < 0:
+        raise ValueError(f"offset is {fields['offset']}")
+    topic_id = fields.get("topic_id", "")
     if topic_id != "":
         check_topic_id(topic_id)
-    return CommittedOffset(**{name: entry[name] for name in _FIELDS}, topic_id=topic_id)
+    return CommittedOffset(**{name: fields[name] for name in _FIELDS}, topic_id=topic_id)

@@ -64,9 +64,9 @@ def held_back_at(backend: Backend, tp: TopicPartition, offset: int) -> str:
 
 def warn_of_open_transactions(backend: Backend, tp: TopicPartition, offset: int) -> None:
     """Log that a read ends before the log does, and why. Raises what `Backend.fetch` raises."""
-    where = held_back_at(backend, tp, offset)
-    if where:
-        _logger.warning('%s; isolation_level="read_uncommitted" reads on', where)
+    explanation = held_back_at(backend, tp, offset)
+    if explanation:
+        _logger.warning('%s; isolation_level="read_uncommitted" reads on', explanation)
 
 
 class Standstills:
@@ -91,14 +91,14 @@ class Standstills:
             return []
         self._looked_at = now
         self._told &= positions.items()
-        still = dict(positions.items() & self._before.items() - self._told)
+        waiting = dict(positions.items() & self._before.items() - self._told)
         self._before = dict(positions)
-        news = []
+        explanations = []
         with contextlib.suppress(EmbedlogError):  # which the next read raises
-            edges = {topic: self._backend.offsets(topic) for topic in {tp.topic for tp in still}}
-            for tp, offset in still.items():
+            edges = {topic: self._backend.offsets(topic) for topic in {tp.topic for tp in waiting}}
+            for tp, offset in waiting.items():
                 at_end = offset >= edges[tp.topic][tp.partition].log_end_offset
-                if not at_end and (where := held_back_at(self._backend, tp, offset)):
-                    news.append(where)
+                if not at_end and (explanation := held_back_at(self._backend, tp, offset)):
+                    explanations.append(explanation)
                     self._told.add((tp, offset))
-        return news
+        return explanations

@@ -91,15 +91,15 @@ class Position:
     def fill(self) -> bool:
         """Fetch; requires that no records are left. Returns whether there are records."""
         assert self.reader is not None
-        before = self.reader.mark
+        mark = self.reader.mark
         try:
             records = self.reader.records()
             if records:
-                self._begin = before[:2]
+                self._begin = mark[:2]
                 self.chunk, self.left = records, iter(records)
                 return True
         except BaseException:  # Ctrl-C may come after the reader has advanced
-            self.reader.mark = before
+            self.reader.mark = mark
             raise
         self.drop()  # there may have been control batches
         return False

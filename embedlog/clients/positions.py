@@ -92,8 +92,8 @@ class Positions:
         try:
             return self._all[tp]
         except KeyError:
-            mine = ", ".join(map(str, self._all)) or "none"
-            raise NotAssigned(f"{tp} is not assigned to this consumer; it has {mine}") from None
+            assigned = ", ".join(map(str, self._all)) or "none"
+            raise NotAssigned(f"{tp} is not assigned to this consumer; it has {assigned}") from None
 
     @property
     def partitions(self) -> tuple[TopicPartition, ...]:
@@ -126,9 +126,9 @@ class Positions:
         """Replace the partitions; those assigned before keep their positions."""
         for tp in self._all:
             self.arrivals.forget(tp)
-        before, self._all = self._all, {}
+        previous, self._all = self._all, {}
         for tp in partitions:
-            position = self._all[tp] = before.get(tp) or Position(tp)
+            position = self._all[tp] = previous.get(tp) or Position(tp)
             if position.reader is None:
                 self._hold(position, NOWHERE)  # nothing is done yet
         self._unresolved = [position for position in self._all.values() if position.reader is None]
@@ -204,7 +204,10 @@ class Positions:
         """
         self._first_offsets.begin_group()
         unknown = [position for position in self._unresolved if position.reader is None]
-        ids = {topic: self._backend.describe_topic(topic).topic_id for topic in {p.tp.topic for p in unknown}}
+        ids = {
+            topic: self._backend.describe_topic(topic).topic_id
+            for topic in {position.tp.topic for position in unknown}
+        }
         stable, unstable = unknown, None
         try:
             committed = self._load([position.tp for position in stable]) if stable else {}
@@ -324,17 +327,17 @@ class Positions:
     def done(self, *, unchanged: bool) -> dict[TopicPartition, CommittedOffset]:
         """The offsets up to which partitions are done; with `unchanged` also if already committed."""
         return {
-            p.tp: CommittedOffset(*place, topic_id=p.topic_id)
-            for p in self._all.values()
-            if (place := p.done)[0] >= 0 and (unchanged or place[0] != p.committed)
+            position.tp: CommittedOffset(*place, topic_id=position.topic_id)
+            for position in self._all.values()
+            if (place := position.done)[0] >= 0 and (unchanged or place[0] != position.committed)
         }
 
     def returned(self, *, unchanged: bool) -> dict[TopicPartition, CommittedOffset]:
         """As `done`, for all returned records, whether or not the application has come back."""
         return {
-            p.tp: CommittedOffset(*place, topic_id=p.topic_id)
-            for p in self._all.values()
-            if (place := p.at)[0] >= 0 and (unchanged or place[0] != p.committed)
+            position.tp: CommittedOffset(*place, topic_id=position.topic_id)
+            for position in self._all.values()
+            if (place := position.at)[0] >= 0 and (unchanged or place[0] != position.committed)
         }
 
     def identified(
@@ -359,7 +362,7 @@ class Positions:
 
     def lag(self) -> dict[TopicPartition, int]:
         """The number of offsets from each position to the end of its partition."""
-        return self._lag({tp: p.at[0] for tp, p in self._all.items()})
+        return self._lag({tp: position.at[0] for tp, position in self._all.items()})
 
     def waiting(self) -> list[TopicPartition]:
         """The partitions read to their readable ends: of about now, for other threads."""

@@ -117,14 +117,19 @@ def describe_queues(
         check_topic(topic)
         backend.describe_topic(topic)
     queues = [
-        (of, name)
-        for name, of in reader.list_share_groups()
-        if name != REDRIVE_GROUP and topic in (None, of) and group in (None, name)
+        (queue_topic, name)
+        for name, queue_topic in reader.list_share_groups()
+        if name != REDRIVE_GROUP and topic in (None, queue_topic) and group in (None, name)
     ]
     if group is not None and not queues:
         raise GroupNotFound(f"no share group {group!r}" + (f" of topic {topic!r}" if topic else ""))
-    dead = {of: _dead(backend, reader, dead_letter_topic(of)) for of, _ in queues}
-    return [QueueDescription(reader.describe_share_group(name, of), dead[of]) for of, name in sorted(queues)]
+    dead_counts = {
+        queue_topic: _dead(backend, reader, dead_letter_topic(queue_topic)) for queue_topic, _ in queues
+    }
+    return [
+        QueueDescription(reader.describe_share_group(name, queue_topic), dead_counts[queue_topic])
+        for queue_topic, name in sorted(queues)
+    ]
 
 
 def dead_letter_topic(topic: str) -> str:
@@ -141,11 +146,13 @@ def _dead(backend: Backend, reader: ShareReader | ShareCoordinator, topic: str) 
     if topic not in backend.topics():
         return None
     try:
-        of = reader.describe_share_group(REDRIVE_GROUP, topic)
+        description = reader.describe_share_group(REDRIVE_GROUP, topic)
     except GroupNotFound:
         edges = backend.offsets(topic).values()
         return sum(span.log_end_offset - span.log_start_offset for span in edges)
-    return sum(partition.waiting + partition.locked + partition.delayed for partition in of.partitions)
+    return sum(
+        partition.waiting + partition.locked + partition.delayed for partition in description.partitions
+    )
 
 
 def unfinished_jobs(backend: Backend, topic: str, group: str) -> Iterator[UnfinishedJob]:
@@ -212,17 +219,17 @@ def redrive(
     try:
         while True:
             locked_at = time.monotonic()
-            taken = _locked(coordinator, topic, member_id, passed_over)
-            if not taken:
+            deliveries = _locked(coordinator, topic, member_id, passed_over)
+            if not deliveries:
                 return
-            for number, delivery in enumerate(taken):
+            for index, delivery in enumerate(deliveries):
                 place = delivery.partition, delivery.offset
                 if chosen is not None and place not in chosen:
                     passed_over.add(place)
                     continue
                 if time.monotonic() - locked_at > _LOCK_MS / 3000:  # the caller takes its time
                     locked_at = time.monotonic()
-                    if not _renewed(coordinator, topic, taken[number:]):
+                    if not _renewed(coordinator, topic, deliveries[index:]):
                         break  # the next round has what it still may send
                 yield _sent_again(backend, coordinator, topic, delivery, to)
     finally:
@@ -241,11 +248,11 @@ def _locked(
     options = ShareGroupOptions(_LOCK_MS + len(passed_over) // 10, _MOST_DELIVERIES)
     wait_ms = 0
     while True:
-        taken = coordinator.acquire(
+        deliveries = coordinator.acquire(
             REDRIVE_GROUP, topic, member_id, max_records=_TOGETHER, max_wait_ms=wait_ms, options=options
         ).result()
-        if taken:
-            return taken
+        if deliveries:
+            return deliveries
         described = coordinator.describe_share_group(REDRIVE_GROUP, topic)
         if sum(partition.locked for partition in described.partitions) <= len(passed_over):
             return []
@@ -273,9 +280,9 @@ def _sent_again(
             "a dead letter does: name the topic to send it to"
         )
     appenders = backend.appenders(target)
-    number = int(_text(headers, _ORIGIN_PARTITION) or delivery.partition) % len(appenders)
+    partition = int(_text(headers, _ORIGIN_PARTITION) or delivery.partition) % len(appenders)
     user_headers: Headers = tuple(header for header in record.headers if not header[0].startswith(_OURS))
-    sent = appenders[number].append_one(
+    sent = appenders[partition].append_one(
         record.key, record.value, time.time_ns() // 1_000_000, False, None, user_headers
     )
     accept = Acknowledgement(
@@ -284,7 +291,7 @@ def _sent_again(
     (error,) = coordinator.acknowledge(REDRIVE_GROUP, topic, [accept])
     if error is not None and not isinstance(error, LockLost):  # else it may be sent once more
         raise error
-    return Redriven(delivery.partition, delivery.offset, target, number, sent.offset)
+    return Redriven(delivery.partition, delivery.offset, target, partition, sent.offset)
 
 
 def purge(backend: Backend, topic: str) -> dict[int, tuple[int, int]]:
@@ -297,8 +304,8 @@ def purge(backend: Backend, topic: str) -> dict[int, tuple[int, int]]:
     purged = {}
     check_topic(topic)
     for partition, edges in backend.offsets(topic).items():
-        after = admin.delete_records(topic, partition, edges.log_end_offset)
-        purged[partition] = (edges.log_start_offset, after)
+        new_start = admin.delete_records(topic, partition, edges.log_end_offset)
+        purged[partition] = (edges.log_start_offset, new_start)
     return purged
 
 

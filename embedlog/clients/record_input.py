@@ -165,5 +165,5 @@ def as_timestamp(timestamp_ms: int | None, now: int) -> int:
 
 def compression_number(compression: str | int | None, settings: TopicSettings) -> int:
     """The codec to write with: the one given, else the topic's. "producer" without one means none."""
-    chosen = settings.compression_type if compression is None else compression
-    return NONE if chosen == "producer" else codec_number(chosen)
+    codec = settings.compression_type if compression is None else compression
+    return NONE if codec == "producer" else codec_number(codec)

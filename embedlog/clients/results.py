@@ -90,8 +90,8 @@ class AppendedMany(Sequence[RecordMetadata]):
 
     def __getitem__(self, index: int | slice) -> RecordMetadata | list[RecordMetadata]:
         # range implements negative indexes, steps and IndexError.
-        chosen = range(len(self))[index]
-        return self._at(chosen) if isinstance(chosen, int) else list(map(self._at, chosen))
+        indexes = range(len(self))[index]
+        return self._at(indexes) if isinstance(indexes, int) else list(map(self._at, indexes))
 
     def _at(self, i: int) -> RecordMetadata:
         if self._places is None:
@@ -112,8 +112,10 @@ class AppendedMany(Sequence[RecordMetadata]):
         return len(self) == len(other) and all(map(eq, self, other))
 
     def __repr__(self) -> str:
-        where = ", ".join(f"{partition}" for partition in sorted(self._appended)) or "none"
-        return f"<AppendedMany: {counted(len(self), 'record')}, topic {self._topic!r}, partitions {where}>"
+        partitions = ", ".join(f"{partition}" for partition in sorted(self._appended)) or "none"
+        return (
+            f"<AppendedMany: {counted(len(self), 'record')}, topic {self._topic!r}, partitions {partitions}>"
+        )
 
 
 def _count(appended: Appended) -> int:

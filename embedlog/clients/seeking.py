@@ -125,7 +125,7 @@ class Seeking(Closing):
     def paused(self) -> set[TopicPartition]:
         """The paused partitions. A rebalance ends a pause, as in Kafka."""
         with self._using():
-            return {p.tp for p in self._positions if p.paused}
+            return {position.tp for position in self._positions if position.paused}
 
     def _chosen(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
         """These partitions, or all assigned ones."""

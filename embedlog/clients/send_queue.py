@@ -58,14 +58,14 @@ class SendQueue:
         """Queue an open batch for the sender."""
         if batch.is_ready:
             return
-        where = (batch.topic.name, batch.partition)
-        queue = self._ready.get(where, {})
+        topic_partition = (batch.topic.name, batch.partition)
+        queue = self._ready.get(topic_partition, {})
         limit = min(batch.topic.max_message_bytes, _APPEND_BYTES) if self._merges else 0
         open_batches = batch.topic.open
         self._work.signal()
         # No calls from here on: Ctrl-C cannot strike between these statements.
         queue[batch] = None
-        self._ready[where] = queue
+        self._ready[topic_partition] = queue
         batch.is_ready = True
         batch.limit = limit
         del self._lingering[batch]
@@ -97,8 +97,8 @@ class SendQueue:
 
     def take(self) -> list[ProducerBatch]:
         """Take the oldest ready batches of the partition whose turn it is, as many as one append takes."""
-        where, queue = next(iter(self._ready.items()))
-        del self._ready[where]
+        topic_partition, queue = next(iter(self._ready.items()))
+        del self._ready[topic_partition]
         size = 0
         for batch in queue:
             if size and (self._merges or size + batch.size > _APPEND_BYTES):
@@ -109,7 +109,7 @@ class SendQueue:
             del queue[batch]
         if queue:
             # To the end of the queue: partitions take turns.
-            self._ready[where] = queue
+            self._ready[topic_partition] = queue
         topic = batch.topic
         if topic.open.get(batch.partition) in self.sending:
             del topic.open[batch.partition]

@@ -234,7 +234,7 @@ class TransactionManager(Closing):
     ) -> Appended:
         """Append batches as part of the open transaction. Its commit flushes them, so `flush` is ignored."""
         name = TopicPartition(topic, partition)
-        done: list[Appended] = []
+        appends: list[Appended] = []
         with self.lock:
             producer = self._check_sound("append to")
             if name not in self._sequences:
@@ -244,11 +244,11 @@ class TransactionManager(Closing):
                     sequence = self._sequences[name]
                     set_producer(batch, *producer, sequence, 0, len(batch), transactional=True)
                     appended = self._backend.append(topic, partition, batch)
-                    done.append(appended)
+                    appends.append(appended)
                     records = appended.last_offset - appended.base_offset + 1
                     self._sequences[name] = (sequence + records) & _SEQUENCES
             except _NOTHING_APPENDED as error:
-                if done:
+                if appends:
                     self._break(error)
                 raise
             except InvalidProducerEpoch as error:
@@ -256,7 +256,7 @@ class TransactionManager(Closing):
             except BaseException as error:
                 self._break(error)
                 raise
-        return done[0] if len(done) == 1 else AppendedInPieces.of(done)
+        return appends[0] if len(appends) == 1 else AppendedInPieces.of(appends)
 
     def expect(self, topic: str, partitions: Iterable[int]) -> None:
         """These partitions are about to be appended to: tells the coordinator of all of them at once."""
@@ -266,11 +266,11 @@ class TransactionManager(Closing):
             new = [name for name in names if name not in self._sequences]
             if not new:
                 return
-            before, self._has_begun = self._has_begun, True
+            had_begun, self._has_begun = self._has_begun, True
             try:
                 self._backend.transactions.add_partitions(self.transactional_id, producer, new)
             except (ConcurrentTransactions, DiskFull, LogFull):  # nothing of it is stored
-                self._has_begun = before
+                self._has_begun = had_begun
                 raise
             except _NOTHING_APPENDED:
                 raise
@@ -387,14 +387,14 @@ class TransactionManager(Closing):
 
     def _explained(self, error: EmbedlogError) -> EmbedlogError:
         """Why the coordinator or a partition does not know this producer any more."""
-        mine = self._producer
-        if mine is None:
+        producer = self._producer
+        if producer is None:
             return error
         try:
             description = self._backend.transactions.describe(self.transactional_id)
         except (TransactionError, Closed):
             return error
-        ended = ProducerIdAndEpoch(mine.producer_id, mine.producer_epoch + _FENCED_BY)
+        ended = ProducerIdAndEpoch(producer.producer_id, producer.producer_epoch + _FENCED_BY)
         if description.state in _ABORTED and (description.producer_id, description.producer_epoch) == ended:
             self._producer, self._renew, self._has_begun = ended, True, False
             aborted = TransactionAborted(

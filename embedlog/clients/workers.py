@@ -299,14 +299,14 @@ class Workers(Closing):
 def _check_distinct(workers: Sequence[Worker]) -> None:
     if not workers:
         raise InvalidArgument("give the functions to run: each declared by @embedlog.worker")
-    seen = set()
+    queues = set()
     for worker in workers:
-        if (worker.topic, worker.group) in seen:
+        if (worker.topic, worker.group) in queues:
             raise InvalidArgument(
                 f"two workers of topic {worker.topic!r} are of group {worker.group!r}, and each job would "
                 "go to one of them: give each its group"
             )
-        seen.add((worker.topic, worker.group))
+        queues.add((worker.topic, worker.group))
 
 
 def _run(queue: Queue[Any, Any], function: Callable[[Any], object], stopping: OneShotEvent) -> None:

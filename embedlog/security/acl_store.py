@@ -81,9 +81,9 @@ class DocumentAcls:
         self._thread = threading.Thread(target=self._watch, name="embedlog-acls", daemon=True)
         self._thread.start()
 
-    def bindings(self, chosen: BindingFilter) -> list[Binding]:
+    def bindings(self, binding_filter: BindingFilter) -> list[Binding]:
         """Those that a filter chooses, in order."""
-        return sorted(filter(chosen.matches, _decode(self._document)))
+        return sorted(filter(binding_filter.matches, _decode(self._document)))
 
     def add(self, bindings: Iterable[Binding]) -> None:
         added = [check_binding(binding) for binding in bindings]
@@ -94,7 +94,8 @@ class DocumentAcls:
 
         def without(current: set[Binding]) -> set[Binding]:
             removed[:] = [
-                sorted(binding for binding in current if chosen.matches(binding)) for chosen in filters
+                sorted(binding for binding in current if binding_filter.matches(binding))
+                for binding_filter in filters
             ]
             return current.difference(*removed)
 

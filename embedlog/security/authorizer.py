@@ -67,9 +67,9 @@ class Authorizer(Closing):
 
     def look(self) -> bool:
         """Look for changes by other processes now. Whether there are any: what was denied may be allowed."""
-        before = self.changes
+        changes_before = self.changes
         self._store.look()
-        return self.changes != before
+        return self.changes != changes_before
 
     def add(self, bindings: Iterable[Binding]) -> None:
         """See `AclStore.add`: in force when this returns."""

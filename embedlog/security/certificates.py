@@ -170,10 +170,10 @@ class Certificates:
         except OSError as error:
             raise StorageError(f"{path} cannot be read: {error.strerror}", path=path) from error
 
-    def _write(self, name: str, data: bytes, *, private: bool) -> None:
+    def _write(self, name: str, contents: bytes, *, private: bool) -> None:
         path = os.path.join(self.path, name)
         try:
-            self._fs.write_file(path, data, private=private)
+            self._fs.write_file(path, contents, private=private)
         except OSError as error:
             raise StorageError(f"{path} cannot be written: {error.strerror}", path=path) from error
 

@@ -78,9 +78,9 @@ class Document:
         with self._exclusive():
             self._look()
             contents = change(json.loads(json.dumps(self._contents)))
-            data = json.dumps({"version": self._version, **contents}, indent=1, sort_keys=True).encode()
+            encoded = json.dumps({"version": self._version, **contents}, indent=1, sort_keys=True).encode()
             try:
-                self._fs.write_file(self.path, data + b"\n", private=True)
+                self._fs.write_file(self.path, encoded + b"\n", private=True)
             except OSError as error:
                 raise StorageError(
                     f"{self.path} cannot be written: {error.strerror}", path=self.path
@@ -121,9 +121,9 @@ class Document:
                 raise StorageError(f"{self.path} cannot be read: {error.strerror}", path=self.path) from error
             self._checked = time.monotonic()
 
-    def _parse(self, data: bytes) -> Contents:
+    def _parse(self, encoded: bytes) -> Contents:
         try:
-            contents = json.loads(data)
+            contents = json.loads(encoded)
         except ValueError as error:
             raise CorruptCheckpoint(f"{self.path} is not JSON: {error}", path=self.path) from None
         if not isinstance(contents, dict) or contents.pop("version", None) != self._version:

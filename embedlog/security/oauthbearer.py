@@ -113,15 +113,15 @@ class Jwks:
         """Raises OSError, ValueError."""
         self._tried = self._clock()
         if self._path is None:
-            data = _fetch(self._url)
+            jwk_set = _fetch(self._url)
         else:
             identity = file_identity(self._path)
             if identity == self._identity:
                 return
             with open(self._path, "rb") as file:
-                data = file.read(_MAX_BYTES + 1)
+                jwk_set = file.read(_MAX_BYTES + 1)
             self._identity = identity
-        self._keys = _parse(data)
+        self._keys = _parse(jwk_set)
         self._fetched = self._tried
 
 
@@ -193,13 +193,13 @@ def _fetch(url: str) -> bytes:
         raise OSError(f"not an answer of HTTP: {type(error).__name__}") from None
 
 
-def _parse(data: bytes) -> dict[str | None, _Key]:
+def _parse(jwk_set: bytes) -> dict[str | None, _Key]:
     """The set's keys that can check signatures. Raises ValueError."""
-    if len(data) > _MAX_BYTES:
+    if len(jwk_set) > _MAX_BYTES:
         raise ValueError(f"a JWK set of more than {_MAX_BYTES:,} bytes")
     library = jwt()
     try:
-        document = json.loads(data)
+        document = json.loads(jwk_set)
     except RecursionError:
         raise ValueError("the JWK set is nested too deeply") from None
     listed = document.get("keys") if isinstance(document, dict) else None

@@ -14,13 +14,13 @@ from .file_identity import file_identity
 _MAX_FILE_BYTES: Final = 4 << 20
 
 
-def check_dates(where: str, data: bytes) -> None:
+def check_dates(where: str, pem: bytes) -> None:
     """Raises InvalidSetting if the certificate does not hold now."""
     try:
         from cryptography import x509
     except ImportError:
         raise InvalidSetting("TLS needs cryptography: pip install 'embedlog[security]'") from None
-    certificate = x509.load_pem_x509_certificates(data)[0]
+    certificate = x509.load_pem_x509_certificates(pem)[0]
     now = datetime.datetime.now(datetime.UTC)
     if certificate.not_valid_after_utc < now:
         raise InvalidSetting(
@@ -37,12 +37,12 @@ def read_pem(setting: str, path: str) -> bytes:
     """A file with PEM. Raises InvalidSetting."""
     try:
         with open(path, "rb") as file:
-            data = file.read(_MAX_FILE_BYTES)
+            pem = file.read(_MAX_FILE_BYTES)
     except OSError as error:
         raise InvalidSetting(f"{setting}: {path} cannot be read: {error.strerror}") from None
-    if data[:4] == b"\xfe\xed\xfe\xed" or data[:2] == b"\x30\x82":
+    if pem[:4] == b"\xfe\xed\xfe\xed" or pem[:2] == b"\x30\x82":
         raise InvalidSetting(f"{setting}: {path} is not PEM: {how_to_convert(path)}")
-    return data
+    return pem
 
 
 def identities(*paths: str) -> list[tuple[int, ...]]:

@@ -49,20 +49,20 @@ class RateMeter:
         self._samples: deque[list[float]] = deque()  # when each window began, and the sum in it
         self.used_s = now_s
 
-    def record(self, value: float, now_s: float) -> None:
+    def record(self, amount: float, now_s: float) -> None:
         """Add a value; a negative one takes back."""
         self.used_s = now_s
         samples = self._samples
         if samples and now_s - samples[-1][0] < self._windows.window_s:
-            samples[-1][1] += value
+            samples[-1][1] += amount
         else:
-            samples.append([now_s, value])
+            samples.append([now_s, amount])
         self._purge(now_s)
 
     def rate(self, now_s: float) -> float:
         """The rate now."""
         self._purge(now_s)
-        return sum(value for _, value in self._samples) / self._covered_s(now_s)
+        return sum(amount for _, amount in self._samples) / self._covered_s(now_s)
 
     def throttle_ms(self, limit: float, now_s: float, max_ms: float = _MAX_MS) -> int:
         """How long to wait; 0 while the rate is within the limit."""
@@ -72,9 +72,9 @@ class RateMeter:
         return max(round(min(excess / limit * self._covered_s(now_s) * 1000, max_ms, _MAX_MS)), 1)
 
     def _covered_s(self, now_s: float) -> float:
-        size, least = self._windows.window_s, self._windows.number - 1
+        size, full_windows = self._windows.window_s, self._windows.number - 1
         elapsed = now_s - self._samples[0][0] if self._samples else 0.0
-        missing = least - int(elapsed / size)
+        missing = full_windows - int(elapsed / size)
         return max(elapsed + max(missing, 0) * size, size)
 
     def _purge(self, now_s: float) -> None:
@@ -93,10 +93,10 @@ class TokenBucket:
         self._tokens = float("inf")  # full, whatever the limit is
         self.used_s = now_s
 
-    def record(self, value: float, limit: float, now_s: float) -> None:
+    def record(self, amount: float, limit: float, now_s: float) -> None:
         """Take tokens."""
         self._fill(limit, now_s)
-        self._tokens -= value
+        self._tokens -= amount
 
     def throttle_ms(self, limit: float, now_s: float) -> int:
         """How long until it is not overdrawn; 0 if it is not."""

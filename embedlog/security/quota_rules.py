@@ -100,9 +100,9 @@ class QuotaRules:
     """All quotas at one time. Immutable."""
 
     def __init__(self, quotas: QuotasByEntity) -> None:
-        self._quotas = {of: dict(values) for of, values in quotas.items() if values}
-        self.has_clients = any(of[0][0] != IP for of in self._quotas)
-        self.has_addresses = any(of[0][0] == IP for of in self._quotas)
+        self._quotas = {quota_of: dict(values) for quota_of, values in quotas.items() if values}
+        self.has_clients = any(quota_of[0][0] != IP for quota_of in self._quotas)
+        self.has_addresses = any(quota_of[0][0] == IP for quota_of in self._quotas)
 
     def applied(self, user: str, client_id: str) -> dict[str, Applied]:
         """The quotas of a client by their keys."""
@@ -124,7 +124,7 @@ class QuotaRules:
 
     def connection_rate(self, address: str) -> float | None:
         """The connections per second that an address may create; None if there is no limit."""
-        own = self._quotas.get(((IP, address),), {}).get(CONNECTION_CREATION_RATE)
-        if own is not None:
-            return own
+        address_limit = self._quotas.get(((IP, address),), {}).get(CONNECTION_CREATION_RATE)
+        if address_limit is not None:
+            return address_limit
         return self._quotas.get(((IP, None),), {}).get(CONNECTION_CREATION_RATE)

@@ -117,7 +117,7 @@ class Quotas:
 
     # -- use -------------------------------------------------------------------------------------------
 
-    def record(self, limits: Limits, key: str, value: float, now_s: float) -> int:
+    def record(self, limits: Limits, key: str, amount: float, now_s: float) -> int:
         """Count bytes, or the seconds of a thread under request_percentage.
 
         Returns how long the client has to wait, in milliseconds. Bytes to a consumer that has to wait are not
@@ -128,16 +128,16 @@ class Quotas:
             return 0
         limit, max_ms = applied.limit, math.inf
         if key == REQUEST_PERCENTAGE:
-            value, max_ms = value * 100, self.windows.window_s * 1000
+            amount, max_ms = amount * 100, self.windows.window_s * 1000
         with self._lock:
             meter = self._rates.get((key, applied.user, applied.client_id), now_s)
-            before = meter.rate(now_s)
-            meter.record(value, now_s)
+            rate_before = meter.rate(now_s)
+            meter.record(amount, now_s)
             throttle_ms = meter.throttle_ms(limit, now_s, max_ms)
             if throttle_ms and key == CONSUMER_BYTE_RATE:
-                if before <= 0:  # a batch larger than the windows allow would never be sent
+                if rate_before <= 0:  # a batch larger than the windows allow would never be sent
                     return 0
-                meter.record(-value, now_s)
+                meter.record(-amount, now_s)
         return throttle_ms
 
     def most_fetched(self, limits: Limits) -> float:

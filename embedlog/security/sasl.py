@@ -93,8 +93,8 @@ class Plain:
         if authzid not in ("", user):
             raise _refused(self.name, "it wants to act as another user")
         # The same number of hashes for everyone: of the first mechanism that the user has, or seems to have.
-        own = self._users.credentials(user) if len(user.encode()) <= MAX_NAME else {}
-        mechanism = next((name for name in DIGESTS if name in own), next(iter(DIGESTS)))
+        credentials = self._users.credentials(user) if len(user.encode()) <= MAX_NAME else {}
+        mechanism = next((name for name in DIGESTS if name in credentials), next(iter(DIGESTS)))
         credential = credential_or_fake(self._users, user, mechanism)
         if not credential.matches(mechanism, password.encode()):
             raise _refused(self.name, "wrong password, or no such user")
@@ -140,8 +140,8 @@ class Scram:
         What the server has chosen is still at the end, and the proof is of the message as it came.
         """
         server = self._server
-        whole = str(server.nonce)
-        doubled = whole[: -len(str(server.s_nonce))] + whole
+        nonce = str(server.nonce)
+        doubled = nonce[: -len(str(server.s_nonce))] + nonce
         if f",r={doubled}," in message:
             server.nonce = scramp().core.Nonce(doubled)
 

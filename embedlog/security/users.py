@@ -78,15 +78,15 @@ class DocumentUsers:
         def change(contents: dict[str, Any]) -> Mapping[str, Any]:
             nonlocal existed
             users = contents.setdefault("users", {})
-            own = users.get(name, {})
+            credentials = users.get(name, {})
             for mechanism, credential in changes.items():
                 if credential is not None:
-                    own[mechanism] = credential.encode()
-                elif own.pop(mechanism, None) is None:
+                    credentials[mechanism] = credential.encode()
+                elif credentials.pop(mechanism, None) is None:
                     existed = False
                     raise _Unchanged
-            users[name] = own
-            if not own:
+            users[name] = credentials
+            if not credentials:
                 del users[name]
             if len(users) > MAX_USERS:
                 raise InvalidArgument(f"there are {MAX_USERS:,} users already: delete some")
@@ -110,7 +110,9 @@ class DocumentUsers:
 
     def _users(self) -> Mapping[str, Mapping[str, str]]:
         users = self._document.read().get("users", {})
-        if not isinstance(users, dict) or not all(isinstance(own, dict) for own in users.values()):
+        if not isinstance(users, dict) or not all(
+            isinstance(credentials, dict) for credentials in users.values()
+        ):
             raise CorruptCheckpoint(f"{self._document.path} has no users", path=self._document.path)
         return users
 
