@@ -334,7 +334,7 @@ def _youngest_ms(info: SegmentInfo) -> int:
 
 
 def _leading(expired: Iterable[bool]) -> int:
-    """How many are expired before the first that is not."""
+    """The number of segments that are expired before the first that is not."""
     count = 0
     for is_expired in expired:
         if not is_expired:

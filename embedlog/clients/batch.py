@@ -116,12 +116,12 @@ class ProducerBatch(BatchFields):
     def complete(
         self, base_offset: int, log_append_ms: int | None, durable: bool, callback: Callback | None = None
     ) -> None:
-        """It was appended. Calls `callback(metadata, None)` for each record, after its own callbacks."""
+        """Say that it was appended: `callback(metadata, None)` for each record, after its own callbacks."""
         self._base_offset, self._log_append_ms, self._durable = base_offset, log_append_ms, durable
         self._end(callback)
 
     def fail(self, error: BaseException, callback: Callback | None = None) -> None:
-        """It was not appended. Calls `callback(None, error)` for each record, after its own callbacks."""
+        """Say that it was not appended: `callback(None, error)` for each record, after its own callbacks."""
         self.error = error
         self._end(callback)
 

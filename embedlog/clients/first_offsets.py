@@ -106,7 +106,7 @@ class FirstOffsets:
         return not (self._alone or self._decides) and time.monotonic() < self._waits_until
 
     def appeared(self, partitions: Collection[TopicPartition]) -> None:
-        """These were created while the consumer was running."""
+        """Remember partitions that were created while the consumer was running."""
         self._appeared.update(partitions)
 
     def policy_offset(self, tp: TopicPartition) -> int:

@@ -302,7 +302,7 @@ class _Edges:
         self._known: dict[str, dict[int, PartitionOffsets]] = {}
 
     def of(self, topic: str) -> dict[int, PartitionOffsets]:
-        """Of each partition; none if there is no such topic."""
+        """The edges of each partition; none if there is no such topic."""
         if topic not in self._known:
             self._known[topic] = self._backend.offsets(topic) if topic in self._existing else {}
         return self._known[topic]
@@ -337,7 +337,7 @@ def _members(descriptions: Iterable[MemberDescription]) -> tuple[GroupMember, ..
 def _lags(
     edges: _Edges, committed: Mapping[TopicPartition, CommittedOffset], members: Iterable[GroupMember]
 ) -> dict[TopicPartition, PartitionLag]:
-    """By partition, in order: of the topics that have committed offsets or are assigned to members."""
+    """The lag in each partition, in order, of topics with committed offsets, or assigned to members."""
     readers = {name: member for member in members for name in member.partitions}
     lags = {}
     for topic in sorted({name.topic for name in (*committed, *readers)}):

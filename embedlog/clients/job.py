@@ -54,7 +54,7 @@ class Backoff:
         self._most_ms = most_ms
 
     def delay_ms(self, deliveries: int) -> int:
-        """After so many deliveries, the failed one included."""
+        """The delay after so many deliveries, the failed one included."""
         full = min(self._first_ms << min(deliveries - 1, _DOUBLINGS), self._most_ms)
         return random.randint(full // 2, full)
 

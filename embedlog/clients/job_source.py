@@ -263,7 +263,7 @@ class JobSource:
         return self._ahead
 
     def _got(self, asker: Waiting, future: Future[list[Delivery]]) -> None:
-        """In any thread: it must not call the coordinator."""
+        """Hand out what was asked for. It runs in any thread, so it must not call the coordinator."""
         cancelled = future.cancelled()
         error = None if cancelled else future.exception()
         deliveries = [] if cancelled or error is not None else future.result()

@@ -159,7 +159,7 @@ def _first(backend: Backend, tp: TopicPartition, edges: PartitionOffsets) -> Rec
 
 
 def _last(backend: Backend, tp: TopicPartition, edges: PartitionOffsets) -> Record | None:
-    """None if no record is among the last offsets: transactions leave markers there."""
+    """The last record; None if there is none among the last offsets: transactions leave markers there."""
     start = max(edges.log_end_offset - 3, edges.log_start_offset)
     last = None
     for record in read_records(backend, *tp, start=start, end=edges.log_end_offset):

@@ -115,7 +115,7 @@ class Commits:
             positions.committed(offsets)
 
     def of_transaction(self, offsets: Mapping[TopicPartition, CommittedOffset]) -> TransactionOffsets:
-        """For a transaction that commits these offsets. Raises InvalidArgument, CommitFailed."""
+        """What a transaction needs to commit these offsets. Raises InvalidArgument, CommitFailed."""
         if self._store is None:
             raise InvalidArgument("commit_offsets needs a consumer in a group: give it group=")
         if not isinstance(self._store, MemberOffsets):

@@ -85,7 +85,7 @@ class Standstills:
         self._told: set[tuple[TopicPartition, int]] = set()
 
     def look(self, positions: Mapping[TopicPartition, int]) -> list[str]:
-        """Where it waits, and on whose account, as `held_back_at`: once for each position."""
+        """Say where it waits, and on whose account, as `held_back_at`: once for each position."""
         now = time.monotonic()
         if now - self._looked_at < self._interval_s:
             return []

@@ -150,7 +150,7 @@ def producer_options(arguments: Mapping[str, object]) -> ProducerOptions:
 
 
 def transactional_options(arguments: Mapping[str, object]) -> TransactionalOptions | None:
-    """Those of a producer with a transactional id; None without one. Raises as `_checked`."""
+    """The options of a producer with a transactional id; None without one. Raises as `_checked`."""
     if not any(plain(typed) in _TRANSACTIONAL for typed in arguments):
         return None
     options = _checked(arguments, (*ProducerOptions.__annotations__, *_TRANSACTIONAL), PRODUCER_OPTIONS)

@@ -92,7 +92,7 @@ def _check_class(value: object, classes: tuple[type, ...]) -> None:
 
 
 class Schemas(NamedTuple):
-    """Of Avro: each a dict, a list, or the path of an .avsc file.
+    """The schemas of Avro: each a dict, a list, or the path of an .avsc file.
 
     written: the schema that the bytes have.
     read: the one that values get when they are read; None for the same.

@@ -259,7 +259,7 @@ class TransactionManager(Closing):
         return appends[0] if len(appends) == 1 else AppendedInPieces.of(appends)
 
     def expect(self, topic: str, partitions: Iterable[int]) -> None:
-        """These partitions are about to be appended to: tells the coordinator of all of them at once."""
+        """Tell the coordinator of all partitions that are about to be appended to, at once."""
         with self.lock:
             producer = self._check_sound("append to")
             names = [TopicPartition(topic, number) for number in partitions]
@@ -367,7 +367,7 @@ class TransactionManager(Closing):
         self._state = _State.READY
 
     def _abort_unless_committed(self, error: BaseException, producer: ProducerIdAndEpoch) -> None:
-        """After an end of unknown outcome: abort, unless it is committed."""
+        """Abort after an end of unknown outcome, unless it is committed."""
         self._state = _State.READY
         coordinator = self._backend.transactions
         try:

@@ -259,7 +259,7 @@ class Workers(Closing):
         feeding.wait_for_tasks()
 
     def _work(self, queue: Queue[Any, Any], run: Callable[[], None]) -> None:
-        """In a thread: run until the queue stops, through errors of the log."""
+        """Run in a thread until the queue stops, through errors of the log."""
         pause_s = _FIRST_PAUSE_S
         while not self._stopping.is_set:
             try:
@@ -394,7 +394,7 @@ class _Loop:
             work.close()
 
     def run_to_end(self, call: Callable[[], None]) -> asyncio.Future[None]:
-        """In the loop: run a call in a thread, to its end."""
+        """Run a call in a thread, to its end; awaited in the loop."""
         import asyncio
 
         return asyncio.shield(self._loop.run_in_executor(self._pool, call))

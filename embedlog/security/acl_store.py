@@ -59,7 +59,7 @@ class AclStore(Protocol):
         """Notice now what another process has changed, if that needs no other machine. Raises nothing."""
 
     def close(self) -> None:
-        """Idempotent."""
+        """End the notices of changes. Safe to call again."""
 
 
 class DocumentAcls:
@@ -82,7 +82,7 @@ class DocumentAcls:
         self._thread.start()
 
     def bindings(self, binding_filter: BindingFilter) -> list[Binding]:
-        """Those that a filter chooses, in order."""
+        """The bindings that a filter chooses, in order."""
         return sorted(filter(binding_filter.matches, _decode(self._document)))
 
     def add(self, bindings: Iterable[Binding]) -> None:

@@ -35,7 +35,7 @@ class _Named(enum.IntEnum):
 
     @property
     def spelling(self) -> str:
-        """As in Kafka's files and tools."""
+        """The name in Kafka's files and tools."""
         return "".join(word.capitalize() for word in self.name.split("_"))
 
     @classmethod
@@ -210,7 +210,7 @@ def parse_principal(text: str) -> Principal:
 
 
 def parse_super_users(text: str) -> frozenset[Principal]:
-    """Those of the setting `super_users`: `User:a;User:b`. Raises InvalidArgument."""
+    """The principals of the setting `super_users`: `User:a;User:b`. Raises InvalidArgument."""
     return frozenset(parse_principal(name.strip()) for name in text.split(";") if name.strip())
 
 

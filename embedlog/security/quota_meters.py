@@ -99,7 +99,7 @@ class TokenBucket:
         self._tokens -= amount
 
     def throttle_ms(self, limit: float, now_s: float) -> int:
-        """How long until it is not overdrawn; 0 if it is not."""
+        """How long it stays overdrawn; 0 if it is not."""
         self._fill(limit, now_s)
         if self._tokens >= 0:
             return 0

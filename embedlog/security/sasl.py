@@ -198,7 +198,7 @@ def _parse_oauth(token: bytes) -> tuple[str, str]:
 
 
 def _refused(mechanism: str, cause: str) -> AuthenticationFailed:
-    """Kafka's words."""
+    """The error in Kafka's words."""
     return AuthenticationFailed(
         f"Authentication failed during authentication due to invalid credentials with SASL mechanism "
         f"{mechanism}",

@@ -35,7 +35,7 @@ NUMBERS: Final[Mapping[int, str]] = {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}
 
 
 class ScramCredential(NamedTuple):
-    """Of one user, for one mechanism."""
+    """The credential of one user, for one mechanism."""
 
     salt: bytes
     stored_key: bytes
