@@ -259,7 +259,7 @@ def unknown_setting(typed: str, names: Iterable[str], synonyms: Iterable[str] = 
 
 
 def _checked(name: str, value: Any, kind: type, rule: Mapping[str, Any]) -> Any:
-    """The value converted to `wanted` and checked by the rule. Raises InvalidType, InvalidSetting."""
+    """The value converted to `kind` and checked by the rule. Raises InvalidType, InvalidSetting."""
     value = _converted(name, value, kind)
     if "allowed" in rule:
         # Accept "compact, delete" with a space.
