@@ -194,7 +194,7 @@ class _BatchBuilder:
 
 def _schema(pa: Any, names: Sequence[str]) -> Any:
     pair = [pa.field("name", pa.string(), nullable=False), pa.field("value", pa.binary())]
-    kinds = {
+    arrow_types = {
         "topic": pa.string(),
         "partition": pa.int32(),
         "offset": pa.int64(),
@@ -204,7 +204,7 @@ def _schema(pa: Any, names: Sequence[str]) -> Any:
         "value": pa.binary(),
         "headers": pa.list_(pa.struct(pair)),
     }
-    return pa.schema([(name, kinds[name]) for name in names])
+    return pa.schema([(name, arrow_types[name]) for name in names])
 
 
 def _microseconds(pa: Any, times: Any, arrow_type: Any) -> Any:

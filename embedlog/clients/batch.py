@@ -163,8 +163,8 @@ class _LazyList:
         if self._name == "_waiters":
             future.batch.check_waiter()
         future.batch.watch(future)
-        created: list[Any] = future.__dict__.setdefault(self._name, [])
-        return created
+        waiters_or_callbacks: list[Any] = future.__dict__.setdefault(self._name, [])
+        return waiters_or_callbacks
 
 
 class SendFuture(OfOneProcess, FutureFields, Future[RecordMetadata]):

@@ -131,7 +131,7 @@ class JobSource:
         """
         if self._forks != forking.forks:
             self.check_process()
-        taken: HeldJob | None = None
+        taken_job: HeldJob | None = None
         try:
             with self._lock:
                 if not self._ready or self.stopped:
@@ -142,11 +142,11 @@ class JobSource:
                     self._ready.popleft()
                 finally:  # Ctrl-C may come as this returns
                     if not self._ready or self._ready[0] is not held_job.delivery:
-                        taken = held_job
-            return taken
+                        taken_job = held_job
+            return taken_job
         except BaseException:
-            if taken is not None:
-                self.put_back(taken)
+            if taken_job is not None:
+                self.put_back(taken_job)
             raise
 
     def following(self, held_job: HeldJob) -> int:
@@ -197,16 +197,16 @@ class JobSource:
 
     def leave(self, waiting: Waiting) -> None:
         """Wait no more, whether or not the signal came."""
-        unwanted = None
+        request = None
         with self._lock:
             if waiting in self._waiting:
                 self._waiting.remove(waiting)
             elif self._ready:
                 self._wake(1)  # in place of this one, if it takes none
             if not self._waiting:
-                unwanted = self._asked
-        if unwanted is not None:
-            unwanted.cancel()
+                request = self._asked
+        if request is not None:
+            request.cancel()
 
     def ask(self, waiting: Waiting, max_wait_ms: float) -> bool:
         """Ask for jobs. The answer, which may be that there are none, is signalled to `waiting`.

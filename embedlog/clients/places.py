@@ -36,10 +36,10 @@ def place(text: str) -> Place:
         return "latest"
     try:
         if relative := _RELATIVE.fullmatch(text):
-            number, unit = int(relative[1]), relative[2]
+            amount, unit = int(relative[1]), relative[2]
             if not unit:
-                return Last(number)
-            return datetime.now(UTC) - timedelta(seconds=number * _SECONDS[unit])
+                return Last(amount)
+            return datetime.now(UTC) - timedelta(seconds=amount * _SECONDS[unit])
         if _OFFSET.fullmatch(text):
             return int(text.replace(",", "").replace("_", ""))
         return datetime.fromisoformat(text)

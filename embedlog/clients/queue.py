@@ -387,10 +387,10 @@ class Queue(Closing, Generic[V, K]):
             job._attempt(handler)
 
     def _take(self, wait_s: float) -> Job[V, K] | None:
-        taken = self.intake.taken(wait_s)
-        if taken is None:
+        job_and_record = self.intake.taken(wait_s)
+        if job_and_record is None:
             return None
-        held_job, record = taken
+        held_job, record = job_and_record
         try:
             return Job(self._source, held_job, record, self._backoff)
         except BaseException:  # Ctrl-C

@@ -265,11 +265,11 @@ def _chunks(
     interrupt: Interrupt | None,
 ) -> Iterator[list[T]]:
     for reader in readers:
-        while taken := read(reader):
-            yield taken
+        while chunk := read(reader):
+            yield chunk
             # The next chunk reuses the memory of this one. A few live items keep Python from returning it to
             # the system and faulting it in again, page by page.
-            taken[:] = taken[::_KEPT_ALIVE]
+            chunk[:] = chunk[::_KEPT_ALIVE]
             if interrupt is not None and interrupt.is_set:
                 return
         if reader.held_back:

@@ -127,20 +127,20 @@ def as_headers(headers: HeadersInput | None) -> Headers:
     if not headers:
         return ()
     pairs = headers.items() if isinstance(headers, Mapping) else headers
-    checked: list[Header] = []
+    header_pairs: list[Header] = []
     try:
         for name, value in pairs:
             if not isinstance(name, str):
                 raise InvalidType(f"a header's name must be str, not {type(name).__name__} ({shown(name)})")
             name.encode()  # a lone surrogate has no bytes
-            checked.append((name, as_bytes(value, "a header's value")))
+            header_pairs.append((name, as_bytes(value, "a header's value")))
     except (TypeError, ValueError) as error:
         if isinstance(error, EmbedlogError):
             raise
         raise InvalidType(
             f"headers must be (name, value) pairs or a dict, not {shown(headers)}: {error}"
         ) from error
-    return tuple(checked)
+    return tuple(header_pairs)
 
 
 def as_timestamp(timestamp_ms: int | None, now: int) -> int:

@@ -62,10 +62,10 @@ class Seeking(Closing):
             return {}
         from .transaction_admin import held_back_by, pending_offsets_by
 
-        waits_for = held_back_by(self._backend, waiting) if waiting else {}
+        transactional_ids = held_back_by(self._backend, waiting) if waiting else {}
         if unstable and self._group is not None:
-            waits_for |= pending_offsets_by(self._backend, self._group, unstable)
-        return waits_for
+            transactional_ids |= pending_offsets_by(self._backend, self._group, unstable)
+        return transactional_ids
 
     def seek(self, where: TopicPartition | str, partition: int, offset: int | None = None) -> None:
         """Continue from an offset: `seek(tp, offset)` or `seek(topic, partition, offset)`.

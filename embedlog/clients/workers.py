@@ -339,17 +339,17 @@ class _Feeding:
     def run(self) -> None:
         while True:
             self._free.acquire()
-            taken = None
+            job_and_record = None
             try:
                 if not self._stopping.is_set:
-                    taken = self._queue.intake.taken()
+                    job_and_record = self._queue.intake.taken()
             finally:
-                if taken is None:
+                if job_and_record is None:
                     self._free.release()
-            if taken is None:
+            if job_and_record is None:
                 return
             job = AsyncJob(
-                self._queue.intake.source, *taken, self._queue.intake.backoff, self._loop.run_to_end
+                self._queue.intake.source, *job_and_record, self._queue.intake.backoff, self._loop.run_to_end
             )
             self._loop.start(self._handle(job))
 

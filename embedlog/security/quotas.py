@@ -123,14 +123,14 @@ class Quotas:
         Returns how long the client has to wait, in milliseconds. Bytes to a consumer that has to wait are not
         counted: it gets none.
         """
-        applied = limits.get(key)
-        if applied is None:
+        quota = limits.get(key)
+        if quota is None:
             return 0
-        limit, max_ms = applied.limit, math.inf
+        limit, max_ms = quota.limit, math.inf
         if key == REQUEST_PERCENTAGE:
             amount, max_ms = amount * 100, self.windows.window_s * 1000
         with self._lock:
-            meter = self._rates.get((key, applied.user, applied.client_id), now_s)
+            meter = self._rates.get((key, quota.user, quota.client_id), now_s)
             rate_before = meter.rate(now_s)
             meter.record(amount, now_s)
             throttle_ms = meter.throttle_ms(limit, now_s, max_ms)
@@ -142,10 +142,10 @@ class Quotas:
 
     def most_fetched(self, limits: Limits) -> float:
         """The bytes that one response may have: more than the windows allow would never be answered."""
-        applied = limits.get(CONSUMER_BYTE_RATE)
-        if applied is None:
+        quota = limits.get(CONSUMER_BYTE_RATE)
+        if quota is None:
             return math.inf
-        return applied.limit * (self.windows.number - 1) * self.windows.window_s
+        return quota.limit * (self.windows.number - 1) * self.windows.window_s
 
     def mutate(self, limits: Limits, partitions: int, now_s: float, *, strict: bool) -> tuple[bool, int]:
         """Count partitions that are created or deleted.
@@ -153,15 +153,15 @@ class Quotas:
         Returns whether that may happen, and how long the client has to wait in milliseconds. `strict`:
         nothing may happen while the client has to wait, and what does not happen is not counted.
         """
-        applied = limits.get(CONTROLLER_MUTATION_RATE)
-        if applied is None:
+        quota = limits.get(CONTROLLER_MUTATION_RATE)
+        if quota is None:
             return True, 0
         with self._lock:
-            bucket = self._buckets.get((applied.user, applied.client_id), now_s)
-            if strict and (throttle_ms := bucket.throttle_ms(applied.limit, now_s)):
+            bucket = self._buckets.get((quota.user, quota.client_id), now_s)
+            if strict and (throttle_ms := bucket.throttle_ms(quota.limit, now_s)):
                 return False, throttle_ms
-            bucket.record(partitions, applied.limit, now_s)
-            return True, 0 if strict else bucket.throttle_ms(applied.limit, now_s)
+            bucket.record(partitions, quota.limit, now_s)
+            return True, 0 if strict else bucket.throttle_ms(quota.limit, now_s)
 
     def note(self, key: str, throttle_ms: int) -> None:
         """Count an answer that says to wait."""
