@@ -104,7 +104,7 @@ def _each(response: type[Response], of: str, into: str, answer: Callable[[Any, E
 
 
 def _refuse_scram(context: Any, request: Any, code: ErrorCode) -> Response:
-    names = dict.fromkeys(each.name for each in (*request.deletions, *request.upsertions))
+    names = dict.fromkeys(credential.name for credential in (*request.deletions, *request.upsertions))
     return AlterUserScramCredentialsResponse(
         results=[AlterUserScramCredentialsResult(user=name, error_code=code) for name in names]
     )
@@ -120,8 +120,8 @@ def _refuse_moves(context: Any, request: Any, code: ErrorCode) -> Response:
                     for number in topic.partitions
                 ],
             )
-            for each in request.dirs
-            for topic in each.topics
+            for directory in request.dirs
+            for topic in directory.topics
         ]
     )
 

@@ -136,11 +136,11 @@ def _by_entry(
 
 
 def split(
-    broker: BrokerContext, access: Access, given: Sequence[Any], entries: Entries, *, by_id: bool = False
+    broker: BrokerContext, access: Access, requested: Sequence[Any], entries: Entries, *, by_id: bool = False
 ) -> tuple[list[Any], list[Any]]:
     """The entries that are left, and the answers about the others."""
     kept, refused = [], []
-    for entry in given:
+    for entry in requested:
         if entries.type is ResourceType.TOPIC:
             if by_id:
                 name = broker.topic_name(entry.topic_id)

@@ -51,11 +51,13 @@ def find_coordinator(
         return Coordinator(key=key, node_id=-1, host="", port=-1, error_code=code)
 
     if context.version < _FIND_WITH_SEVERAL:
-        one = refused(request.key)
-        if one is None:
+        coordinator = refused(request.key)
+        if coordinator is None:
             return handler(context, request)
-        return FindCoordinatorResponse(error_code=one.error_code, node_id=-1, host="", port=-1)
-    denied = {key: each for key in request.coordinator_keys if (each := refused(key)) is not None}
+        return FindCoordinatorResponse(error_code=coordinator.error_code, node_id=-1, host="", port=-1)
+    denied = {
+        key: coordinator for key in request.coordinator_keys if (coordinator := refused(key)) is not None
+    }
     if not denied:
         return handler(context, request)
     request.coordinator_keys = [key for key in request.coordinator_keys if key not in denied]
@@ -72,7 +74,7 @@ def list_groups(
 
     def finish(response: Any) -> None:
         response.groups = [
-            each for each in response.groups if access.sees(Operation.DESCRIBE, _GROUP, each.group_id)
+            group for group in response.groups if access.sees(Operation.DESCRIBE, _GROUP, group.group_id)
         ]
 
     result = handler(context, request)
@@ -136,9 +138,9 @@ def heartbeat(response: type) -> Any:
         def finish(answer: Any) -> None:
             if answer.assignment is not None:
                 answer.assignment.topic_partitions = [
-                    each
-                    for each in answer.assignment.topic_partitions
-                    if (name := broker.topic_name(each.topic_id)) is None
+                    topic
+                    for topic in answer.assignment.topic_partitions
+                    if (name := broker.topic_name(topic.topic_id)) is None
                     or access.sees(Operation.DESCRIBE, _TOPIC, name)
                 ]
 

@@ -61,8 +61,8 @@ def _refused_topic(topic: TopicProduceData, code: ErrorCode) -> TopicProduceResp
         name=topic.name,
         topic_id=topic.topic_id,
         partition_responses=[
-            PartitionProduceResponse(index=each.index, error_code=code, base_offset=-1)
-            for each in topic.partition_data
+            PartitionProduceResponse(index=partition.index, error_code=code, base_offset=-1)
+            for partition in topic.partition_data
         ],
     )
 
@@ -122,8 +122,8 @@ def _refused_epochs(topic: Any, code: ErrorCode) -> OffsetForLeaderTopicResult:
     return OffsetForLeaderTopicResult(
         topic=topic.topic,
         partitions=[
-            EpochEndOffset(error_code=code, partition=each.partition, leader_epoch=-1, end_offset=-1)
-            for each in topic.partitions
+            EpochEndOffset(error_code=code, partition=partition.partition, leader_epoch=-1, end_offset=-1)
+            for partition in topic.partitions
         ],
     )
 
@@ -154,13 +154,13 @@ def metadata(
     broker: BrokerContext, access: Access, handler: Handler, context: RequestContext, request: MetadataRequest
 ) -> Any:
     """Topics that may not be described are left out of the list of all, and refused by name."""
-    asked = request.topics
-    is_all = asked is None or (not asked and context.version < _METADATA_WITH_NULL_FOR_ALL)
+    requested = request.topics
+    is_all = requested is None or (not requested and context.version < _METADATA_WITH_NULL_FOR_ALL)
     refused: list[MetadataResponseTopic] = []
     uncreatable: set[str] = set()
-    if asked and not is_all:
+    if requested and not is_all:
         kept = []
-        for topic in asked:
+        for topic in requested:
             by_id = topic.name is None or topic.topic_id != NO_UUID
             name = broker.topic_name(topic.topic_id) if by_id else topic.name
             code = access.topic_code(Operation.DESCRIBE, name, by_id=by_id)
@@ -178,7 +178,9 @@ def metadata(
     def finish(response: MetadataResponse) -> None:
         if is_all:
             response.topics = [
-                each for each in response.topics if access.sees(Operation.DESCRIBE, _TOPIC, each.name or "")
+                topic
+                for topic in response.topics
+                if access.sees(Operation.DESCRIBE, _TOPIC, topic.name or "")
             ]
         elif not request.topics:
             response.topics = []
@@ -322,9 +324,9 @@ def delete_topics(
         refused.append(DeletableTopicResult(name=shown, topic_id=topic_id, error_code=code))
         return False
 
-    left: Sequence[object]
+    kept: Sequence[object]
     if context.version >= _DELETE_WITH_IDS:
-        left = request.topics = [
+        kept = request.topics = [
             topic
             for topic in request.topics
             if is_kept(
@@ -334,10 +336,10 @@ def delete_topics(
             )
         ]
     else:
-        left = request.topic_names = [
+        kept = request.topic_names = [
             name for name in request.topic_names if is_kept(name, NO_UUID, by_id=False)
         ]
-    if refused and not left:
+    if refused and not kept:
         return DeleteTopicsResponse(responses=refused)
     return then(handler(context, request), lambda response: response.responses.extend(refused))
 
@@ -356,21 +358,21 @@ def configs(
         broker: BrokerContext, access: Access, handler: Handler, context: RequestContext, request: Any
     ) -> Any:
         kept, refused = [], []
-        for each in getattr(request, of):
+        for resource in getattr(request, of):
             code = ErrorCode.NONE
-            if each.resource_type == _OF_TOPIC:
-                code = access.topic_code(operation, each.resource_name)
-            elif each.resource_type == _OF_GROUP:
-                if not access.may(operation, ResourceType.GROUP, each.resource_name):
+            if resource.resource_type == _OF_TOPIC:
+                code = access.topic_code(operation, resource.resource_name)
+            elif resource.resource_type == _OF_GROUP:
+                if not access.may(operation, ResourceType.GROUP, resource.resource_name):
                     code = REFUSED[ResourceType.GROUP]
-            elif each.resource_type in (_OF_BROKER, _OF_LOGGER, _OF_CLIENTS) and not access.may(
+            elif resource.resource_type in (_OF_BROKER, _OF_LOGGER, _OF_CLIENTS) and not access.may(
                 operation, ResourceType.CLUSTER, CLUSTER_NAME
             ):
                 code = REFUSED[ResourceType.CLUSTER]
             if code is ErrorCode.NONE:
-                kept.append(each)
+                kept.append(resource)
             else:
-                refused.append(answer(each, code))
+                refused.append(answer(resource, code))
         if not refused:
             return handler(context, request)
         setattr(request, of, kept)
@@ -453,9 +455,9 @@ def list_transactions(
 ) -> Any:
     def finish(response: Any) -> None:
         response.transaction_states = [
-            each
-            for each in response.transaction_states
-            if access.sees(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, each.transactional_id)
+            transaction
+            for transaction in response.transaction_states
+            if access.sees(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, transaction.transactional_id)
         ]
 
     return then(handler(context, request), finish)

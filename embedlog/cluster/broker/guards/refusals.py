@@ -33,9 +33,9 @@ def no_offsets(topic: Any, code: ErrorCode) -> ListOffsetsTopicResponse:
         name=topic.name,
         partitions=[
             ListOffsetsPartitionResponse(
-                partition_index=each.partition_index, error_code=code, timestamp=-1, offset=-1
+                partition_index=partition.partition_index, error_code=code, timestamp=-1, offset=-1
             )
-            for each in topic.partitions
+            for partition in topic.partitions
         ],
     )
 
@@ -45,8 +45,8 @@ def no_commit(topic: Any, code: ErrorCode) -> OffsetCommitResponseTopic:
         name=topic.name,
         topic_id=topic.topic_id,
         partitions=[
-            OffsetCommitResponsePartition(partition_index=each.partition_index, error_code=code)
-            for each in topic.partitions
+            OffsetCommitResponsePartition(partition_index=partition.partition_index, error_code=code)
+            for partition in topic.partitions
         ],
     )
 
@@ -55,8 +55,8 @@ def no_txn_commit(topic: Any, code: ErrorCode) -> TxnOffsetCommitResponseTopic:
     return TxnOffsetCommitResponseTopic(
         name=topic.name,
         partitions=[
-            TxnOffsetCommitResponsePartition(partition_index=each.partition_index, error_code=code)
-            for each in topic.partitions
+            TxnOffsetCommitResponsePartition(partition_index=partition.partition_index, error_code=code)
+            for partition in topic.partitions
         ],
     )
 
@@ -65,8 +65,8 @@ def not_forgotten(topic: Any, code: ErrorCode) -> OffsetDeleteResponseTopic:
     return OffsetDeleteResponseTopic(
         name=topic.name,
         partitions=[
-            OffsetDeleteResponsePartition(partition_index=each.partition_index, error_code=code)
-            for each in topic.partitions
+            OffsetDeleteResponsePartition(partition_index=partition.partition_index, error_code=code)
+            for partition in topic.partitions
         ],
     )
 
@@ -76,9 +76,9 @@ def not_cut(topic: Any, code: ErrorCode) -> DeleteRecordsTopicResult:
         name=topic.name,
         partitions=[
             DeleteRecordsPartitionResult(
-                partition_index=each.partition_index, low_watermark=-1, error_code=code
+                partition_index=partition.partition_index, low_watermark=-1, error_code=code
             )
-            for each in topic.partitions
+            for partition in topic.partitions
         ],
     )
 
@@ -112,8 +112,8 @@ def no_quota(entry: Any, code: ErrorCode) -> ResponseEntryData:
     return ResponseEntryData(
         error_code=code,
         entity=[
-            ResponseEntityData(entity_type=each.entity_type, entity_name=each.entity_name)
-            for each in entry.entity
+            ResponseEntityData(entity_type=component.entity_type, entity_name=component.entity_name)
+            for component in entry.entity
         ],
     )
 
@@ -134,16 +134,18 @@ def no_altered_share_offsets(topic: Any, code: ErrorCode) -> AlterShareGroupOffs
     return AlterShareGroupOffsetsResponseTopic(
         topic_name=topic.topic_name,
         partitions=[
-            AlterShareGroupOffsetsResponsePartition(partition_index=each.partition_index, error_code=code)
-            for each in topic.partitions
+            AlterShareGroupOffsetsResponsePartition(
+                partition_index=partition.partition_index, error_code=code
+            )
+            for partition in topic.partitions
         ],
     )
 
 
 def no_config(response: type) -> Callable[[Any, ErrorCode], Any]:
-    return lambda each, code: response(
+    return lambda resource, code: response(
         error_code=code,
         error_message=None,
-        resource_type=each.resource_type,
-        resource_name=each.resource_name,
+        resource_type=resource.resource_type,
+        resource_name=resource.resource_name,
     )
