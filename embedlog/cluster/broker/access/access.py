@@ -33,10 +33,10 @@ class Access:
 
     def may(self, operation: Operation, type: ResourceType, name: str) -> bool:
         """Whether it may do something. What is denied is logged."""
-        control, asked = self._control, (self.principal, self.host, operation, type, name)
-        if control.authorizer.allows(*asked):
+        control, question = self._control, (self.principal, self.host, operation, type, name)
+        if control.authorizer.allows(*question):
             return True
-        if control.authorizer.look() and control.authorizer.allows(*asked):
+        if control.authorizer.look() and control.authorizer.allows(*question):
             return True  # by an ACL that was added a moment ago
         control.log.denied(self.principal, self.host, operation, type, name, self.api)
         return False

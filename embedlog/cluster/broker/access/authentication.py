@@ -277,13 +277,15 @@ def conversation(connection: Connection) -> Conversation:
 
 def enabled_mechanisms(text: str) -> tuple[str, ...]:
     """Of a list with commas. Raises InvalidSetting."""
-    found = tuple(dict.fromkeys(each.strip() for each in text.split(",") if each.strip()))
-    for each in found:
-        if each not in MECHANISMS:
-            raise InvalidSetting(f"sasl_enabled_mechanisms: {each[:40]!r} is none of {', '.join(MECHANISMS)}")
-    if not found:
+    mechanisms = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    for mechanism in mechanisms:
+        if mechanism not in MECHANISMS:
+            raise InvalidSetting(
+                f"sasl_enabled_mechanisms: {mechanism[:40]!r} is none of {', '.join(MECHANISMS)}"
+            )
+    if not mechanisms:
         raise InvalidSetting(f"sasl_enabled_mechanisms has none of {', '.join(MECHANISMS)}")
-    return found
+    return mechanisms
 
 
 def _verifier(settings: BrokerSettings) -> JwtVerifier:
@@ -316,10 +318,10 @@ def _complete(outcome: Future[Any], connection: Connection, finish: Finish, resu
     """Answer with what `finish` makes, unless the connection has closed."""
     if connection.closed or outcome.cancelled():
         return
-    made = finish(result)
-    if not isinstance(made, Future):
+    response = finish(result)
+    if not isinstance(response, Future):
         if outcome.set_running_or_notify_cancel():
-            outcome.set_result(made)
+            outcome.set_result(response)
         return
 
     def done(later: Future[Any]) -> None:
@@ -330,4 +332,4 @@ def _complete(outcome: Future[Any], connection: Connection, finish: Finish, resu
             else:
                 outcome.set_exception(error)
 
-    made.add_done_callback(done)
+    response.add_done_callback(done)

@@ -168,9 +168,9 @@ class BrokerChannel(Generic[K, T]):
                 thread.join(0.1)
         self._connection.close()
         with self._changed:
-            left = [queued.item for queued in self._queue.values()]
+            unsent = [queued.item for queued in self._queue.values()]
             self._queue.clear()
-        return left
+        return unsent
 
     def _run(self) -> None:
         while (batch := self._due()) is not None:

@@ -82,20 +82,20 @@ class MarkerSender:
         self._channels.close()
 
     def _send(
-        self, broker: int, connection: BrokerConnection, items: Mapping[_Key, _Queued]
+        self, broker: int, connection: BrokerConnection, queue: Mapping[_Key, _Queued]
     ) -> Collection[_Key]:
         """Send markers to a broker. Returns those to be sent again."""
-        wanted = {}
-        for key, queued in items.items():
+        markers = {}
+        for key, queued in queue.items():
             if self.place(key[1]) is Place.NOWHERE:
                 logger.info("%s was deleted: it needs no marker", key[1])
                 self._tell_coordinator(queued)
             else:
-                wanted[key] = queued
-        if not wanted:
+                markers[key] = queued
+        if not markers:
             return ()
         try:
-            answer = connection.exchange(_request(wanted), WriteTxnMarkersResponse)
+            answer = connection.exchange(_request(markers), WriteTxnMarkersResponse)
         except EmbedlogError as error:
             if count := self._refused_log.count():
                 logger.warning(
@@ -104,10 +104,10 @@ class MarkerSender:
                     error,
                     count,
                 )
-            return wanted.keys()
+            return markers.keys()
         results = _results(answer)
         again = []
-        for key, queued in wanted.items():
+        for key, queued in markers.items():
             code = results.get((queued.marker.producer_id, key[1]), ErrorCode.UNKNOWN_SERVER_ERROR)
             if code in _DONE:
                 self._tell_coordinator(queued)
@@ -139,9 +139,9 @@ class MarkerSender:
             logger.info("the coordinator cannot go on with a transaction: %s", error)
 
 
-def _request(items: Mapping[_Key, _Queued]) -> WriteTxnMarkersRequest:
+def _request(markers: Mapping[_Key, _Queued]) -> WriteTxnMarkersRequest:
     by_marker: dict[Marker, dict[str, list[int]]] = {}
-    for (_, name), queued in items.items():
+    for (_, name), queued in markers.items():
         by_marker.setdefault(queued.marker, {}).setdefault(name.topic, []).append(name.partition)
     return WriteTxnMarkersRequest(
         markers=[

@@ -144,24 +144,22 @@ class TransactionPermissions:
         for question in self._channels.close():
             _answer(question, _refuse_all(question, ErrorCode.NETWORK_EXCEPTION))
 
-    def _ask(
-        self, broker: int, connection: BrokerConnection, questions: Mapping[int, _Question]
-    ) -> tuple[()]:
+    def _ask(self, broker: int, connection: BrokerConnection, queue: Mapping[int, _Question]) -> tuple[()]:
         """Ask a coordinator. Each question is answered: the client asks again."""
-        asked = list(questions.values())
+        questions = list(queue.values())
         try:
-            answer = connection.exchange(_request(asked), AddPartitionsToTxnResponse)
+            answer = connection.exchange(_request(questions), AddPartitionsToTxnResponse)
         except EmbedlogError:
-            for question in asked:
+            for question in questions:
                 _answer(question, _refuse_all(question, ErrorCode.NETWORK_EXCEPTION))
             return ()
         # In the order of the request: several questions may be about one transactional id.
         results = answer.results_by_transaction
-        if answer.error_code or len(results) != len(asked):
-            for question in asked:
+        if answer.error_code or len(results) != len(questions):
+            for question in questions:
                 _answer(question, _refuse_all(question, answer.error_code or ErrorCode.NETWORK_EXCEPTION))
             return ()
-        for question, result in zip(asked, results, strict=True):
+        for question, result in zip(questions, results, strict=True):
             codes = {
                 TopicPartition(topic.name, part.partition_index): part.partition_error_code
                 for topic in result.topic_results
@@ -212,8 +210,8 @@ def _request(questions: Collection[_Question]) -> AddPartitionsToTxnRequest:
 
 def _refusal(number: int, adds: bool) -> EmbedlogError:
     """The error of a client whose partition has no permission."""
-    known = known_code(number)
-    code = ErrorCode.UNKNOWN_SERVER_ERROR if known is None else known
+    error_code = known_code(number)
+    code = ErrorCode.UNKNOWN_SERVER_ERROR if error_code is None else error_code
     if code in _COMES_LATER or (code is ErrorCode.CONCURRENT_TRANSACTIONS and not adds):
         return CoordinatorUnavailable(code)
     message = f"the coordinator of the transaction refuses the partition: {code.name}"
