@@ -112,9 +112,9 @@ def _create(authorizer: Authorizer, request: CreateAclsRequest) -> CreateAclsRes
     """The valid ones; they are stored together."""
     results: list[AclCreationResult] = []
     valid: list[Binding] = []
-    for each in request.creations:
+    for creation in request.creations:
         try:
-            valid.append(check_binding(_binding(each)))
+            valid.append(check_binding(_binding(creation)))
         except InvalidArgument as error:
             results.append(_result(ErrorCode.INVALID_REQUEST, message_for(error)))
         else:
@@ -130,51 +130,56 @@ def _create(authorizer: Authorizer, request: CreateAclsRequest) -> CreateAclsRes
 
 
 def _delete(authorizer: Authorizer, request: DeleteAclsRequest) -> DeleteAclsResponse:
-    found: list[DeleteAclsFilterResult] = []
+    results: list[DeleteAclsFilterResult] = []
     valid: list[BindingFilter] = []
-    for each in request.filters:
+    for filter in request.filters:
         try:
-            valid.append(_filter(each))
+            valid.append(_filter(filter))
         except InvalidArgument as error:
-            found.append(_deleted(ErrorCode.INVALID_REQUEST, message_for(error)))
+            results.append(_deleted(ErrorCode.INVALID_REQUEST, message_for(error)))
         else:
-            found.append(_deleted(ErrorCode.NONE, None))
-    taken = [result for result in found if not result.error_code]
+            results.append(_deleted(ErrorCode.NONE, None))
+    taken = [result for result in results if not result.error_code]
     try:
         for result, removed in zip(taken, authorizer.remove(valid), strict=True):
             result.matching_acls = [_matching(binding) for binding in removed]
     except EmbedlogError as error:
         for result in taken:
             result.error_code, result.error_message = error_code_for(error), message_for(error)
-    return DeleteAclsResponse(filter_results=found)
+    return DeleteAclsResponse(filter_results=results)
 
 
-def _binding(given: AclCreation) -> Binding:
+def _binding(creation: AclCreation) -> Binding:
     """Raises InvalidArgument."""
     try:
         return Binding(
             Resource(
-                ResourceType(given.resource_type),
-                given.resource_name,
-                PatternType(given.resource_pattern_type),
+                ResourceType(creation.resource_type),
+                creation.resource_name,
+                PatternType(creation.resource_pattern_type),
             ),
-            Rule(given.principal, given.host, Operation(given.operation), Permission(given.permission_type)),
+            Rule(
+                creation.principal,
+                creation.host,
+                Operation(creation.operation),
+                Permission(creation.permission_type),
+            ),
         )
     except ValueError as error:
         raise InvalidArgument(f"an unknown kind of ACL: {error}") from None
 
 
-def _filter(given: DescribeAclsRequest | DeleteAclsFilter) -> BindingFilter:
+def _filter(filter: DescribeAclsRequest | DeleteAclsFilter) -> BindingFilter:
     """Raises InvalidArgument."""
     try:
         chosen = BindingFilter(
-            ResourceType(given.resource_type_filter),
-            given.resource_name_filter,
-            PatternType(given.pattern_type_filter),
-            given.principal_filter,
-            given.host_filter,
-            Operation(given.operation),
-            Permission(given.permission_type),
+            ResourceType(filter.resource_type_filter),
+            filter.resource_name_filter,
+            PatternType(filter.pattern_type_filter),
+            filter.principal_filter,
+            filter.host_filter,
+            Operation(filter.operation),
+            Permission(filter.permission_type),
         )
     except ValueError as error:
         raise InvalidArgument(f"an unknown kind of ACL: {error}") from None

@@ -111,13 +111,13 @@ class CommitHandlers:
         checked: list[list[ErrorCode]] = []
         for topic in request.topics:
             name = self._topic_name(context, topic.name, topic.topic_id)
-            checked.append([self._check(name, given) for given in topic.partitions])
-            for given, code in zip(topic.partitions, checked[-1], strict=True):
+            checked.append([self._check(name, partition) for partition in topic.partitions])
+            for partition, code in zip(topic.partitions, checked[-1], strict=True):
                 if name is not None and code is ErrorCode.NONE:
-                    offsets[TopicPartition(name, given.partition_index)] = CommittedOffset(
-                        given.committed_offset,
-                        max(given.committed_leader_epoch, NO_EPOCH),
-                        given.committed_metadata or "",
+                    offsets[TopicPartition(name, partition.partition_index)] = CommittedOffset(
+                        partition.committed_offset,
+                        max(partition.committed_leader_epoch, NO_EPOCH),
+                        partition.committed_metadata or "",
                         topic_id=id_text(topic.topic_id),
                     )
 
@@ -125,7 +125,7 @@ class CommitHandlers:
             return _commit_response(request, checked, code)
 
         def commit_in_zookeeper(kept: ConsumerOffsets) -> OffsetCommitResponse:
-            kept.commit(request.group_id, {name: each.offset for name, each in offsets.items()})
+            kept.commit(request.group_id, {name: committed.offset for name, committed in offsets.items()})
             return answer(ErrorCode.NONE)
 
         def commit() -> OffsetCommitResponse:
@@ -155,14 +155,17 @@ class CommitHandlers:
         """The store of a request of version 0, if it is ZooKeeper; None for `__consumer_offsets`."""
         return None if context.version else self._broker.coordination.consumer_offsets
 
-    def _check(self, topic: str | None, given: OffsetCommitRequestPartition) -> ErrorCode:
+    def _check(self, topic: str | None, partition: OffsetCommitRequestPartition) -> ErrorCode:
         if topic is None:
             return ErrorCode.UNKNOWN_TOPIC_ID
         try:
-            self._broker.store.partition(topic, given.partition_index)
+            self._broker.store.partition(topic, partition.partition_index)
         except EmbedlogError as error:
             return error_code_for(error)
-        if len((given.committed_metadata or "").encode()) > self._broker.settings.offset_metadata_max_bytes:
+        if (
+            len((partition.committed_metadata or "").encode())
+            > self._broker.settings.offset_metadata_max_bytes
+        ):
             return ErrorCode.OFFSET_METADATA_TOO_LARGE
         return ErrorCode.NONE
 
@@ -187,9 +190,9 @@ class CommitHandlers:
     def offset_fetch(
         self, context: RequestContext, request: OffsetFetchRequest
     ) -> OffsetFetchResponse | Future[OffsetFetchResponse]:
-        asked: list[tuple[str, list[RequestedTopic] | None]]
+        requested: list[tuple[str, list[RequestedTopic] | None]]
         if context.version >= _FIRST_WITH_SEVERAL_GROUPS:
-            asked = [
+            requested = [
                 (
                     group.group_id,
                     None
@@ -210,7 +213,7 @@ class CommitHandlers:
                 if topics is None
                 else [RequestedTopic(t.name, NO_UUID, t.partition_indexes) for t in topics]
             )
-            asked = [(request.group_id, of)]
+            requested = [(request.group_id, of)]
         members = {
             group.group_id: (group.member_id, group.member_epoch)
             for group in request.groups
@@ -218,21 +221,21 @@ class CommitHandlers:
         }
         return self._requests.run(
             context,
-            lambda: self._fetch_all(context, asked, members, request.require_stable),
+            lambda: self._fetch_all(context, requested, members, request.require_stable),
             lambda error: _fetch_response(
-                context, [(group, _empty(topics, ErrorCode.NONE), error) for group, topics in asked]
+                context, [(group, _empty(topics, ErrorCode.NONE), error) for group, topics in requested]
             ),
         )
 
     def _fetch_all(
         self,
         context: RequestContext,
-        asked: Iterable[tuple[str, list[RequestedTopic] | None]],
+        requested: Iterable[tuple[str, list[RequestedTopic] | None]],
         members: Mapping[str, tuple[str, int]],
         require_stable: bool,
     ) -> OffsetFetchResponse:
-        found: list[tuple[str, list[TopicOffsets], EmbedlogError | None]] = []
-        for group, topics in asked:
+        results: list[tuple[str, list[TopicOffsets], EmbedlogError | None]] = []
+        for group, topics in requested:
             try:
                 if self._zookeeper_store(context) is None:
                     self._requests.check_coordinates(group)
@@ -240,10 +243,10 @@ class CommitHandlers:
                     self._broker.groups.check_member_epoch(group, *members[group])
                 pending = self._broker.groups.pending_offsets(group) if require_stable else frozenset()
                 fetched = self._fetch_group(context, group, topics)
-                found.append((group, _only_stable(fetched, pending), None))
+                results.append((group, _only_stable(fetched, pending), None))
             except EmbedlogError as error:
-                found.append((group, _empty(topics, ErrorCode.NONE), error))
-        return _fetch_response(context, found)
+                results.append((group, _empty(topics, ErrorCode.NONE), error))
+        return _fetch_response(context, results)
 
     def _fetch_group(
         self, context: RequestContext, group: str, topics: list[RequestedTopic] | None
@@ -256,7 +259,7 @@ class CommitHandlers:
             committed = self._broker.groups.stored_offsets(group, names)
         else:
             there = [name for name in dict.fromkeys(names) if self._missing_code(name) is ErrorCode.NONE]
-            committed = {name: CommittedOffset(each) for name, each in kept.fetch(group, there).items()}
+            committed = {name: CommittedOffset(offset) for name, offset in kept.fetch(group, there).items()}
         missing = ErrorCode.NONE if context.version else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         return [
             TopicOffsets(
@@ -273,7 +276,7 @@ class CommitHandlers:
         by_topic: dict[str, list[PartitionOffset]] = {}
         for name in sorted(committed):
             by_topic.setdefault(name.topic, []).append(PartitionOffset(name.partition, committed[name]))
-        found = []
+        topics = []
         for topic, partitions in by_topic.items():
             topic_id = NO_UUID
             if context.version >= _FIRST_WITH_TOPIC_IDS:
@@ -281,8 +284,8 @@ class CommitHandlers:
                     topic_id = self._broker.topic_id(topic)
                 except TopicNotFound:
                     continue  # no id to report it by
-            found.append(TopicOffsets(topic, topic_id, partitions))
-        return found
+            topics.append(TopicOffsets(topic, topic_id, partitions))
+        return topics
 
     # -- OffsetDelete ----------------------------------------------------------------------------------
 
@@ -294,7 +297,9 @@ class CommitHandlers:
             committed = self._broker.groups.stored_offsets(request.group_id)
             self._broker.groups.describe_group(request.group_id)
             for topic in request.topics:
-                names = [TopicPartition(topic.name, each.partition_index) for each in topic.partitions]
+                names = [
+                    TopicPartition(topic.name, partition.partition_index) for partition in topic.partitions
+                ]
                 code = self._delete(request.group_id, [name for name in names if name in committed])
                 response.topics.append(
                     OffsetDeleteResponseTopic(
@@ -349,9 +354,9 @@ def _commit_response(
                 topic_id=topic.topic_id,
                 partitions=[
                     OffsetCommitResponsePartition(
-                        partition_index=given.partition_index, error_code=own or code
+                        partition_index=partition.partition_index, error_code=own or code
                     )
-                    for given, own in zip(topic.partitions, codes, strict=True)
+                    for partition, own in zip(topic.partitions, codes, strict=True)
                 ],
             )
             for topic, codes in zip(request.topics, checked, strict=True)
@@ -375,10 +380,10 @@ def _only_stable(topics: list[TopicOffsets], pending: Collection[TopicPartition]
     return [
         topic._replace(
             partitions=[
-                PartitionOffset(one.partition, _NOTHING, ErrorCode.UNSTABLE_OFFSET_COMMIT)
-                if TopicPartition(topic.name, one.partition) in pending
-                else one
-                for one in topic.partitions
+                PartitionOffset(partition.partition, _NOTHING, ErrorCode.UNSTABLE_OFFSET_COMMIT)
+                if TopicPartition(topic.name, partition.partition) in pending
+                else partition
+                for partition in topic.partitions
             ]
         )
         for topic in topics
@@ -401,7 +406,7 @@ def _empty(topics: list[RequestedTopic] | None, code: ErrorCode) -> list[TopicOf
 
 
 def _fetch_response(
-    context: RequestContext, found: list[tuple[str, list[TopicOffsets], EmbedlogError | None]]
+    context: RequestContext, results: list[tuple[str, list[TopicOffsets], EmbedlogError | None]]
 ) -> OffsetFetchResponse:
     if context.version >= _FIRST_WITH_SEVERAL_GROUPS:
         return OffsetFetchResponse(
@@ -415,22 +420,22 @@ def _fetch_response(
                             topic_id=topic.topic_id,
                             partitions=[
                                 OffsetFetchResponsePartitions(
-                                    partition_index=one.partition,
-                                    committed_offset=one.committed.offset,
-                                    committed_leader_epoch=one.committed.leader_epoch,
-                                    metadata=one.committed.metadata,
-                                    error_code=one.code,
+                                    partition_index=partition.partition,
+                                    committed_offset=partition.committed.offset,
+                                    committed_leader_epoch=partition.committed.leader_epoch,
+                                    metadata=partition.committed.metadata,
+                                    error_code=partition.code,
                                 )
-                                for one in topic.partitions
+                                for partition in topic.partitions
                             ],
                         )
                         for topic in ([] if error is not None else topics)
                     ],
                 )
-                for group, topics, error in found
+                for group, topics, error in results
             ]
         )
-    ((_, topics, error),) = found
+    ((_, topics, error),) = results
     code = ErrorCode.NONE if error is None else group_error_code_for(error)
     of_each = code if context.version < _FIRST_WITH_GROUP_ERROR_CODE else ErrorCode.NONE
     return OffsetFetchResponse(
@@ -440,13 +445,13 @@ def _fetch_response(
                 name=topic.name,
                 partitions=[
                     OffsetFetchResponsePartition(
-                        partition_index=one.partition,
-                        committed_offset=one.committed.offset,
-                        committed_leader_epoch=one.committed.leader_epoch,
-                        metadata=one.committed.metadata,
-                        error_code=of_each or one.code,
+                        partition_index=partition.partition,
+                        committed_offset=partition.committed.offset,
+                        committed_leader_epoch=partition.committed.leader_epoch,
+                        metadata=partition.committed.metadata,
+                        error_code=of_each or partition.code,
                     )
-                    for one in topic.partitions
+                    for partition in topic.partitions
                 ],
             )
             for topic in topics

@@ -149,9 +149,9 @@ class ConfigHandlers:
             result.error_message = self._answers.message_for(error)
             return result
         keys = resource.configuration_keys
-        wanted = None if keys is None else frozenset(keys)
+        names = None if keys is None else frozenset(keys)
         result.configs = [
-            _encode_entry(value, synonyms) for value in values if wanted is None or value.name in wanted
+            _encode_entry(value, synonyms) for value in values if names is None or value.name in names
         ]
         return result
 
@@ -163,19 +163,21 @@ class ConfigHandlers:
             return self._group_entries(name)
         self._check_broker(kind, name)
         altered = [
-            config_entry(BrokerSettings, each, ((value, DYNAMIC), self._at_start(each)))
-            for each, value in self._broker.dynamic_settings.items()
+            config_entry(BrokerSettings, setting, ((value, DYNAMIC), self._at_start(setting)))
+            for setting, value in self._broker.dynamic_settings.items()
         ]
         if not name:  # the dynamic settings of all brokers
             return sorted(altered)
         fixed = [
-            config_entry(BrokerSettings, each, (self._at_start(each),), read_only=each not in _DYNAMIC)
-            for each in BrokerSettings.names()
-            if each not in self._broker.dynamic_settings and dotted(each) not in _FACTS
+            config_entry(
+                BrokerSettings, setting, (self._at_start(setting),), read_only=setting not in _DYNAMIC
+            )
+            for setting in BrokerSettings.names()
+            if setting not in self._broker.dynamic_settings and dotted(setting) not in _FACTS
         ]
         of_log = [
-            config_entry(LogSettings, each, (_with_source(value, default),), read_only=True)
-            for (each, value), default in zip(
+            config_entry(LogSettings, setting, (_with_source(value, default),), read_only=True)
+            for (setting, value), default in zip(
                 store.settings.as_dict().items(), LogSettings().as_dict().values(), strict=True
             )
         ]
@@ -200,10 +202,10 @@ class ConfigHandlers:
         listeners = ",".join(
             f"{name}://{broker.at(name)}" for broker in own for name, _, _ in broker.endpoints
         )
-        found = (listeners, STATIC), ("1", DEFAULT), (self._broker.store.path, STATIC)
+        values = (listeners, STATIC), ("1", DEFAULT), (self._broker.store.path, STATIC)
         return [
             ConfigEntry(name, value, source, type, read_only=True)
-            for (name, type), (value, source) in zip(_FACTS.items(), found, strict=True)
+            for (name, type), (value, source) in zip(_FACTS.items(), values, strict=True)
         ]
 
     def _at_start(self, name: str) -> tuple[Any, int]:
@@ -249,7 +251,7 @@ class ConfigHandlers:
         change: _Change,
         altered: type[_Altered],
     ) -> list[_Altered]:
-        counts = Counter((each.resource_type, each.resource_name) for each in request.resources)
+        counts = Counter((resource.resource_type, resource.resource_name) for resource in request.resources)
         responses = []
         for resource in request.resources:
             kind, name = resource.resource_type, resource.resource_name
@@ -278,11 +280,11 @@ class ConfigHandlers:
             shown = {value.name: value for value in topic_entries(store.defaults, store.topic(name).settings)}
             check_not_internal(name, "its settings cannot be changed over the wire")
             own = {value.name: value.value for value in shown.values() if value.source == TOPIC}
-            wanted = change(configs, own, shown)
+            settings = change(configs, own, shown)
             changes = validate_topic_configs(
-                {each: value for each, value in wanted.items() if own.get(each) != value}
+                {setting: value for setting, value in settings.items() if own.get(setting) != value}
             )
-            changes |= dict.fromkeys(set(own) - set(wanted))
+            changes |= dict.fromkeys(set(own) - set(settings))
             if changes and not validate_only:
                 self._broker.coordination.alter_topic(name, changes)
 
@@ -292,10 +294,10 @@ class ConfigHandlers:
             shown = {value.name: value for value in self._group_entries(name)}
             check_group(name)
             own = {value.name: value.value for value in shown.values() if value.source == GROUP}
-            wanted = parse_settings(GroupSettings, without_fixed(change(configs, own, shown), GROUP_FIXED))
-            broker.group_configs.check(wanted)
+            settings = parse_settings(GroupSettings, without_fixed(change(configs, own, shown), GROUP_FIXED))
+            broker.group_configs.check(settings)
             if not validate_only:
-                broker.group_configs.alter(name, wanted, broker.settings.max_groups)
+                broker.group_configs.alter(name, settings, broker.settings.max_groups)
 
     def _alter_broker(self, configs: Sequence[Any], change: _Change, validate_only: bool) -> None:
         broker = self._broker
@@ -304,8 +306,8 @@ class ConfigHandlers:
         for config in configs:
             if why := why_unused(dotted(config.name)):
                 raise ApiError(ErrorCode.INVALID_REQUEST, f"{dotted(config.name)} has no effect here: {why}")
-        wanted = change(configs, own, shown)
-        for name in wanted:
+        texts = change(configs, own, shown)
+        for name in texts:
             if shown[name].read_only:
                 is_fact = name in _FACTS and plain(name) not in BrokerSettings.names()
                 how = "" if is_fact else f" --set {name}=..."
@@ -314,7 +316,7 @@ class ConfigHandlers:
                     f"{name} cannot be changed while the broker runs: set it at its start "
                     f"(embedlog serve{how})",
                 )
-        settings = parse_settings(BrokerSettings, wanted)
+        settings = parse_settings(BrokerSettings, texts)
         if not validate_only:
             broker.alter_settings(settings)
 
@@ -326,27 +328,27 @@ def _replace_all(configs: Sequence[Any], own: _Texts, shown: _Values) -> dict[st
 
 def _change_some(configs: Sequence[Any], own: _Texts, shown: _Values) -> dict[str, str]:
     """A resource's new settings: its current ones with these changes."""
-    wanted = dict(own)
+    settings = dict(own)
     for config in configs:
         name, operation = _canonical_name(config.name, shown), config.config_operation
         if operation == _DELETE:
-            wanted.pop(name, None)
+            settings.pop(name, None)
         elif operation == _SET:
-            wanted[name] = _required_value(config)
+            settings[name] = _required_value(config)
         elif operation in (_APPEND, _SUBTRACT):
             if shown[name].type != LIST:
                 raise ApiError(
                     ErrorCode.INVALID_CONFIG, f"{name} is not a list: it can only be set or deleted"
                 )
-            given = _split_list(_required_value(config))
-            before = _split_list(wanted.get(name, shown[name].value))
-            kept = [part for part in before if part not in given]
-            wanted[name] = ",".join(
-                before + [part for part in given if part not in before] if operation == _APPEND else kept
+            parts = _split_list(_required_value(config))
+            before = _split_list(settings.get(name, shown[name].value))
+            kept = [part for part in before if part not in parts]
+            settings[name] = ",".join(
+                before + [part for part in parts if part not in before] if operation == _APPEND else kept
             )
         else:
             raise ApiError(ErrorCode.INVALID_REQUEST, f"{name}: unknown operation {operation}")
-    return wanted
+    return settings
 
 
 def _canonical_name(name: str, shown: _Values) -> str:
@@ -368,7 +370,9 @@ def _split_list(text: str) -> list[str]:
 
 
 def _distinct(resources: Sequence[DescribeConfigsResource]) -> list[DescribeConfigsResource]:
-    return list({(each.resource_type, each.resource_name): each for each in resources}.values())
+    return list(
+        {(resource.resource_type, resource.resource_name): resource for resource in resources}.values()
+    )
 
 
 def _with_source(value: object, default: object) -> tuple[object, int]:

@@ -92,7 +92,7 @@ class DescribeHandlers:
 
     def _producers(self, topic: str, number: int) -> PartitionResponse:
         try:
-            found = self._broker.led_partition(topic, number).log.known_producers()
+            producers = self._broker.led_partition(topic, number).log.known_producers()
         except EmbedlogError as error:
             return PartitionResponse(
                 partition_index=number, error_code=error_code_for(error), error_message=message_for(error)
@@ -100,7 +100,7 @@ class DescribeHandlers:
         return PartitionResponse(
             partition_index=number,
             active_producers=[
-                _encode_producer(producer_id, producer) for producer_id, producer in found.items()
+                _encode_producer(producer_id, producer) for producer_id, producer in producers.items()
             ],
         )
 

@@ -171,12 +171,12 @@ class FetchHandlers:
     ) -> list[ReadResult]:
         """The ranges that each partition has now, at most max_bytes together. No file is read yet."""
         results = []
-        left = max_bytes
+        bytes_left = max_bytes
         is_empty = True
         for partition in requested:
-            result = self._read_partition(context, request, partition, left, is_empty)
+            result = self._read_partition(context, request, partition, bytes_left, is_empty)
             is_empty = is_empty and not result.size
-            left = max(left - result.size, 0)
+            bytes_left = max(bytes_left - result.size, 0)
             results.append(result)
         return results
 
@@ -185,7 +185,7 @@ class FetchHandlers:
         context: RequestContext,
         request: FetchRequest,
         requested: RequestedPartition,
-        left: int,
+        bytes_left: int,
         is_first: bool,
     ) -> ReadResult:
         partition = None
@@ -203,7 +203,7 @@ class FetchHandlers:
                     return ReadResult(requested, partition, None, None, diverging)
             file_range = partition.reader.file_range(
                 requested.fetch_offset,
-                min(max(requested.max_bytes, 0), left),
+                min(max(requested.max_bytes, 0), bytes_left),
                 read_committed=request.isolation_level == 1,
                 at_least_one=is_first and context.version >= _FIRST_WITH_WHOLE_BATCHES,
             )
@@ -285,9 +285,9 @@ def _records(result: ReadResult, file_range: FileRange) -> Records:
         return b""
     if file_range.size <= _READ_BYTES:
         return segment.pread(file_range.size, file_range.pos)
-    held = segment.held()
+    lease = segment.held()
     return FileRegion(
-        held.__enter__(), file_range.pos, file_range.size, lambda: held.__exit__(None, None, None)
+        lease.__enter__(), file_range.pos, file_range.size, lambda: lease.__exit__(None, None, None)
     )
 
 
@@ -296,12 +296,12 @@ def _message_sets(
 ) -> Callable[[ReadResult, FileRange], Records]:
     """A function that converts the records of one response, at most max_bytes together; none while the broker
     stops, when many may wait."""
-    left = max_bytes
+    bytes_left = max_bytes
     magic = 1 if version >= _FIRST_WITH_MAGIC_1 else 0
     at_least_one = version >= _FIRST_WITH_WHOLE_BATCHES
 
     def convert(result: ReadResult, file_range: FileRange) -> Records:
-        nonlocal left, at_least_one
+        nonlocal bytes_left, at_least_one
         if not file_range.size or conversion.ends or is_stopping():
             return b""
         assert result.partition is not None
@@ -310,11 +310,11 @@ def _message_sets(
             result.requested.fetch_offset,
             file_range.log_end_offset,
             magic,
-            min(max(result.requested.max_bytes, 0), left),
+            min(max(result.requested.max_bytes, 0), bytes_left),
             conversion,
             at_least_one=at_least_one,
         )
-        left = max(left - len(message_set), 0)
+        bytes_left = max(bytes_left - len(message_set), 0)
         at_least_one = at_least_one and not message_set
         return message_set
 

@@ -44,7 +44,7 @@ class GroupAdminHandlers:
         self, context: RequestContext, request: ListGroupsRequest
     ) -> ListGroupsResponse | Future[ListGroupsResponse]:
         states = {state.casefold() for state in request.states_filter}
-        types = {each.casefold() for each in request.types_filter}
+        types = {name.casefold() for name in request.types_filter}
 
         def list_all() -> ListGroupsResponse:
             response = ListGroupsResponse()
@@ -105,8 +105,8 @@ class GroupAdminHandlers:
                     group.authorized_operations = ON_A_GROUP
             return response
 
-        asked = request.include_authorized_operations
-        return self._requests.run(context, describe_with_operations if asked else describe, failed)
+        with_operations = request.include_authorized_operations
+        return self._requests.run(context, describe_with_operations if with_operations else describe, failed)
 
     def _describe(self, context: RequestContext, name: str) -> DescribedGroup:
         try:

@@ -70,15 +70,17 @@ class GroupHandlers:
         self, context: RequestContext, request: FindCoordinatorRequest
     ) -> FindCoordinatorResponse:
         if context.version >= _FIRST_WITH_SEVERAL_KEYS:
-            found = [self._coordinator(context, key, request.key_type) for key in request.coordinator_keys]
-            return FindCoordinatorResponse(coordinators=found)
-        one = self._coordinator(context, request.key, request.key_type)
+            coordinators = [
+                self._coordinator(context, key, request.key_type) for key in request.coordinator_keys
+            ]
+            return FindCoordinatorResponse(coordinators=coordinators)
+        coordinator = self._coordinator(context, request.key, request.key_type)
         return FindCoordinatorResponse(
-            error_code=one.error_code,
-            error_message=one.error_message,
-            node_id=one.node_id,
-            host=one.host,
-            port=one.port,
+            error_code=coordinator.error_code,
+            error_message=coordinator.error_message,
+            node_id=coordinator.node_id,
+            host=coordinator.host,
+            port=coordinator.port,
         )
 
     def _coordinator(self, context: RequestContext, key: str, key_type: int) -> Coordinator:
@@ -89,12 +91,12 @@ class GroupHandlers:
             code, message = ErrorCode.INVALID_GROUP_ID, "a group has a name of at least one character"
         else:
             topic = TRANSACTION_STATE_TOPIC if key_type == _TRANSACTION else OFFSETS_TOPIC
-            found = self._broker.coordination.coordinator_of(key, topic)
-            found = None if found is None else found.at(context.connection.listener.name)
-            if found is None:
+            coordinator = self._broker.coordination.coordinator_of(key, topic)
+            coordinator = None if coordinator is None else coordinator.at(context.connection.listener.name)
+            if coordinator is None:
                 code, message = ErrorCode.COORDINATOR_NOT_AVAILABLE, "there is no coordinator now"
             else:
-                at = found
+                at = coordinator
         return Coordinator(
             key=key,
             node_id=at.node_id,
@@ -171,7 +173,7 @@ class GroupHandlers:
                 request.group_id,
                 request.member_id,
                 request.generation_id,
-                {given.member_id: given.assignment for given in request.assignments},
+                {assignment.member_id: assignment.assignment for assignment in request.assignments},
                 group_instance_id=request.group_instance_id,
                 protocol_type=request.protocol_type,
                 protocol=request.protocol_name,
@@ -249,12 +251,12 @@ class GroupHandlers:
 
         def leave() -> LeaveGroupResponse:
             check_group(request.group_id)
-            left = [self._leave(request.group_id, member) for member in leaving]
+            responses = [self._leave(request.group_id, member) for member in leaving]
             for member in leaving:
                 self._forget(context, request.group_id, member.member_id)
             if context.version >= _FIRST_WITH_SEVERAL_LEAVING:
-                return LeaveGroupResponse(members=left)
-            return LeaveGroupResponse(error_code=left[0].error_code)
+                return LeaveGroupResponse(members=responses)
+            return LeaveGroupResponse(error_code=responses[0].error_code)
 
         return self._requests.run(
             context,

@@ -69,15 +69,15 @@ class LogHandlers:
         with self._lock:
             self._stopped = True
             waiting = list(self._waiting)
-        for each in waiting:
-            self._give_up(each)
+        for acquire in waiting:
+            self._give_up(acquire)
 
     def on_half_close(self, connection: Connection) -> None:
         """The client has gone: its acquires take no records."""
         with self._lock:
-            waiting = [each for each in self._waiting if each.connection is connection]
-        for each in waiting:
-            self._give_up(each)
+            waiting = [acquire for acquire in self._waiting if acquire.connection is connection]
+        for acquire in waiting:
+            self._give_up(acquire)
 
     def log(self, context: RequestContext, request: LogRequest) -> LogResponse | Future[LogResponse]:
         may_wait = context.connection.loop.may_wait
@@ -108,7 +108,9 @@ class LogHandlers:
 
     def _begin(self, waiting: _Waiting, request: LogRequest) -> None:
         begun: list[Future[list[Delivery]]] = []
-        refused = self._answer(request, lambda _, given: begun.append(self._requests.shares.acquire(given)))
+        refused = self._answer(
+            request, lambda _, arguments: begun.append(self._requests.shares.acquire(arguments))
+        )
         if not begun:
             waiting.answer(refused)
             return
@@ -120,7 +122,7 @@ class LogHandlers:
     def _acquired(self, waiting: _Waiting, request: LogRequest, done: Future[list[Delivery]]) -> None:
         if done.cancelled():
             return
-        response = self._answer(request, lambda *_: [each[:4] for each in done.result()])
+        response = self._answer(request, lambda *_: [delivery[:4] for delivery in done.result()])
         if not waiting.answer(response) and done.exception() is None:
             with contextlib.suppress(EmbedlogError):  # then their locks expire
                 self._requests.shares.give_back(_arguments(request), done.result())

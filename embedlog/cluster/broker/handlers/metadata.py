@@ -112,18 +112,18 @@ class MetadataHandlers:
     ) -> MetadataResponse:
         """`missing` are topics to create, if one request may create that many partitions."""
         broker = self._broker
-        asked = request.topics
-        if asked is None or (not asked and context.version < _FIRST_WITH_NULL_FOR_ALL):
+        requested = request.topics
+        if requested is None or (not requested and context.version < _FIRST_WITH_NULL_FOR_ALL):
             topics = [self._topic(name) for name in broker.store.topics()]
         else:
-            distinct = {(topic.name, topic.topic_id): topic for topic in asked}
+            distinct = {(topic.name, topic.topic_id): topic for topic in requested}
             topics = [self._requested_topic(topic, missing) for topic in distinct.values()]
         if request.include_topic_authorized_operations:
             for topic in topics:
                 topic.topic_authorized_operations = ON_A_TOPIC
         brokers = broker.brokers_for(context.connection)
         if len(brokers) < len(broker.coordination.brokers()):
-            _hide_leaders(topics, {each.node_id for each in brokers}, context.version)
+            _hide_leaders(topics, {broker.node_id for broker in brokers}, context.version)
         return MetadataResponse(
             brokers=[
                 MetadataResponseBroker(node_id=b.node_id, host=b.host, port=b.port, rack=b.rack)
@@ -154,13 +154,13 @@ class MetadataHandlers:
             cluster_authorized_operations=_cluster_operations(request),
         )
 
-    def _requested_topic(self, asked: MetadataRequestTopic, missing: frozenset[str]) -> MetadataResponseTopic:
-        if asked.name is None or asked.topic_id != NO_UUID:
-            name = self._broker.topic_name(asked.topic_id)
+    def _requested_topic(self, topic: MetadataRequestTopic, missing: frozenset[str]) -> MetadataResponseTopic:
+        if topic.name is None or topic.topic_id != NO_UUID:
+            name = self._broker.topic_name(topic.topic_id)
             if name is None:
-                return MetadataResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_ID, topic_id=asked.topic_id)
+                return MetadataResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_ID, topic_id=topic.topic_id)
             return self._topic(name)
-        return self._topic(asked.name, missing)
+        return self._topic(topic.name, missing)
 
     def _topic(self, name: str, missing: frozenset[str] = frozenset()) -> MetadataResponseTopic:
         store = self._broker.store

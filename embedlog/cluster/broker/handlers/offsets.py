@@ -81,8 +81,8 @@ class OffsetHandlers:
     def list_offsets(
         self, context: RequestContext, request: ListOffsetsRequest
     ) -> ListOffsetsResponse | Future[ListOffsetsResponse]:
-        asked = (partition.timestamp for topic in request.topics for partition in topic.partitions)
-        if context.version and all(timestamp in _EDGES for timestamp in asked):
+        timestamps = (partition.timestamp for topic in request.topics for partition in topic.partitions)
+        if context.version and all(timestamp in _EDGES for timestamp in timestamps):
             return self._list_all(context, request)
         return self._broker.run_blocking(self._list_all, context, request)
 
@@ -94,28 +94,32 @@ class OffsetHandlers:
         response = ListOffsetsResponse()
         for topic in request.topics:
             of_topic = ListOffsetsTopicResponse(name=topic.name)
-            for asked in topic.partitions:
-                index = asked.partition_index
+            for partition in topic.partitions:
+                index = partition.partition_index
                 try:
                     if (topic.name, index) in duplicates:
                         raise ApiError(ErrorCode.INVALID_REQUEST, "the request names the partition twice")
-                    found = self._list(context, topic.name, asked, committed)
+                    response_partition = self._list(context, topic.name, partition, committed)
                 except (EmbedlogError, OSError) as error:
-                    found = ListOffsetsPartitionResponse(error_code=self._code(error, topic.name, index))
-                found.partition_index = index
-                of_topic.partitions.append(found)
+                    response_partition = ListOffsetsPartitionResponse(
+                        error_code=self._code(error, topic.name, index)
+                    )
+                response_partition.partition_index = index
+                of_topic.partitions.append(response_partition)
             response.topics.append(of_topic)
         return response
 
     def _list(
-        self, context: RequestContext, topic: str, asked: ListOffsetsPartition, committed: bool
+        self, context: RequestContext, topic: str, requested: ListOffsetsPartition, committed: bool
     ) -> ListOffsetsPartitionResponse:
         version = context.version
-        partition = self._broker.led_partition(topic, asked.partition_index, asked.current_leader_epoch)
+        partition = self._broker.led_partition(
+            topic, requested.partition_index, requested.current_leader_epoch
+        )
         if not version:
-            found = partition.offsets_before(asked.timestamp, max(asked.max_num_offsets, 0))
-            return ListOffsetsPartitionResponse(old_style_offsets=found)
-        time_ms = asked.timestamp
+            offsets = partition.offsets_before(requested.timestamp, max(requested.max_num_offsets, 0))
+            return ListOffsetsPartitionResponse(old_style_offsets=offsets)
+        time_ms = requested.timestamp
         if time_ms < 0 and (time_ms not in _SINCE or version < _SINCE[time_ms]):
             raise ApiError(ErrorCode.UNSUPPORTED_VERSION, f"this version has no special timestamp {time_ms}")
         if time_ms in _EDGES:
@@ -147,25 +151,25 @@ class OffsetHandlers:
             topics=[
                 OffsetForLeaderTopicResult(
                     topic=topic.topic,
-                    partitions=[self._end_of_epoch(topic.topic, asked) for asked in topic.partitions],
+                    partitions=[self._end_of_epoch(topic.topic, partition) for partition in topic.partitions],
                 )
                 for topic in request.topics
             ]
         )
 
-    def _end_of_epoch(self, topic: str, asked: OffsetForLeaderPartition) -> EpochEndOffset:
+    def _end_of_epoch(self, topic: str, requested: OffsetForLeaderPartition) -> EpochEndOffset:
         try:
-            partition = self._broker.led_partition(topic, asked.partition, asked.current_leader_epoch)
+            partition = self._broker.led_partition(topic, requested.partition, requested.current_leader_epoch)
         except EmbedlogError as error:
-            return EpochEndOffset(partition=asked.partition, error_code=error_code_for(error))
+            return EpochEndOffset(partition=requested.partition, error_code=error_code_for(error))
         current = partition.log.current_epoch
-        if asked.leader_epoch == current:  # it may have no records yet
+        if requested.leader_epoch == current:  # it may have no records yet
             epoch, end = current, partition.offsets().log_end_offset
-        elif asked.leader_epoch > current:
+        elif requested.leader_epoch > current:
             epoch, end = -1, NO_OFFSET
         else:
-            epoch, end = partition.reader.end_of_epoch(asked.leader_epoch)
-        return EpochEndOffset(partition=asked.partition, leader_epoch=epoch, end_offset=end)
+            epoch, end = partition.reader.end_of_epoch(requested.leader_epoch)
+        return EpochEndOffset(partition=requested.partition, leader_epoch=epoch, end_offset=end)
 
     # -- DeleteRecords ---------------------------------------------------------------------------------
 
@@ -180,8 +184,8 @@ class OffsetHandlers:
                 DeleteRecordsTopicResult(
                     name=topic.name,
                     partitions=[
-                        self._delete_before(topic.name, asked.partition_index, asked.offset)
-                        for asked in topic.partitions
+                        self._delete_before(topic.name, partition.partition_index, partition.offset)
+                        for partition in topic.partitions
                     ],
                 )
                 for topic in request.topics

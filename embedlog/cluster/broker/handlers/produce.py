@@ -371,7 +371,7 @@ class ProduceHandlers:
 
     def _permit_and_produce(self, context: RequestContext, request: ProduceRequest) -> _Result:
         """Get the permission that partitions lack, and append."""
-        asked: list[Future[Refused]] = []
+        refusals: list[Future[Refused]] = []
         transactions, permissions = self._broker.transactions, self._broker.permissions
         if transactions is not None and permissions is not None and request.transactional_id is not None:
             with contextlib.suppress(EmbedlogError):  # as if it had none
@@ -380,18 +380,19 @@ class ProduceHandlers:
             for producer, name in self._not_permitted(context, request):
                 missing.setdefault(producer, []).append(name)
             adds = context.version >= _FIRST_THAT_ADDS
-            asked = [
+            refusals = [
                 permissions.get(request.transactional_id, producer, names, adds=adds)
                 for producer, names in missing.items()
             ]
 
         def produce() -> _Result:
-            return self._produce(context, request, {k: v for each in asked for k, v in each.result().items()})
+            errors = {name: error for refused in refusals for name, error in refused.result().items()}
+            return self._produce(context, request, errors)
 
-        if all(each.done() for each in asked):
+        if all(refused.done() for refused in refusals):
             return produce()
         run = self._broker.run_blocking
-        return flatten_future(map_future(when_all(asked), lambda _: flatten_future(run(produce))))
+        return flatten_future(map_future(when_all(refusals), lambda _: flatten_future(run(produce))))
 
     def _not_permitted(
         self, context: RequestContext, request: ProduceRequest

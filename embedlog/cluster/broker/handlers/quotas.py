@@ -63,7 +63,7 @@ class QuotaHandlers:
     def _describe(self, request: DescribeClientQuotasRequest) -> DescribeClientQuotasResponse:
         try:
             _check_components(request.components)
-            found = self._quotas.store.read()
+            quotas = self._quotas.store.read()
         except EmbedlogError as error:
             return DescribeClientQuotasResponse(
                 error_code=error_code_for(error), error_message=message_for(error), entries=None
@@ -75,21 +75,21 @@ class QuotaHandlers:
                     entity=[EntityData(entity_type=kind, entity_name=name) for kind, name in of],
                     values=[ValueData(key=key, value=float(value)) for key, value in values.items()],
                 )
-                for of, values in found.items()
+                for of, values in quotas.items()
                 if values and _matches(of, request.components, strict=request.strict)
             ],
         )
 
     def _alter(self, request: AlterClientQuotasRequest) -> AlterClientQuotasResponse:
         response = AlterClientQuotasResponse()
-        asked = [_names(entry) for entry in request.entries]
-        for entry, names in zip(request.entries, asked, strict=True):
+        entities = [_names(entry) for entry in request.entries]
+        for entry, names in zip(request.entries, entities, strict=True):
             result = ResponseEntryData(
                 error_message=None,
                 entity=[ResponseEntityData(entity_type=kind, entity_name=name) for kind, name in names],
             )
             try:
-                if asked.count(names) > 1:
+                if entities.count(names) > 1:
                     raise ApiError(ErrorCode.INVALID_REQUEST, "the request has the entity more than once")
                 self._alter_one(entry, names, validate_only=request.validate_only)
             except EmbedlogError as error:
@@ -118,19 +118,23 @@ class QuotaHandlers:
 
 
 def _names(entry: RequestEntryData) -> list[tuple[str, str | None]]:
-    return [(each.entity_type, each.entity_name) for each in entry.entity]
+    return [(component.entity_type, component.entity_name) for component in entry.entity]
 
 
 def _check_components(components: Sequence[ComponentData]) -> None:
     """Raises ApiError."""
-    kinds = [each.entity_type for each in components]
-    for each in components:
-        if each.entity_type not in TYPES:
+    kinds = [component.entity_type for component in components]
+    for component in components:
+        if component.entity_type not in TYPES:
             raise ApiError(
-                ErrorCode.UNSUPPORTED_VERSION, f"{each.entity_type!r} is not one of {', '.join(TYPES)}"
+                ErrorCode.UNSUPPORTED_VERSION, f"{component.entity_type!r} is not one of {', '.join(TYPES)}"
             )
-        if each.match_type not in _MATCHES or (each.match_type == _EXACT and each.match is None):
-            raise ApiError(ErrorCode.INVALID_REQUEST, f"a {each.entity_type} matches by a name, 0, 1 or 2")
+        if component.match_type not in _MATCHES or (
+            component.match_type == _EXACT and component.match is None
+        ):
+            raise ApiError(
+                ErrorCode.INVALID_REQUEST, f"a {component.entity_type} matches by a name, 0, 1 or 2"
+            )
     if len(set(kinds)) < len(kinds):
         raise ApiError(ErrorCode.INVALID_REQUEST, "the request has a component more than once")
     if TYPES[2] in kinds and len(kinds) > 1:
@@ -143,10 +147,10 @@ def _matches(of: Entity, components: Sequence[ComponentData], *, strict: bool) -
     if strict and len(names) != len(components):
         return False
     return all(
-        each.entity_type in names
+        component.entity_type in names
         and (
-            each.match_type == _ANY
-            or names[each.entity_type] == (each.match if each.match_type == _EXACT else None)
+            component.match_type == _ANY
+            or names[component.entity_type] == (component.match if component.match_type == _EXACT else None)
         )
-        for each in components
+        for component in components
     )

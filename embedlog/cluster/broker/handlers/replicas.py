@@ -81,16 +81,16 @@ class ReplicaHandlers:
         """For all partitions, only those that lack a leader are in the response, as in Kafka."""
         if request.election_type not in (_PREFERRED, _UNCLEAN):
             return ElectLeadersResponse(error_code=ErrorCode.INVALID_REQUEST)
-        asked = request.topic_partitions
+        topics = request.topic_partitions
         names = (
             [partition.name for partition in self._broker.store.partitions()]
-            if asked is None
-            else [TopicPartition(topic.topic, number) for topic in asked for number in topic.partitions]
+            if topics is None
+            else [TopicPartition(topic.topic, number) for topic in topics for number in topic.partitions]
         )
         results: dict[str, ReplicaElectionResult] = {}
         for topic, number in dict.fromkeys(names):
             result = self._elect(topic, number, request.election_type)
-            if asked is not None or result.error_code != ErrorCode.ELECTION_NOT_NEEDED:
+            if topics is not None or result.error_code != ErrorCode.ELECTION_NOT_NEEDED:
                 of_topic = results.setdefault(topic, ReplicaElectionResult(topic=topic))
                 of_topic.partition_result.append(result)
         return ElectLeadersResponse(replica_election_results=list(results.values()))
@@ -126,14 +126,14 @@ class ReplicaHandlers:
             ],
         )
 
-    def _reassign(self, topic: str, asked: ReassignablePartition) -> ReassignablePartitionResponse:
+    def _reassign(self, topic: str, partition: ReassignablePartition) -> ReassignablePartitionResponse:
         """Succeeds if the partition is there already, as in Kafka."""
-        result = ReassignablePartitionResponse(partition_index=asked.partition_index)
+        result = ReassignablePartitionResponse(partition_index=partition.partition_index)
         try:
-            placement = self._placement(topic, asked.partition_index)
-            if asked.replicas is None:
+            placement = self._placement(topic, partition.partition_index)
+            if partition.replicas is None:
                 raise ApiError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "no reassignment is in progress")
-            if tuple(asked.replicas) != placement.replicas:
+            if tuple(partition.replicas) != placement.replicas:
                 raise ApiError(
                     ErrorCode.INVALID_REPLICA_ASSIGNMENT,
                     f"the partition has one replica, in the directory of broker {_only(placement)}, and "
@@ -158,13 +158,13 @@ class ReplicaHandlers:
                     topic_name=topic.name,
                     partitions=[
                         AlterReplicaLogDirPartitionResult(
-                            partition_index=number, error_code=self._move(asked, topic.name, number)
+                            partition_index=number, error_code=self._move(directory, topic.name, number)
                         )
                         for number in topic.partitions
                     ],
                 )
-                for asked in request.dirs
-                for topic in asked.topics
+                for directory in request.dirs
+                for topic in directory.topics
             ]
         )
 
@@ -192,8 +192,8 @@ class ReplicaHandlers:
     def describe_quorum(
         self, context: RequestContext, request: DescribeQuorumRequest
     ) -> DescribeQuorumResponse:
-        asked = [
-            (topic.topic_name, [each.partition_index for each in topic.partitions])
+        topics = [
+            (topic.topic_name, [partition.partition_index for partition in topic.partitions])
             for topic in request.topics
         ]
         response = DescribeQuorumResponse(
@@ -201,18 +201,18 @@ class ReplicaHandlers:
                 ResponseTopicData(
                     topic_name=topic, partitions=[self._quorum(topic, number) for number in numbers]
                 )
-                for topic, numbers in asked
+                for topic, numbers in topics
             ]
         )
-        if any(topic == _METADATA.topic and _METADATA.partition in numbers for topic, numbers in asked):
+        if any(topic == _METADATA.topic and _METADATA.partition in numbers for topic, numbers in topics):
             response.nodes = [
                 Node(
-                    node_id=each.node_id,
+                    node_id=broker.node_id,
                     listeners=[
-                        Listener(name=context.connection.listener.name, host=each.host, port=each.port)
+                        Listener(name=context.connection.listener.name, host=broker.host, port=broker.port)
                     ],
                 )
-                for each in self._broker.brokers_for(context.connection)
+                for broker in self._broker.brokers_for(context.connection)
             ]
         return response
 

@@ -108,25 +108,25 @@ class ShareFetchHandlers:
         with self._lock:
             self._stopped = True
             waiting = list(self._waiting)
-        for each in waiting:
-            self._attempt(each, is_last=True)
+        for fetch in waiting:
+            self._attempt(fetch, is_last=True)
 
     def on_half_close(self, connection: Connection) -> None:
         """See `connection.Application`."""
-        for each in self._of(connection):
-            self._retry(each, is_last=True)
+        for fetch in self._of(connection):
+            self._retry(fetch, is_last=True)
 
     def on_close(self, connection: Connection) -> None:
         """See `connection.Application`."""
-        for each in self._of(connection):
-            self._retry(each, is_last=True)
+        for fetch in self._of(connection):
+            self._retry(fetch, is_last=True)
         sessions = self._sessions.of_connection(connection)
         if sessions:
             self._run(self._release_all, sessions)
 
     def _of(self, connection: Connection) -> list[_Waiting]:
         with self._lock:
-            return [each for each in self._waiting if each.connection is connection]
+            return [fetch for fetch in self._waiting if fetch.connection is connection]
 
     # -- fetching --------------------------------------------------------------------------------------
 
@@ -218,9 +218,9 @@ class ShareFetchHandlers:
         chosen = dict(session.partitions)
         chosen.update(
             {
-                (topic.topic_id, each.partition_index): None
+                (topic.topic_id, partition.partition_index): None
                 for topic in request.topics
-                for each in topic.partitions
+                for partition in topic.partitions
             }
         )
         for topic in request.forgotten_topics_data:

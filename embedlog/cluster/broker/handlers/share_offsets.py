@@ -75,26 +75,28 @@ class ShareOffsetHandlers:
 
         def describe() -> DescribeShareGroupOffsetsResponse:
             return DescribeShareGroupOffsetsResponse(
-                groups=[self._describe(each) for each in groups.values()]
+                groups=[self._describe(group) for group in groups.values()]
             )
 
         return self._requests.run(context, describe, failed)
 
     def _describe(
-        self, asked: DescribeShareGroupOffsetsRequestGroup
+        self, requested: DescribeShareGroupOffsetsRequestGroup
     ) -> DescribeShareGroupOffsetsResponseGroup:
-        group = asked.group_id
+        group = requested.group_id
         try:
             check_group(group)
             self._state(group)
-            if asked.topics is None:
+            if requested.topics is None:
                 begun = self._shares().list_share_groups()
-                wanted = {topic: None for name, topic in begun if name == group}
-                topics = [self._describe_topic(group, topic, None) for topic in wanted]
+                names = {topic: None for name, topic in begun if name == group}
+                topics = [self._describe_topic(group, topic, None) for topic in names]
             else:
                 numbers: dict[str, dict[int, None]] = {}
-                for each in asked.topics:
-                    numbers.setdefault(each.topic_name, {}).update(dict.fromkeys(each.partitions))
+                for requested_topic in requested.topics:
+                    numbers.setdefault(requested_topic.topic_name, {}).update(
+                        dict.fromkeys(requested_topic.partitions)
+                    )
                 topics = [self._describe_topic(group, topic, list(of)) for topic, of in numbers.items()]
         except EmbedlogError as error:
             return _undescribed(group, error)
@@ -108,9 +110,9 @@ class ShareOffsetHandlers:
         try:
             described.topic_id = self._broker.topic_id(topic)
             try:
-                found = self._shares().clients.offsets(group, topic)
+                offsets = self._shares().clients.offsets(group, topic)
             except GroupNotFound:  # it has not begun there
-                found = {}
+                offsets = {}
         except EmbedlogError as error:
             described.partitions = [
                 partition(
@@ -122,8 +124,8 @@ class ShareOffsetHandlers:
                 for number in numbers or ()
             ]
             return described
-        for number in found if numbers is None else numbers:
-            at = found.get(number)
+        for number in offsets if numbers is None else numbers:
+            at = offsets.get(number)
             described.partitions.append(
                 partition(
                     partition_index=number,
@@ -154,24 +156,25 @@ class ShareOffsetHandlers:
             if len({topic.topic_name for topic in request.topics}) < len(request.topics):
                 raise ApiError(ErrorCode.INVALID_REQUEST, "the request names a topic more than once")
             return AlterShareGroupOffsetsResponse(
-                error_message=None, responses=[self._alter(request.group_id, each) for each in request.topics]
+                error_message=None,
+                responses=[self._alter(request.group_id, topic) for topic in request.topics],
             )
 
         return self._requests.run(context, alter, failed, group=request.group_id)
 
     def _alter(
-        self, group: str, asked: AlterShareGroupOffsetsRequestTopic
+        self, group: str, topic: AlterShareGroupOffsetsRequestTopic
     ) -> AlterShareGroupOffsetsResponseTopic:
         """All partitions of a topic, or none."""
-        altered = AlterShareGroupOffsetsResponseTopic(topic_name=asked.topic_name, topic_id=NO_UUID)
-        starts = {each.partition_index: each.start_offset for each in asked.partitions}
+        altered = AlterShareGroupOffsetsResponseTopic(topic_name=topic.topic_name, topic_id=NO_UUID)
+        starts = {partition.partition_index: partition.start_offset for partition in topic.partitions}
         code, message = int(ErrorCode.NONE), None
         try:
-            altered.topic_id = self._broker.topic_id(asked.topic_name)
-            if len(starts) < len(asked.partitions) or any(start < 0 for start in starts.values()):
+            altered.topic_id = self._broker.topic_id(topic.topic_name)
+            if len(starts) < len(topic.partitions) or any(start < 0 for start in starts.values()):
                 raise ApiError(ErrorCode.INVALID_REQUEST, "each partition is named once, with an offset")
             settings = self._broker.group_configs.shares_of(group)
-            self._shares().clients.alter_offsets(group, asked.topic_name, starts, settings)
+            self._shares().clients.alter_offsets(group, topic.topic_name, starts, settings)
         except EmbedlogError as error:
             code, message = error_code_for(error), message_for(error)
         altered.partitions = [

@@ -54,12 +54,12 @@ class TopicPartitionHandlers:
 
     def _describe(self, request: DescribeTopicPartitionsRequest) -> DescribeTopicPartitionsResponse:
         """Without topics in the request, all topics; one that is deleted meanwhile is left out."""
-        asked, cursor = {topic.name for topic in request.topics}, request.cursor
-        names, start = sorted(asked or self._broker.store.topics()), 0
+        requested, cursor = {topic.name for topic in request.topics}, request.cursor
+        names, start = sorted(requested or self._broker.store.topics()), 0
         if cursor is not None:
-            if cursor.partition_index < 0 or (asked and cursor.topic_name not in asked):
+            if cursor.partition_index < 0 or (requested and cursor.topic_name not in requested):
                 return DescribeTopicPartitionsResponse(
-                    topics=[_failed(name, ErrorCode.INVALID_REQUEST) for name in names if name in asked]
+                    topics=[_failed(name, ErrorCode.INVALID_REQUEST) for name in names if name in requested]
                 )
             names = names[bisect_left(names, cursor.topic_name) :]
             if names[:1] == [cursor.topic_name]:
@@ -73,7 +73,7 @@ class TopicPartitionHandlers:
             try:
                 topic, following = self._topic(name, start, room)
             except EmbedlogError as error:
-                if asked:
+                if requested:
                     response.topics.append(_failed(name, error_code_for(error)))
             else:
                 response.topics.append(topic)
@@ -86,17 +86,17 @@ class TopicPartitionHandlers:
 
     def _topic(self, name: str, start: int, room: int) -> tuple[DescribeTopicPartitionsResponseTopic, int]:
         """A topic with up to `room` partitions from `start` on, and the number after these; 0 at its end."""
-        found = self._broker.store.describe_topic(name)
+        description = self._broker.store.describe_topic(name)
         alive = {broker.node_id for broker in self._broker.coordination.brokers()}
-        end = min(start + room, found.partitions)
+        end = min(start + room, description.partitions)
         topic = DescribeTopicPartitionsResponseTopic(
             name=name,
             topic_id=self._broker.topic_id(name),
-            is_internal=found.internal,
+            is_internal=description.internal,
             partitions=[self._partition(TopicPartition(name, number), alive) for number in range(start, end)],
             topic_authorized_operations=ON_A_TOPIC,
         )
-        return topic, end if end < found.partitions else 0
+        return topic, end if end < description.partitions else 0
 
     def _partition(self, name: TopicPartition, alive: set[int]) -> DescribeTopicPartitionsResponsePartition:
         placement = self._broker.coordination.placement(name)
@@ -109,7 +109,7 @@ class TopicPartitionHandlers:
             isr_nodes=list(placement.isr),
             eligible_leader_replicas=[],
             last_known_elr=[],
-            offline_replicas=[each for each in placement.replicas if each not in alive],
+            offline_replicas=[broker for broker in placement.replicas if broker not in alive],
         )
 
 

@@ -117,7 +117,9 @@ class TopicHandlers:
             raise ApiError(ErrorCode.INVALID_CONFIG, "a new topic's setting must have a value")
         settings = validate_topic_configs({config.name: config.value or "" for config in topic.configs})
         topic_id = NO_UUID
-        assignment = {each.partition_index: each.broker_ids for each in topic.assignments} or None
+        assignment = {
+            partition.partition_index: partition.broker_ids for partition in topic.assignments
+        } or None
         with self._broker.topics_lock:  # no other request creates partitions after the check
             check_not_colliding(name, store.topics())
             self._broker.check_room_for(count)
@@ -131,12 +133,12 @@ class TopicHandlers:
             result.replication_factor = 1
             result.configs = [
                 CreatableTopicConfigs(
-                    name=each.name,
-                    value=each.value,
-                    read_only=each.read_only,
-                    config_source=each.source,
+                    name=setting.name,
+                    value=setting.value,
+                    read_only=setting.read_only,
+                    config_source=setting.source,
                 )
-                for each in topic_entries(store.defaults, settings)
+                for setting in topic_entries(store.defaults, settings)
             ]
         return result
 
@@ -149,13 +151,13 @@ class TopicHandlers:
                     ErrorCode.INVALID_REQUEST,
                     "with an assignment, num_partitions and replication_factor must be -1",
                 )
-            found = sorted(topic.assignments, key=lambda each: each.partition_index)
-            if [each.partition_index for each in found] != list(range(len(found))):
+            assignments = sorted(topic.assignments, key=lambda partition: partition.partition_index)
+            if [partition.partition_index for partition in assignments] != list(range(len(assignments))):
                 raise ApiError(
                     ErrorCode.INVALID_REPLICA_ASSIGNMENT, "partitions must be numbered from 0 without gaps"
                 )
-            self._check_replicas(each.broker_ids for each in found)
-            return _check_count(len(found))
+            self._check_replicas(partition.broker_ids for partition in assignments)
+            return _check_count(len(assignments))
         if factor not in (1, _BROKER_DEFAULT):
             raise ApiError(
                 ErrorCode.INVALID_REPLICATION_FACTOR,
@@ -178,13 +180,13 @@ class TopicHandlers:
         return self._broker.run_blocking(self._delete_topics, context, request)
 
     def _delete_topics(self, context: RequestContext, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
-        asked = request.topics or [DeleteTopicState(name=name) for name in request.topic_names]
+        topics = request.topics or [DeleteTopicState(name=name) for name in request.topic_names]
         named = [
-            self._broker.topic_name(topic.topic_id) if topic.name is None else topic.name for topic in asked
+            self._broker.topic_name(topic.topic_id) if topic.name is None else topic.name for topic in topics
         ]
         counts = Counter(named)
         results = []
-        for topic, name in zip(asked, named, strict=True):
+        for topic, name in zip(topics, named, strict=True):
             result = DeletableTopicResult(name=name, topic_id=topic.topic_id)
             try:
                 if topic.name is not None and topic.topic_id != NO_UUID:
@@ -202,9 +204,9 @@ class TopicHandlers:
 
     def _delete(self, context: RequestContext, name: str, result: DeletableTopicResult) -> None:
         if not self._broker.settings.delete_topic_enable:
-            known = context.version >= _FIRST_WITH_TOPIC_DELETION_DISABLED
+            knows_code = context.version >= _FIRST_WITH_TOPIC_DELETION_DISABLED
             raise ApiError(
-                ErrorCode.TOPIC_DELETION_DISABLED if known else ErrorCode.INVALID_REQUEST,
+                ErrorCode.TOPIC_DELETION_DISABLED if knows_code else ErrorCode.INVALID_REQUEST,
                 "this broker does not delete topics (delete.topic.enable)",
             )
         check_not_internal(name, FORGETTING_OFFSETS)
@@ -261,11 +263,13 @@ class TopicHandlers:
                         ErrorCode.INVALID_REPLICA_ASSIGNMENT,
                         f"{added} partitions are added, but {len(topic.assignments)} are assigned",
                     )
-                self._check_replicas(each.broker_ids for each in topic.assignments)
+                self._check_replicas(partition.broker_ids for partition in topic.assignments)
             self._broker.check_room_for(added)
             assignment = None
             if topic.assignments is not None:
-                assignment = {current + n: each.broker_ids for n, each in enumerate(topic.assignments)}
+                assignment = {
+                    current + n: partition.broker_ids for n, partition in enumerate(topic.assignments)
+                }
             if not validate_only:
                 mutates(context.usage, added, strict=context.version >= _STRICT_CREATE_PARTITIONS)
                 self._broker.coordination.create_partitions(topic.name, topic.count, assignment)

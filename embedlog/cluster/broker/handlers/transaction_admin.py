@@ -69,13 +69,21 @@ class TransactionAdminHandlers:
     def describe(
         self, context: RequestContext, request: DescribeTransactionsRequest
     ) -> DescribeTransactionsResponse | Future[DescribeTransactionsResponse]:
-        asked = list(dict.fromkeys(request.transactional_ids))
+        transactional_ids = list(dict.fromkeys(request.transactional_ids))
 
         def failed(error: EmbedlogError) -> DescribeTransactionsResponse:
-            return DescribeTransactionsResponse(transaction_states=[_failed(each, error) for each in asked])
+            return DescribeTransactionsResponse(
+                transaction_states=[
+                    _failed(transactional_id, error) for transactional_id in transactional_ids
+                ]
+            )
 
         def describe() -> DescribeTransactionsResponse:
-            return DescribeTransactionsResponse(transaction_states=[self._describe(each) for each in asked])
+            return DescribeTransactionsResponse(
+                transaction_states=[
+                    self._describe(transactional_id) for transactional_id in transactional_ids
+                ]
+            )
 
         return self._requests.run(context, describe, failed)
 
@@ -92,16 +100,16 @@ class TransactionAdminHandlers:
         self, context: RequestContext, request: ListTransactionsRequest
     ) -> ListTransactionsResponse | Future[ListTransactionsResponse]:
         """As in Kafka, names of states are matched exactly, and unknown ones alone leave nothing out."""
-        known = set(_NAMES.values())
-        states = known.intersection(request.state_filters)
+        state_names = set(_NAMES.values())
+        states = state_names.intersection(request.state_filters)
         producer_ids = frozenset(request.producer_id_filters)
-        unknown = [name for name in request.state_filters if name not in known]
+        unknown = [name for name in request.state_filters if name not in state_names]
 
-        def is_wanted(found: TransactionMetadata) -> bool:
-            open_ms = self._broker.store.clock_ms() - found.start_ms
+        def is_wanted(transaction: TransactionMetadata) -> bool:
+            open_ms = self._broker.store.clock_ms() - transaction.start_ms
             return (
-                (not producer_ids or found.producer_id in producer_ids)
-                and (not states or _NAMES[found.state] in states)
+                (not producer_ids or transaction.producer_id in producer_ids)
+                and (not states or _NAMES[transaction.state] in states)
                 and (request.duration_filter < 0 or open_ms > request.duration_filter)
             )
 
@@ -109,13 +117,13 @@ class TransactionAdminHandlers:
             response = ListTransactionsResponse(unknown_state_filters=unknown)
             for transactional_id in self._coordinator.transactional_ids():
                 with contextlib.suppress(TransactionNotFound):  # expired meanwhile
-                    found = self._coordinator.describe(transactional_id)
-                    if is_wanted(found):
+                    transaction = self._coordinator.describe(transactional_id)
+                    if is_wanted(transaction):
                         response.transaction_states.append(
                             list_transactions.TransactionState(
                                 transactional_id=transactional_id,
-                                producer_id=found.producer_id,
-                                transaction_state=_NAMES[found.state],
+                                producer_id=transaction.producer_id,
+                                transaction_state=_NAMES[transaction.state],
                             )
                         )
             return response
@@ -161,8 +169,8 @@ class TransactionAdminHandlers:
             partition = self._broker.led_partition(*name)
             if name.topic != OFFSETS_TOPIC and name.topic in INTERNAL_TOPICS:
                 raise internal_topic(name.topic)
-            known = partition.log.known_producers().get(marker.producer_id)
-            known_epoch = _EPOCH if known is None else max(known.coordinator_epoch, _EPOCH)
+            producer = partition.log.known_producers().get(marker.producer_id)
+            known_epoch = _EPOCH if producer is None else max(producer.coordinator_epoch, _EPOCH)
             written = Marker(
                 marker.producer_id,
                 marker.producer_epoch,
@@ -178,24 +186,26 @@ class TransactionAdminHandlers:
             return error_code_for(error)
         return ErrorCode.NONE
 
-    def _coordinator_epoch(self, given: int, known: int) -> int:
+    def _coordinator_epoch(self, epoch: int, known_epoch: int) -> int:
         """The coordinator epoch to write; an earlier one than is known, so that the partition refuses it."""
-        if 0 <= given < known:
-            return given
-        return max(known, min(given, self._broker.coordination.latest_coordinator_epoch))
+        if 0 <= epoch < known_epoch:
+            return epoch
+        return max(known_epoch, min(epoch, self._broker.coordination.latest_coordinator_epoch))
 
 
-def _described(transactional_id: str, found: TransactionMetadata) -> describe_transactions.TransactionState:
+def _described(
+    transactional_id: str, transaction: TransactionMetadata
+) -> describe_transactions.TransactionState:
     by_topic: dict[str, list[int]] = {}
-    for topic, number in sorted(found.partitions):
+    for topic, number in sorted(transaction.partitions):
         by_topic.setdefault(topic, []).append(number)
     return describe_transactions.TransactionState(
         transactional_id=transactional_id,
-        transaction_state=_NAMES[found.state],
-        transaction_timeout_ms=found.timeout_ms,
-        transaction_start_time_ms=found.start_ms,
-        producer_id=found.producer_id,
-        producer_epoch=found.producer_epoch,
+        transaction_state=_NAMES[transaction.state],
+        transaction_timeout_ms=transaction.timeout_ms,
+        transaction_start_time_ms=transaction.start_ms,
+        producer_id=transaction.producer_id,
+        producer_epoch=transaction.producer_epoch,
         topics=[
             describe_transactions.TopicData(topic=topic, partitions=numbers)
             for topic, numbers in by_topic.items()

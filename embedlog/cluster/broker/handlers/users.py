@@ -96,7 +96,8 @@ class UserHandlers:
                 results=[
                     self._alter(name, request)
                     for name in dict.fromkeys(
-                        [each.name for each in request.deletions] + [each.name for each in request.upsertions]
+                        [credential.name for credential in request.deletions]
+                        + [credential.name for credential in request.upsertions]
                     )
                 ]
             )
@@ -105,8 +106,8 @@ class UserHandlers:
     def _alter(self, name: str, request: AlterUserScramCredentialsRequest) -> AlterUserScramCredentialsResult:
         try:
             changes: dict[str, ScramCredential | None] = {}
-            deletions = [each for each in request.deletions if each.name == name]
-            upsertions = [each for each in request.upsertions if each.name == name]
+            deletions = [deletion for deletion in request.deletions if deletion.name == name]
+            upsertions = [upsertion for upsertion in request.upsertions if upsertion.name == name]
             numbers = [each.mechanism for each in deletions] + [each.mechanism for each in upsertions]
             if len(set(numbers)) < len(numbers):
                 raise ApiError(
@@ -138,19 +139,19 @@ def _check_name(name: str) -> None:
         raise ApiError(ErrorCode.UNACCEPTABLE_CREDENTIAL, message_for(error)) from None
 
 
-def _credential(given: ScramCredentialUpsertion) -> ScramCredential:
+def _credential(upsertion: ScramCredentialUpsertion) -> ScramCredential:
     """Raises ApiError."""
-    mechanism = NUMBERS[given.mechanism]
+    mechanism = NUMBERS[upsertion.mechanism]
     size = int(DIGESTS[mechanism].removeprefix("sha")) // 8
     problem = ""
-    if given.iterations < MIN_ITERATIONS:
+    if upsertion.iterations < MIN_ITERATIONS:
         problem = f"Too few iterations: at least {MIN_ITERATIONS:,}"
-    elif given.iterations > MAX_ITERATIONS:
+    elif upsertion.iterations > MAX_ITERATIONS:
         problem = f"Too many iterations: at most {MAX_ITERATIONS:,}"
-    elif not MIN_SALT <= len(given.salt) <= MAX_SALT:
+    elif not MIN_SALT <= len(upsertion.salt) <= MAX_SALT:
         problem = f"The salt must have {MIN_SALT} to {MAX_SALT:,} bytes"
-    elif len(given.salted_password) != size:
+    elif len(upsertion.salted_password) != size:
         problem = f"The salted password of {mechanism} must have {size} bytes"
     if problem:
         raise ApiError(ErrorCode.UNACCEPTABLE_CREDENTIAL, problem)
-    return from_salted_password(mechanism, given.salted_password, given.salt, given.iterations)
+    return from_salted_password(mechanism, upsertion.salted_password, upsertion.salt, upsertion.iterations)
