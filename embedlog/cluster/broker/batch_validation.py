@@ -175,8 +175,8 @@ def _check_records(records: memoryview, header: BatchHeader, settings: TopicSett
 
 def _target_codec(header: BatchHeader, settings: TopicSettings) -> int | None:
     """The codec to recompress the batch with; None to keep it as it is."""
-    wanted = settings.compression_type
-    if wanted == _KEEP:
+    compression_type = settings.compression_type
+    if compression_type == _KEEP:
         return None
-    number = NONE if wanted == "uncompressed" else codec_number(wanted)
+    number = NONE if compression_type == "uncompressed" else codec_number(compression_type)
     return None if number == header.compression else number

@@ -297,10 +297,10 @@ def _sorted_settings(
     Raises UnknownSetting, InvalidType, InvalidSetting.
     """
     own_settings = {name: value for name, value in settings.items() if is_of_a_listener(name)}
-    others = {name: value for name, value in settings.items() if name not in own_settings}
-    layout = {"layout": others.pop("layout")} if "layout" in others else {}
-    others = with_effect(others, path.path if isinstance(path, Log) else path)
-    of_broker, of_log, of_topics = sorted_settings(others, BrokerSettings, LogSettings, TopicSettings)
+    other_settings = {name: value for name, value in settings.items() if name not in own_settings}
+    layout = {"layout": other_settings.pop("layout")} if "layout" in other_settings else {}
+    other_settings = with_effect(other_settings, path.path if isinstance(path, Log) else path)
+    of_broker, of_log, of_topics = sorted_settings(other_settings, BrokerSettings, LogSettings, TopicSettings)
     broker_settings = BrokerSettings().with_changes(of_broker)
     check_broker(broker_settings)
     return broker_settings, layout | of_log | of_topics, own_settings

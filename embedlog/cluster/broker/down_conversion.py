@@ -57,17 +57,17 @@ def as_batches(message_set: bytes, settings: TopicSettings, now_ms: int, max_byt
 
     Raises ApiError.
     """
-    made = _Batches(settings, now_ms)
+    batches = _Batches(settings, now_ms)
     stop = 0
     room = max_bytes
     try:
         for message in iter_messages(message_set, any_offset=True):
-            made.check_size(message.size)
-            made.begin(message.compression)
+            batches.check_size(message.size)
+            batches.begin(message.compression)
             for inner in inner_messages(message, max_bytes=room, any_offset=True):
                 if message.compression:
                     room -= inner.size
-                made.add(inner.key, inner.value, inner.timestamp_ms)
+                batches.add(inner.key, inner.value, inner.timestamp_ms)
             stop = message.pos + message.size
     except DecompressedTooLarge:
         raise decompresses_to_more(max_bytes) from None
@@ -75,7 +75,7 @@ def as_batches(message_set: bytes, settings: TopicSettings, now_ms: int, max_byt
         raise ApiError(ErrorCode.CORRUPT_MESSAGE, str(error)) from None
     if stop != len(message_set) or not message_set:
         raise ApiError(ErrorCode.CORRUPT_MESSAGE, "the message set is empty, or its last message is cut off")
-    return made.finished()
+    return batches.finished()
 
 
 class _Batches:
@@ -122,8 +122,8 @@ class _Batches:
     def _end(self) -> None:
         if not self._rows:
             return
-        wanted = self._settings.compression_type
-        codec = self._codec if wanted == "producer" else codec_number(wanted)
+        compression_type = self._settings.compression_type
+        codec = self._codec if compression_type == "producer" else codec_number(compression_type)
         batch = encode_batch(
             self._rows, compression=codec, timestamp_type=1 if self._settings.append_time else 0
         )
@@ -189,19 +189,19 @@ def as_message_set(
     chunk of small ones, and one piece of its records. Raises ApiError if the first batch is compressed with
     zstd; else as `ReadablePartition.fetch`.
     """
-    made = bytearray()
+    message_set = bytearray()
     limit = max_bytes
     try:
         for records, header in _pieces(partition, offset, end_offset):
-            made += conversion.convert(records, header, magic)
-            if made and at_least_one:
-                limit = max(limit, ENTRY_OVERHEAD + _LENGTH.unpack_from(made, _LENGTH_POS)[0])
-            if len(made) >= limit or conversion.ends:
+            message_set += conversion.convert(records, header, magic)
+            if message_set and at_least_one:
+                limit = max(limit, ENTRY_OVERHEAD + _LENGTH.unpack_from(message_set, _LENGTH_POS)[0])
+            if len(message_set) >= limit or conversion.ends:
                 break
     except EmbedlogError:
-        if not made:  # otherwise the next fetch begins there
+        if not message_set:  # otherwise the next fetch begins there
             raise
-    return bytes(made[:limit])
+    return bytes(message_set[:limit])
 
 
 def _pieces(
@@ -224,15 +224,15 @@ def _batches(
     """The batches of offset..end_offset, their CRCs checked."""
     while offset < end_offset:
         data = partition.fetch(offset, _CHUNK_BYTES).data
-        found = scan(data)
-        for header in found.headers:
+        scanned = scan(data)
+        for header in scanned.headers:
             if header.base_offset >= end_offset:
                 return
             yield data, header
             offset = header.last_offset + 1
-        if found.error is not None:
-            raise found.error
-        if not found.headers:
+        if scanned.error is not None:
+            raise scanned.error
+        if not scanned.headers:
             return
 
 

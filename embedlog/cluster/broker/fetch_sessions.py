@@ -80,15 +80,15 @@ class FetchSessions:
         self, request: FetchRequest, version: int, topic_name: TopicNamed
     ) -> tuple[Session | None, list[RequestedPartition]]:
         """The session of a request, if any, and the partitions to read. Raises ApiError."""
-        given = _requested_partitions(request, version, topic_name)
+        partitions = _requested_partitions(request, version, topic_name)
         if version < _FIRST_WITH_SESSIONS:
-            return None, list(given.values())
+            return None, list(partitions.values())
         with self._lock:
             if request.session_epoch <= 0:
                 self._sessions.pop(request.session_id, None)
-                if request.session_epoch == _FINAL_EPOCH or not self._slots or not given:
-                    return None, list(given.values())
-                return self._new(given), list(given.values())
+                if request.session_epoch == _FINAL_EPOCH or not self._slots or not partitions:
+                    return None, list(partitions.values())
+                return self._new(partitions), list(partitions.values())
             session = self._sessions.get(request.session_id)
             if session is None:
                 raise ApiError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, "no such fetch session")
@@ -105,7 +105,7 @@ class FetchSessions:
                 for number in topic.partitions:
                     session.requested.pop((name, number), None)
                     session.sent.pop((name, number), None)
-            session.requested.update(given)
+            session.requested.update(partitions)
             # Topics may have been created or deleted since the session began.
             names: dict[bytes, str | None] = {NO_UUID: None}
             for key, requested in session.requested.items():
@@ -146,14 +146,14 @@ class FetchSessions:
         key = (topic, data.partition_index)
         edges = data.high_watermark, data.log_start_offset
         has_records = bool(data.records is not None and len(data.records))
-        known = session.sent.get(key)
+        edges_sent = session.sent.get(key)
         session.sent[key] = edges
         if has_records and key in session.requested:
             session.requested[key] = session.requested.pop(key)
         if data.error_code or data.diverging_epoch is not None:
             session.sent.pop(key)  # send it again next time
             return True
-        return session.full or has_records or known != edges
+        return session.full or has_records or edges_sent != edges
 
     def _new(self, requested: dict[_Key, RequestedPartition]) -> Session:
         while len(self._sessions) >= self._slots:
@@ -177,14 +177,14 @@ def authorized(
     last time, since asking is a twentieth of a small fetch.
     """
     connection = context.connection
-    asked = None
+    question = None
     if len(requested) == 1 and request.replica_id < 0 and request.replica_state is None:
-        asked = requested[0].topic, context.principal, access.authorizer.changes
-        if connection.may_read == asked:
+        question = requested[0].topic, context.principal, access.authorizer.changes
+        if connection.may_read == question:
             return requested
     requested = _authorized(access, context, request, requested)
-    if asked is not None and requested[0].may_read:
-        connection.may_read = asked
+    if question is not None and requested[0].may_read:
+        connection.may_read = question
     return requested
 
 
@@ -198,19 +198,21 @@ def _authorized(
     access = control.of(context.principal, context.connection.host, "Fetch")
     codes: dict[str | None, ErrorCode] = {}
     if replica >= 0 and not access.may(Operation.CLUSTER_ACTION, ResourceType.CLUSTER, CLUSTER_NAME):
-        codes = dict.fromkeys((each.topic for each in requested), ErrorCode.TOPIC_AUTHORIZATION_FAILED)
-    found = []
-    for each in requested:
-        code = codes.get(each.topic)
+        codes = dict.fromkeys(
+            (partition.topic for partition in requested), ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        )
+    partitions = []
+    for partition in requested:
+        code = codes.get(partition.topic)
         if code is None:
             by_id = context.version >= _FIRST_WITH_TOPIC_IDS
-            code = codes[each.topic] = access.topic_code(Operation.READ, each.topic, by_id=by_id)
+            code = codes[partition.topic] = access.topic_code(Operation.READ, partition.topic, by_id=by_id)
         if code is ErrorCode.UNKNOWN_TOPIC_ID:
-            each = each._replace(topic=None, may_read=False)
+            partition = partition._replace(topic=None, may_read=False)
         elif code is not ErrorCode.NONE:
-            each = each._replace(may_read=False)
-        found.append(each)
-    return found
+            partition = partition._replace(may_read=False)
+        partitions.append(partition)
+    return partitions
 
 
 def _requested_partitions(
@@ -220,14 +222,14 @@ def _requested_partitions(
     for topic in request.topics:
         by_id = version >= _FIRST_WITH_TOPIC_IDS
         name = topic_name(topic.topic_id) if by_id else topic.topic
-        for part in topic.partitions:
-            requested[topic.topic_id if by_id else topic.topic, part.partition] = RequestedPartition(
+        for partition in topic.partitions:
+            requested[topic.topic_id if by_id else topic.topic, partition.partition] = RequestedPartition(
                 name,
                 topic.topic_id,
-                part.partition,
-                part.current_leader_epoch,
-                part.fetch_offset,
-                part.last_fetched_epoch,
-                part.partition_max_bytes,
+                partition.partition,
+                partition.current_leader_epoch,
+                partition.fetch_offset,
+                partition.last_fetched_epoch,
+                partition.partition_max_bytes,
             )
     return requested

@@ -32,14 +32,14 @@ from .api_errors import ApiError
 _VERSION: Final = 1
 FIXED: Final = {
     **{
-        name: FixedConfig(INT, value, lambda given: True, "groups get their assignments at once")
+        name: FixedConfig(INT, value, lambda text: True, "groups get their assignments at once")
         for name, value in (
             ("consumer.assignment.interval.ms", "0"),
             ("share.assignment.interval.ms", "0"),
         )
     },
     **{
-        name: FixedConfig(INT, value, lambda given: True, "there are no streams groups")
+        name: FixedConfig(INT, value, lambda text: True, "there are no streams groups")
         for name, value in (
             ("streams.assignment.interval.ms", "0"),
             ("streams.heartbeat.interval.ms", "5000"),
@@ -88,9 +88,9 @@ class GroupSettings(Settings, frozen=True):
     share_session_timeout_ms: int = 45_000
 
     @classmethod
-    def parse(cls, given: Mapping[str, Any]) -> dict[str, Any]:
+    def parse(cls, texts: Mapping[str, Any]) -> dict[str, Any]:
         """As `Settings.parse`; share.auto.offset.reset is checked, too."""
-        parsed = super().parse(given)
+        parsed = super().parse(texts)
         if "share_auto_offset_reset" in parsed:
             reset = parsed["share_auto_offset_reset"] = parsed["share_auto_offset_reset"].strip()
             if reset not in ("latest", "earliest") and duration_ms(reset) is None:
@@ -187,24 +187,24 @@ class GroupConfigs:
             self._own = changed
 
     def _load(self) -> dict[str, dict[str, Any]]:
-        found = self._own
-        if found is None:
+        configs = self._own
+        if configs is None:
             with self._lock:
-                found = self._own = self._read()
-        return found
+                configs = self._own = self._read()
+        return configs
 
     def _read(self) -> dict[str, dict[str, Any]]:
         if self._own is not None:
             return self._own
         path = self._store.catalog.file(GROUP_SETTINGS_FILE)
         try:
-            found = self._store.catalog.read_json(GROUP_SETTINGS_FILE)
+            content = self._store.catalog.read_json(GROUP_SETTINGS_FILE)
         except FileNotFoundError:
             return {}
         try:
-            if found["version"] != _VERSION:
+            if content["version"] != _VERSION:
                 raise CorruptCheckpoint("an unknown version of group-settings.json", path=path)
-            return {str(group): GroupSettings.parse(own) for group, own in found["groups"].items()}
+            return {str(group): GroupSettings.parse(own) for group, own in content["groups"].items()}
         except (KeyError, TypeError, AttributeError) as error:
             raise CorruptCheckpoint("not a valid group-settings.json", path=path) from error
         except CorruptCheckpoint:
@@ -238,5 +238,5 @@ def _begins_at(reset: str, clock_ms: Callable[[], int], partition: Partition) ->
     ago_ms = duration_ms(reset)
     if ago_ms is None:
         return offsets.log_end_offset
-    found = partition.offset_for_time(max(clock_ms() - ago_ms, 0))
-    return offsets.log_end_offset if found is None else found.offset
+    record = partition.offset_for_time(max(clock_ms() - ago_ms, 0))
+    return offsets.log_end_offset if record is None else record.offset

@@ -98,10 +98,10 @@ class LocalMembers:
             for group in groups.list_groups():
                 for member in groups.describe_group(group).members:
                     process = _CLIENT_HOST.fullmatch(member.client_host)
-                    found = process_of(int(process[1])) if process else None
-                    if member.group_instance_id is None and found:
+                    client = process_of(int(process[1])) if process else None
+                    if member.group_instance_id is None and client:
                         with self._lock:
-                            self._restored[group, member.member_id] = found
+                            self._restored[group, member.member_id] = client
         self._broker.store.background.add_timer("restored members", self._end_absent)
 
     def _end_absent(self) -> int | None:
@@ -112,9 +112,9 @@ class LocalMembers:
             ended = {member for member, process in self._restored.items() if process.has_ended}
             for member in ended:
                 del self._restored[member]
-            left = bool(self._restored)
+            any_left = bool(self._restored)
         self._leave(ended)
-        return _LOOK_MS if left else None
+        return _LOOK_MS if any_left else None
 
     def stop(self) -> None:
         """End no more memberships: from now on connections close because the owner closes them."""

@@ -114,8 +114,8 @@ def error_code_finder(message: type) -> _ErrorCodeFinder:
         if own and response.error_code:
             return int(response.error_code)
         for name, find_in in inner:
-            for element in getattr(response, name) or ():
-                code = find_in(element)
+            for nested in getattr(response, name) or ():
+                code = find_in(nested)
                 if code:
                     return code
         return 0

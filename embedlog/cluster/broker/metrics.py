@@ -120,8 +120,8 @@ class Collector:
         ended = sum(processor.handshakes.closed for processor in processors)
         text = "TLS handshakes ended because they took too long, or were too many."
         into.counter("embedlog_ssl_handshakes_timed_out", text, ended)
-        held = sum(processor.frame_memory.held_bytes for processor in processors)
-        into.gauge("embedlog_request_buffer_bytes", "Memory of large requests that are arriving.", held)
+        buffered = sum(processor.frame_memory.held_bytes for processor in processors)
+        into.gauge("embedlog_request_buffer_bytes", "Memory of large requests that are arriving.", buffered)
         received = sum(processor.bytes_in for processor in processors)
         into.counter("embedlog_received_bytes", "Bytes received from clients.", received)
         sent = sum(processor.bytes_out for processor in processors)

@@ -102,8 +102,8 @@ class ShareSessions:
         """The sessions that a connection which has closed had; they are no more."""
         with self._lock:
             keys: Iterable[_Key] = self._by_connection.pop(connection, ())
-            found = [self._remove(key) for key in list(keys)]
-        return [session for session in found if session is not None]
+            sessions = [self._remove(key) for key in list(keys)]
+        return [session for session in sessions if session is not None]
 
     def _remove(self, key: _Key) -> ShareSession | None:
         session = self._sessions.pop(key, None)
