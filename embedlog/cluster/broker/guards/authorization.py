@@ -53,8 +53,43 @@ class Entries(NamedTuple):
 
 Refuse: TypeAlias = Callable[[RequestContext, Any, ErrorCode], Response]
 """The response to a request that is refused as a whole."""
-Guard: TypeAlias = "Callable[[BrokerContext, Access, Handler, RequestContext, Any], Any]"
+Guard: TypeAlias = "Callable[[GuardedCall, Any], Any]"
 """Calls the handler with what is left of the request; returns the handler's result with the rest."""
+
+
+class GuardedCall(NamedTuple):
+    """A call of a handler by a guard, with what its client may do."""
+
+    broker: BrokerContext
+    access: Access
+    handler: Handler
+    context: RequestContext
+
+    def handle(self, request: Any) -> Any:
+        """The handler's result."""
+        return self.handler(self.context, request)
+
+    def split(
+        self, requested: Sequence[Any], entries: Entries, *, by_id: bool = False
+    ) -> tuple[list[Any], list[Any]]:
+        """The entries that are left, and the answers about the others."""
+        kept, refused = [], []
+        for entry in requested:
+            if entries.type is ResourceType.TOPIC:
+                if by_id:
+                    name = self.broker.topic_name(entry.topic_id)
+                else:
+                    name = getattr(entry, entries.name) if entries.name else entry
+                code = self.access.topic_code(entries.operation, name, by_id=by_id)
+            else:
+                name = getattr(entry, entries.name) if entries.name else entry
+                may = self.access.may(entries.operation, entries.type, name)
+                code = ErrorCode.NONE if may else REFUSED[entries.type]
+            if code is ErrorCode.NONE:
+                kept.append(entry)
+            else:
+                refused.append(entries.answer(entry, code))
+        return kept, refused
 
 
 class Permissions(NamedTuple):
@@ -103,59 +138,29 @@ def _guarded(
                 assert refuse is not None
                 return refuse(context, request, REFUSED[type])
         if guard is not None:
-            return guard(broker, access, handler, context, request)
+            return guard(GuardedCall(broker, access, handler, context), request)
         if entries is not None:
-            return _by_entry(broker, access, handler, context, request, row)
+            return _by_entry(GuardedCall(broker, access, handler, context), request, row)
         return handler(context, request)
 
     return handle
 
 
-def _by_entry(
-    broker: BrokerContext,
-    access: Access,
-    handler: Handler,
-    context: RequestContext,
-    request: Any,
-    row: Permissions,
-) -> Any:
+def _by_entry(call: GuardedCall, request: Any, row: Permissions) -> Any:
     entries = row.entries
     assert entries is not None
-    kept, refused = split(
-        broker, access, getattr(request, entries.of), entries, by_id=context.version >= entries.by_id
+    kept, refused = call.split(
+        getattr(request, entries.of), entries, by_id=call.context.version >= entries.by_id
     )
     if not refused:
-        return handler(context, request)
+        return call.handle(request)
     setattr(request, entries.of, kept)
     if not kept:
         assert row.response is not None
         response = row.response()
         setattr(response, entries.into, refused)
         return response
-    return then(handler(context, request), lambda response: getattr(response, entries.into).extend(refused))
-
-
-def split(
-    broker: BrokerContext, access: Access, requested: Sequence[Any], entries: Entries, *, by_id: bool = False
-) -> tuple[list[Any], list[Any]]:
-    """The entries that are left, and the answers about the others."""
-    kept, refused = [], []
-    for entry in requested:
-        if entries.type is ResourceType.TOPIC:
-            if by_id:
-                name = broker.topic_name(entry.topic_id)
-            else:
-                name = getattr(entry, entries.name) if entries.name else entry
-            code = access.topic_code(entries.operation, name, by_id=by_id)
-        else:
-            name = getattr(entry, entries.name) if entries.name else entry
-            may = access.may(entries.operation, entries.type, name)
-            code = ErrorCode.NONE if may else REFUSED[entries.type]
-        if code is ErrorCode.NONE:
-            kept.append(entry)
-        else:
-            refused.append(entries.answer(entry, code))
-    return kept, refused
+    return then(call.handle(request), lambda response: getattr(response, entries.into).extend(refused))
 
 
 def then(result: Any, change: Callable[[Any], object]) -> Any:

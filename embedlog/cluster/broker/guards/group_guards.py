@@ -18,9 +18,8 @@ from ....wire.apis.offset_fetch import (
     OffsetFetchResponseTopics,
 )
 from ....wire.error_codes import ErrorCode
-from ..access.access import REFUSED, Access
-from ..broker_context import BrokerContext, Handler, RequestContext
-from .authorization import Entries, split, then
+from ..access.access import REFUSED
+from .authorization import Entries, GuardedCall, then
 
 _GROUP: Final = ResourceType.GROUP
 _TOPIC: Final = ResourceType.TOPIC
@@ -32,53 +31,45 @@ _FETCH_WITH_IDS: Final = 10
 _MESSAGE: Final = "this client may not describe one of the topics of the group"
 
 
-def find_coordinator(
-    broker: BrokerContext,
-    access: Access,
-    handler: Handler,
-    context: RequestContext,
-    request: FindCoordinatorRequest,
-) -> Any:
+def find_coordinator(call: GuardedCall, request: FindCoordinatorRequest) -> Any:
     def refused(key: str) -> Coordinator | None:
         type = _KEYS.get(request.key_type)
         if type is None:  # of share groups' state: brokers ask for it
-            may = access.may(Operation.CLUSTER_ACTION, ResourceType.CLUSTER, CLUSTER_NAME)
+            may = call.access.may(Operation.CLUSTER_ACTION, ResourceType.CLUSTER, CLUSTER_NAME)
         else:
-            may = access.may(Operation.DESCRIBE, type, key)
+            may = call.access.may(Operation.DESCRIBE, type, key)
         if may:
             return None
         code = REFUSED[type or ResourceType.CLUSTER]
         return Coordinator(key=key, node_id=-1, host="", port=-1, error_code=code)
 
-    if context.version < _FIND_WITH_SEVERAL:
+    if call.context.version < _FIND_WITH_SEVERAL:
         coordinator = refused(request.key)
         if coordinator is None:
-            return handler(context, request)
+            return call.handle(request)
         return FindCoordinatorResponse(error_code=coordinator.error_code, node_id=-1, host="", port=-1)
     denied = {
         key: coordinator for key in request.coordinator_keys if (coordinator := refused(key)) is not None
     }
     if not denied:
-        return handler(context, request)
+        return call.handle(request)
     request.coordinator_keys = [key for key in request.coordinator_keys if key not in denied]
-    return then(handler(context, request), lambda response: response.coordinators.extend(denied.values()))
+    return then(call.handle(request), lambda response: response.coordinators.extend(denied.values()))
 
 
 # -- what is listed and described ----------------------------------------------------------------------------
 
 
-def list_groups(
-    broker: BrokerContext, access: Access, handler: Handler, context: RequestContext, request: Any
-) -> Any:
+def list_groups(call: GuardedCall, request: Any) -> Any:
     """Describe on the cluster is for all groups."""
 
     def finish(response: Any) -> None:
         response.groups = [
-            group for group in response.groups if access.sees(Operation.DESCRIBE, _GROUP, group.group_id)
+            group for group in response.groups if call.access.sees(Operation.DESCRIBE, _GROUP, group.group_id)
         ]
 
-    result = handler(context, request)
-    return result if access.sees(Operation.DESCRIBE) else then(result, finish)
+    result = call.handle(request)
+    return result if call.access.sees(Operation.DESCRIBE) else then(result, finish)
 
 
 def described(entries: Entries) -> Any:
@@ -88,22 +79,20 @@ def described(entries: Entries) -> Any:
     of the classic protocol say to each other is not looked into.
     """
 
-    def guard(
-        broker: BrokerContext, access: Access, handler: Handler, context: RequestContext, request: Any
-    ) -> Any:
-        kept, refused = split(broker, access, getattr(request, entries.of), entries)
+    def guard(call: GuardedCall, request: Any) -> Any:
+        kept, refused = call.split(getattr(request, entries.of), entries)
         setattr(request, entries.of, kept)
 
         def finish(response: Any) -> None:
             for group in response.groups:
-                if any(not access.sees(Operation.DESCRIBE, _TOPIC, name) for name in _topics(group)):
+                if any(not call.access.sees(Operation.DESCRIBE, _TOPIC, name) for name in _topics(group)):
                     group.error_code, group.error_message = REFUSED[_TOPIC], _MESSAGE
                     group.members = []
                 elif request.include_authorized_operations and not group.error_code:
-                    group.authorized_operations = access.operations(ON_A_GROUP, _GROUP, group.group_id)
+                    group.authorized_operations = call.access.operations(ON_A_GROUP, _GROUP, group.group_id)
             response.groups += refused
 
-        return then(handler(context, request), finish)
+        return then(call.handle(request), finish)
 
     return guard
 
@@ -127,11 +116,9 @@ def heartbeat(response: type) -> Any:
     A pattern may match topics that the member may not describe: it is not told that it has these.
     """
 
-    def guard(
-        broker: BrokerContext, access: Access, handler: Handler, context: RequestContext, request: Any
-    ) -> Any:
+    def guard(call: GuardedCall, request: Any) -> Any:
         for name in request.subscribed_topic_names or ():
-            code = access.topic_code(Operation.DESCRIBE, name)
+            code = call.access.topic_code(Operation.DESCRIBE, name)
             if code is not ErrorCode.NONE:
                 return response(error_code=code, error_message=None, member_id=None)
 
@@ -140,11 +127,11 @@ def heartbeat(response: type) -> Any:
                 answer.assignment.topic_partitions = [
                     topic
                     for topic in answer.assignment.topic_partitions
-                    if (name := broker.topic_name(topic.topic_id)) is None
-                    or access.sees(Operation.DESCRIBE, _TOPIC, name)
+                    if (name := call.broker.topic_name(topic.topic_id)) is None
+                    or call.access.sees(Operation.DESCRIBE, _TOPIC, name)
                 ]
 
-        return then(handler(context, request), finish)
+        return then(call.handle(request), finish)
 
     return guard
 
@@ -152,21 +139,15 @@ def heartbeat(response: type) -> Any:
 # -- offsets -------------------------------------------------------------------------------------------------
 
 
-def offset_fetch(
-    broker: BrokerContext,
-    access: Access,
-    handler: Handler,
-    context: RequestContext,
-    request: OffsetFetchRequest,
-) -> Any:
+def offset_fetch(call: GuardedCall, request: OffsetFetchRequest) -> Any:
     """Of each group the topics that may be described; all of a group's are those."""
-    if context.version < _FETCH_WITH_SEVERAL:
-        return _fetch_of_one(access, handler, context, request)
-    by_id = context.version >= _FETCH_WITH_IDS
+    if call.context.version < _FETCH_WITH_SEVERAL:
+        return _fetch_of_one(call, request)
+    by_id = call.context.version >= _FETCH_WITH_IDS
     refused_groups, refused_topics, of_all = [], {}, set()
     kept = []
     for group in request.groups:
-        if not access.may(Operation.DESCRIBE, _GROUP, group.group_id):
+        if not call.access.may(Operation.DESCRIBE, _GROUP, group.group_id):
             refused_groups.append(
                 OffsetFetchResponseGroup(group_id=group.group_id, error_code=REFUSED[_GROUP])
             )
@@ -176,53 +157,45 @@ def offset_fetch(
             of_all.add(group.group_id)
         else:
             entries = Entries(Operation.DESCRIBE, _TOPIC, "topics", "name", "topics", _no_offsets)
-            group.topics, refused_topics[group.group_id] = split(
-                broker, access, group.topics, entries, by_id=by_id
-            )
+            group.topics, refused_topics[group.group_id] = call.split(group.topics, entries, by_id=by_id)
     request.groups = kept
 
     def finish(response: OffsetFetchResponse) -> None:
         for group in response.groups:
             if group.group_id in of_all:
-                group.topics = [t for t in group.topics if _sees(broker, access, t, by_id=by_id)]
+                group.topics = [t for t in group.topics if _sees(call, t, by_id=by_id)]
             elif not group.error_code:
                 group.topics += refused_topics[group.group_id]
         response.groups += refused_groups
 
-    return then(handler(context, request), finish)
+    return then(call.handle(request), finish)
 
 
-def _fetch_of_one(
-    access: Access, handler: Handler, context: RequestContext, request: OffsetFetchRequest
-) -> Any:
-    if not access.may(Operation.DESCRIBE, _GROUP, request.group_id):
+def _fetch_of_one(call: GuardedCall, request: OffsetFetchRequest) -> Any:
+    if not call.access.may(Operation.DESCRIBE, _GROUP, request.group_id):
         code = REFUSED[_GROUP]
-        if context.version >= _FETCH_WITH_CODE:
+        if call.context.version >= _FETCH_WITH_CODE:
             return OffsetFetchResponse(error_code=code)
         return OffsetFetchResponse(topics=[_no_old_offsets(topic, code) for topic in request.topics or ()])
-    refused: list[OffsetFetchResponseTopic] = []
     is_all = request.topics is None
-    kept = []
-    for topic in request.topics or ():
-        code = access.topic_code(Operation.DESCRIBE, topic.name)
-        if code is ErrorCode.NONE:
-            kept.append(topic)
-        else:
-            refused.append(_no_old_offsets(topic, code))
+    entries = Entries(Operation.DESCRIBE, _TOPIC, "topics", "name", "topics", _no_old_offsets)
+    kept, refused = call.split(request.topics or (), entries)
     if not is_all:
         request.topics = kept
 
     def finish(response: OffsetFetchResponse) -> None:
         if is_all:
-            response.topics = [t for t in response.topics if access.sees(Operation.DESCRIBE, _TOPIC, t.name)]
+            response.topics = [
+                t for t in response.topics if call.access.sees(Operation.DESCRIBE, _TOPIC, t.name)
+            ]
         response.topics += refused
 
-    return then(handler(context, request), finish)
+    return then(call.handle(request), finish)
 
 
-def _sees(broker: BrokerContext, access: Access, topic: Any, *, by_id: bool) -> bool:
-    name = broker.topic_name(topic.topic_id) if by_id else topic.name
-    return name is not None and access.sees(Operation.DESCRIBE, _TOPIC, name)
+def _sees(call: GuardedCall, topic: Any, *, by_id: bool) -> bool:
+    name = call.broker.topic_name(topic.topic_id) if by_id else topic.name
+    return name is not None and call.access.sees(Operation.DESCRIBE, _TOPIC, name)
 
 
 def _no_offsets(topic: Any, code: ErrorCode) -> OffsetFetchResponseTopics:
@@ -258,14 +231,12 @@ def describe_share_offsets(answer_group: Any, answer_topic: Any) -> Any:
     groups_of = Entries(Operation.DESCRIBE, _GROUP, "groups", "group_id", "groups", answer_group)
     topics_of = Entries(Operation.DESCRIBE, _TOPIC, "topics", "topic_name", "topics", answer_topic)
 
-    def guard(
-        broker: BrokerContext, access: Access, handler: Handler, context: RequestContext, request: Any
-    ) -> Any:
-        request.groups, refused = split(broker, access, request.groups, groups_of)
+    def guard(call: GuardedCall, request: Any) -> Any:
+        request.groups, refused = call.split(request.groups, groups_of)
         refused_topics: dict[str, Sequence[Any]] = {}
         for group in request.groups:
             if group.topics is not None:
-                group.topics, refused_topics[group.group_id] = split(broker, access, group.topics, topics_of)
+                group.topics, refused_topics[group.group_id] = call.split(group.topics, topics_of)
 
         def finish(response: Any) -> None:
             for group in response.groups:
@@ -273,12 +244,12 @@ def describe_share_offsets(answer_group: Any, answer_topic: Any) -> Any:
                     topic
                     for topic in group.topics
                     if group.group_id in refused_topics
-                    or access.sees(Operation.DESCRIBE, _TOPIC, topic.topic_name)
+                    or call.access.sees(Operation.DESCRIBE, _TOPIC, topic.topic_name)
                 ]
                 if not group.error_code:
                     group.topics += refused_topics.get(group.group_id, ())
             response.groups += refused
 
-        return then(handler(context, request), finish)
+        return then(call.handle(request), finish)
 
     return guard

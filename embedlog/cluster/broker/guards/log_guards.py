@@ -43,8 +43,8 @@ from ....wire.error_codes import ErrorCode
 from ....wire.schema import NO_UUID
 from ...network.close_reasons import CloseConnection
 from ..access.access import REFUSED, Access
-from ..broker_context import BrokerContext, Handler, RequestContext
-from .authorization import Entries, later, split, then
+from ..broker_context import RequestContext
+from .authorization import Entries, GuardedCall, later, then
 
 _TOPIC: Final = ResourceType.TOPIC
 _FIRST_PRODUCE_WITH_IDS: Final = 13
@@ -81,17 +81,15 @@ def _refused_produce(request: ProduceRequest, refused: Sequence[TopicProduceResp
     return later(ProduceResponse(responses=list(refused)))
 
 
-def produce(
-    broker: BrokerContext, access: Access, handler: Handler, context: RequestContext, request: ProduceRequest
-) -> Any:
-    by_id = context.version >= _FIRST_PRODUCE_WITH_IDS
-    kept, refused = split(broker, access, request.topic_data, PRODUCED, by_id=by_id)
+def produce(call: GuardedCall, request: ProduceRequest) -> Any:
+    by_id = call.context.version >= _FIRST_PRODUCE_WITH_IDS
+    kept, refused = call.split(request.topic_data, PRODUCED, by_id=by_id)
     if not refused:
-        return handler(context, request)
+        return call.handle(request)
     if not kept:
         return _refused_produce(request, refused)
     request.topic_data = kept
-    result = handler(context, request)
+    result = call.handle(request)
     if not request.acks:
         return _refused_produce(request, refused)
     return then(
@@ -100,22 +98,16 @@ def produce(
     )
 
 
-def init_producer_id(
-    broker: BrokerContext,
-    access: Access,
-    handler: Handler,
-    context: RequestContext,
-    request: InitProducerIdRequest,
-) -> Any:
+def init_producer_id(call: GuardedCall, request: InitProducerIdRequest) -> Any:
     """Without a transactional id: a client that may write to some topic may be idempotent (KIP-679)."""
     if request.transactional_id is None and not (
-        access.may_somewhere(Operation.WRITE, _TOPIC)
-        or access.may(Operation.IDEMPOTENT_WRITE, ResourceType.CLUSTER, CLUSTER_NAME)
+        call.access.may_somewhere(Operation.WRITE, _TOPIC)
+        or call.access.may(Operation.IDEMPOTENT_WRITE, ResourceType.CLUSTER, CLUSTER_NAME)
     ):
         return InitProducerIdResponse(
             error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED, producer_id=-1, producer_epoch=-1
         )
-    return handler(context, request)
+    return call.handle(request)
 
 
 def _refused_epochs(topic: Any, code: ErrorCode) -> OffsetForLeaderTopicResult:
@@ -131,39 +123,31 @@ def _refused_epochs(topic: Any, code: ErrorCode) -> OffsetForLeaderTopicResult:
 _EPOCHS: Final = Entries(Operation.DESCRIBE, _TOPIC, "topics", "topic", "topics", _refused_epochs)
 
 
-def offset_for_leader_epoch(
-    broker: BrokerContext,
-    access: Access,
-    handler: Handler,
-    context: RequestContext,
-    request: OffsetForLeaderEpochRequest,
-) -> Any:
+def offset_for_leader_epoch(call: GuardedCall, request: OffsetForLeaderEpochRequest) -> Any:
     """Brokers may ask, too."""
-    if access.sees(Operation.CLUSTER_ACTION):
-        return handler(context, request)
-    request.topics, refused = split(broker, access, request.topics, _EPOCHS)
+    if call.access.sees(Operation.CLUSTER_ACTION):
+        return call.handle(request)
+    request.topics, refused = call.split(request.topics, _EPOCHS)
     if not request.topics:
         return OffsetForLeaderEpochResponse(topics=refused)
-    return then(handler(context, request), lambda response: response.topics.extend(refused))
+    return then(call.handle(request), lambda response: response.topics.extend(refused))
 
 
 # -- topics --------------------------------------------------------------------------------------------------
 
 
-def metadata(
-    broker: BrokerContext, access: Access, handler: Handler, context: RequestContext, request: MetadataRequest
-) -> Any:
+def metadata(call: GuardedCall, request: MetadataRequest) -> Any:
     """Topics that may not be described are left out of the list of all, and refused by name."""
     requested = request.topics
-    is_all = requested is None or (not requested and context.version < _METADATA_WITH_NULL_FOR_ALL)
+    is_all = requested is None or (not requested and call.context.version < _METADATA_WITH_NULL_FOR_ALL)
     refused: list[MetadataResponseTopic] = []
     uncreatable: set[str] = set()
     if requested and not is_all:
         kept = []
         for topic in requested:
             by_id = topic.name is None or topic.topic_id != NO_UUID
-            name = broker.topic_name(topic.topic_id) if by_id else topic.name
-            code = access.topic_code(Operation.DESCRIBE, name, by_id=by_id)
+            name = call.broker.topic_name(topic.topic_id) if by_id else topic.name
+            code = call.access.topic_code(Operation.DESCRIBE, name, by_id=by_id)
             if code is ErrorCode.NONE:
                 kept.append(topic)
             elif by_id:
@@ -171,7 +155,7 @@ def metadata(
             else:
                 refused.append(MetadataResponseTopic(error_code=code, name=topic.name))
         request.topics = kept
-        uncreatable = _uncreatable(broker, access, request)
+        uncreatable = _uncreatable(call, request)
         if uncreatable:  # the others are created by the next request, which comes soon
             request.allow_auto_topic_creation = False
 
@@ -180,7 +164,7 @@ def metadata(
             response.topics = [
                 topic
                 for topic in response.topics
-                if access.sees(Operation.DESCRIBE, _TOPIC, topic.name or "")
+                if call.access.sees(Operation.DESCRIBE, _TOPIC, topic.name or "")
             ]
         elif not request.topics:
             response.topics = []
@@ -188,32 +172,28 @@ def metadata(
             if topic.name in uncreatable and topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 topic.error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
             if request.include_topic_authorized_operations:
-                topic.topic_authorized_operations = access.operations(ON_A_TOPIC, _TOPIC, topic.name or "")
+                topic.topic_authorized_operations = call.access.operations(
+                    ON_A_TOPIC, _TOPIC, topic.name or ""
+                )
         response.topics += refused
-        _cluster_operations(access, request, response)
+        _cluster_operations(call.access, request, response)
 
-    return then(handler(context, request), finish)
+    return then(call.handle(request), finish)
 
 
-def _uncreatable(broker: BrokerContext, access: Access, request: MetadataRequest) -> set[str]:
+def _uncreatable(call: GuardedCall, request: MetadataRequest) -> set[str]:
     """The topics that the request would create and may not."""
-    if not (request.allow_auto_topic_creation and broker.settings.auto_create_topics_enable):
+    if not (request.allow_auto_topic_creation and call.broker.settings.auto_create_topics_enable):
         return set()
     names = [topic.name for topic in request.topics or () if topic.name is not None]
-    missing = broker.coordination.unknown_topics(names)
-    if not missing or access.sees(Operation.CREATE):
+    missing = call.broker.coordination.unknown_topics(names)
+    if not missing or call.access.sees(Operation.CREATE):
         return set()
-    return {name for name in missing if not access.may(Operation.CREATE, _TOPIC, name)}
+    return {name for name in missing if not call.access.may(Operation.CREATE, _TOPIC, name)}
 
 
-def describe_cluster(
-    broker: BrokerContext,
-    access: Access,
-    handler: Handler,
-    context: RequestContext,
-    request: DescribeClusterRequest,
-) -> Any:
-    return then(handler(context, request), lambda response: _cluster_operations(access, request, response))
+def describe_cluster(call: GuardedCall, request: DescribeClusterRequest) -> Any:
+    return then(call.handle(request), lambda response: _cluster_operations(call.access, request, response))
 
 
 def _cluster_operations(
@@ -229,19 +209,13 @@ def _cluster_operations(
         )
 
 
-def describe_topic_partitions(
-    broker: BrokerContext,
-    access: Access,
-    handler: Handler,
-    context: RequestContext,
-    request: DescribeTopicPartitionsRequest,
-) -> Any:
+def describe_topic_partitions(call: GuardedCall, request: DescribeTopicPartitionsRequest) -> Any:
     """Pages are of the topics that may be described: a cursor names no other."""
     refused: list[DescribeTopicPartitionsResponseTopic] = []
     if request.topics:
         kept = []
         for topic in request.topics:
-            code = access.topic_code(Operation.DESCRIBE, topic.name)
+            code = call.access.topic_code(Operation.DESCRIBE, topic.name)
             if code is ErrorCode.NONE:
                 kept.append(topic)
             else:
@@ -249,7 +223,7 @@ def describe_topic_partitions(
         request.topics = kept
     else:
         names = sorted(
-            name for name in broker.store.topics() if access.sees(Operation.DESCRIBE, _TOPIC, name)
+            name for name in call.broker.store.topics() if call.access.sees(Operation.DESCRIBE, _TOPIC, name)
         )
         request.topics = [TopicRequest(name=name) for name in names]
         cursor = request.cursor
@@ -265,25 +239,19 @@ def describe_topic_partitions(
 
     def finish(response: DescribeTopicPartitionsResponse) -> None:
         for topic in response.topics:
-            topic.topic_authorized_operations = access.operations(ON_A_TOPIC, _TOPIC, topic.name or "")
+            topic.topic_authorized_operations = call.access.operations(ON_A_TOPIC, _TOPIC, topic.name or "")
         response.topics += refused
 
-    return then(handler(context, request), finish)
+    return then(call.handle(request), finish)
 
 
-def create_topics(
-    broker: BrokerContext,
-    access: Access,
-    handler: Handler,
-    context: RequestContext,
-    request: CreateTopicsRequest,
-) -> Any:
+def create_topics(call: GuardedCall, request: CreateTopicsRequest) -> Any:
     """Create on the cluster is for all names. Settings are shown to clients that may describe them."""
     refused: list[CreatableTopicResult] = []
-    if not access.sees(Operation.CREATE):
+    if not call.access.sees(Operation.CREATE):
         kept = []
         for topic in request.topics:
-            if access.may(Operation.CREATE, _TOPIC, topic.name):
+            if call.access.may(Operation.CREATE, _TOPIC, topic.name):
                 kept.append(topic)
             else:
                 refused.append(
@@ -297,27 +265,21 @@ def create_topics(
 
     def finish(response: CreateTopicsResponse) -> None:
         for topic in response.topics:
-            if topic.configs and not access.sees(Operation.DESCRIBE_CONFIGS, _TOPIC, topic.name):
+            if topic.configs and not call.access.sees(Operation.DESCRIBE_CONFIGS, _TOPIC, topic.name):
                 topic.configs = []
                 topic.num_partitions = topic.replication_factor = -1
                 topic.topic_config_error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         response.topics += refused
 
-    return then(handler(context, request), finish)
+    return then(call.handle(request), finish)
 
 
-def delete_topics(
-    broker: BrokerContext,
-    access: Access,
-    handler: Handler,
-    context: RequestContext,
-    request: DeleteTopicsRequest,
-) -> Any:
+def delete_topics(call: GuardedCall, request: DeleteTopicsRequest) -> Any:
     """By name, or from v6 on by id. Clients that may describe the topic learn the name of an id."""
     refused: list[DeletableTopicResult] = []
 
     def is_kept(name: str | None, topic_id: bytes, *, by_id: bool) -> bool:
-        code = access.topic_code(Operation.DELETE, name, by_id=by_id)
+        code = call.access.topic_code(Operation.DELETE, name, by_id=by_id)
         if code is ErrorCode.NONE:
             return True
         shown = None if by_id and code is ErrorCode.UNKNOWN_TOPIC_ID else name
@@ -325,12 +287,12 @@ def delete_topics(
         return False
 
     kept: Sequence[object]
-    if context.version >= _DELETE_WITH_IDS:
+    if call.context.version >= _DELETE_WITH_IDS:
         kept = request.topics = [
             topic
             for topic in request.topics
             if is_kept(
-                broker.topic_name(topic.topic_id) if topic.name is None else topic.name,
+                call.broker.topic_name(topic.topic_id) if topic.name is None else topic.name,
                 topic.topic_id,
                 by_id=topic.name is None,
             )
@@ -341,7 +303,7 @@ def delete_topics(
         ]
     if refused and not kept:
         return DeleteTopicsResponse(responses=refused)
-    return then(handler(context, request), lambda response: response.responses.extend(refused))
+    return then(call.handle(request), lambda response: response.responses.extend(refused))
 
 
 # -- configurations ------------------------------------------------------------------------------------------
@@ -354,18 +316,16 @@ def configs(
 ) -> Any:
     """The guard of an API about the settings of topics, groups and brokers."""
 
-    def guard(
-        broker: BrokerContext, access: Access, handler: Handler, context: RequestContext, request: Any
-    ) -> Any:
+    def guard(call: GuardedCall, request: Any) -> Any:
         kept, refused = [], []
         for resource in getattr(request, of):
             code = ErrorCode.NONE
             if resource.resource_type == _OF_TOPIC:
-                code = access.topic_code(operation, resource.resource_name)
+                code = call.access.topic_code(operation, resource.resource_name)
             elif resource.resource_type == _OF_GROUP:
-                if not access.may(operation, ResourceType.GROUP, resource.resource_name):
+                if not call.access.may(operation, ResourceType.GROUP, resource.resource_name):
                     code = REFUSED[ResourceType.GROUP]
-            elif resource.resource_type in (_OF_BROKER, _OF_LOGGER, _OF_CLIENTS) and not access.may(
+            elif resource.resource_type in (_OF_BROKER, _OF_LOGGER, _OF_CLIENTS) and not call.access.may(
                 operation, ResourceType.CLUSTER, CLUSTER_NAME
             ):
                 code = REFUSED[ResourceType.CLUSTER]
@@ -374,11 +334,11 @@ def configs(
             else:
                 refused.append(answer(resource, code))
         if not refused:
-            return handler(context, request)
+            return call.handle(request)
         setattr(request, of, kept)
         if not kept:
             return response(**{into: refused})
-        return then(handler(context, request), lambda answered: getattr(answered, into).extend(refused))
+        return then(call.handle(request), lambda answered: getattr(answered, into).extend(refused))
 
     return guard
 
@@ -386,26 +346,21 @@ def configs(
 # -- transactions --------------------------------------------------------------------------------------------
 
 
-def add_partitions_to_txn(
-    broker: BrokerContext,
-    access: Access,
-    handler: Handler,
-    context: RequestContext,
-    request: AddPartitionsToTxnRequest,
-) -> Any:
+def add_partitions_to_txn(call: GuardedCall, request: AddPartitionsToTxnRequest) -> Any:
     """All of a transaction's partitions are added, or none. From v4 on brokers ask, for their clients."""
-    if context.version >= _ADD_OF_BROKERS:
-        if not access.may(Operation.CLUSTER_ACTION, ResourceType.CLUSTER, CLUSTER_NAME):
+    if call.context.version >= _ADD_OF_BROKERS:
+        if not call.access.may(Operation.CLUSTER_ACTION, ResourceType.CLUSTER, CLUSTER_NAME):
             return AddPartitionsToTxnResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
-        return handler(context, request)
+        return call.handle(request)
     transactional_id = request.v3_and_below_transactional_id
     codes = {
-        topic.name: access.topic_code(Operation.WRITE, topic.name) for topic in request.v3_and_below_topics
+        topic.name: call.access.topic_code(Operation.WRITE, topic.name)
+        for topic in request.v3_and_below_topics
     }
-    if not access.may(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id):
+    if not call.access.may(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id):
         codes = dict.fromkeys(codes, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     elif not any(codes.values()):
-        return handler(context, request)
+        return call.handle(request)
     return AddPartitionsToTxnResponse(
         results_by_topic_v3_and_below=[
             AddPartitionsToTxnTopicResult(
@@ -433,31 +388,25 @@ _TRANSACTIONS: Final = Entries(
 )
 
 
-def describe_transactions(
-    broker: BrokerContext,
-    access: Access,
-    handler: Handler,
-    context: RequestContext,
-    request: DescribeTransactionsRequest,
-) -> Any:
-    request.transactional_ids, refused = split(broker, access, request.transactional_ids, _TRANSACTIONS)
+def describe_transactions(call: GuardedCall, request: DescribeTransactionsRequest) -> Any:
+    request.transactional_ids, refused = call.split(request.transactional_ids, _TRANSACTIONS)
 
     def finish(response: Any) -> None:
         for state in response.transaction_states:
-            state.topics = [t for t in state.topics if access.sees(Operation.DESCRIBE, _TOPIC, t.topic)]
+            state.topics = [t for t in state.topics if call.access.sees(Operation.DESCRIBE, _TOPIC, t.topic)]
         response.transaction_states += refused
 
-    return then(handler(context, request), finish)
+    return then(call.handle(request), finish)
 
 
-def list_transactions(
-    broker: BrokerContext, access: Access, handler: Handler, context: RequestContext, request: Any
-) -> Any:
+def list_transactions(call: GuardedCall, request: Any) -> Any:
     def finish(response: Any) -> None:
         response.transaction_states = [
             transaction
             for transaction in response.transaction_states
-            if access.sees(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, transaction.transactional_id)
+            if call.access.sees(
+                Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, transaction.transactional_id
+            )
         ]
 
-    return then(handler(context, request), finish)
+    return then(call.handle(request), finish)

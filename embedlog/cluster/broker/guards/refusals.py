@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from ....wire.apis.alter_client_quotas import ResponseEntityData, ResponseEntryData
 from ....wire.apis.alter_share_group_offsets import (
@@ -28,16 +28,23 @@ from ....wire.apis.write_txn_markers import (
 from ....wire.error_codes import ErrorCode
 
 
-def no_offsets(topic: Any, code: ErrorCode) -> ListOffsetsTopicResponse:
-    return ListOffsetsTopicResponse(
+def _by_partition(topic_type: type, partition_type: type, **fields: Any) -> Callable[[Any, ErrorCode], Any]:
+    """The answer about a topic: an error for each of its partitions."""
+    return lambda topic, code: topic_type(
         name=topic.name,
         partitions=[
-            ListOffsetsPartitionResponse(
-                partition_index=partition.partition_index, error_code=code, timestamp=-1, offset=-1
-            )
+            partition_type(partition_index=partition.partition_index, error_code=code, **fields)
             for partition in topic.partitions
         ],
     )
+
+
+no_offsets: Final = _by_partition(
+    ListOffsetsTopicResponse, ListOffsetsPartitionResponse, timestamp=-1, offset=-1
+)
+no_txn_commit: Final = _by_partition(TxnOffsetCommitResponseTopic, TxnOffsetCommitResponsePartition)
+not_forgotten: Final = _by_partition(OffsetDeleteResponseTopic, OffsetDeleteResponsePartition)
+not_cut: Final = _by_partition(DeleteRecordsTopicResult, DeleteRecordsPartitionResult, low_watermark=-1)
 
 
 def no_commit(topic: Any, code: ErrorCode) -> OffsetCommitResponseTopic:
@@ -46,38 +53,6 @@ def no_commit(topic: Any, code: ErrorCode) -> OffsetCommitResponseTopic:
         topic_id=topic.topic_id,
         partitions=[
             OffsetCommitResponsePartition(partition_index=partition.partition_index, error_code=code)
-            for partition in topic.partitions
-        ],
-    )
-
-
-def no_txn_commit(topic: Any, code: ErrorCode) -> TxnOffsetCommitResponseTopic:
-    return TxnOffsetCommitResponseTopic(
-        name=topic.name,
-        partitions=[
-            TxnOffsetCommitResponsePartition(partition_index=partition.partition_index, error_code=code)
-            for partition in topic.partitions
-        ],
-    )
-
-
-def not_forgotten(topic: Any, code: ErrorCode) -> OffsetDeleteResponseTopic:
-    return OffsetDeleteResponseTopic(
-        name=topic.name,
-        partitions=[
-            OffsetDeleteResponsePartition(partition_index=partition.partition_index, error_code=code)
-            for partition in topic.partitions
-        ],
-    )
-
-
-def not_cut(topic: Any, code: ErrorCode) -> DeleteRecordsTopicResult:
-    return DeleteRecordsTopicResult(
-        name=topic.name,
-        partitions=[
-            DeleteRecordsPartitionResult(
-                partition_index=partition.partition_index, low_watermark=-1, error_code=code
-            )
             for partition in topic.partitions
         ],
     )
