@@ -1,30 +1,42 @@
-"""Share sessions (KIP-932): which partitions a share consumer fetches, and that it is the one that it was.
+"""Share sessions (KIP-932): which partitions a share consumer fetches, and what it has acquired.
 
     epoch 0     a new session, in the place of the member's old one; the request names its partitions
     epoch n     the next request: partitions that are added, and those that are forgotten
     epoch -1    the last one
 
 A session belongs to the connection that began it. Its end, by its last request, by a new session or by the
-end of the connection, releases what the member has acquired in it; the caller does that.
+end of the connection, releases what the member has acquired in it; the caller does that. Acknowledgements and
+releases block: they are stored before they return.
 
 Thread-safe. Invariant: a session's epoch is the one that its next request must have.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import contextlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, TypeAlias
 
 from ...config import MAX_INT32
+from ...errors import EmbedlogError, GroupNotFound
+from ...groups.share_clients import AcknowledgedRange
+from ...groups.share_coordinator import ShareGroupCoordinator
+from ...groups.share_group import ShareSettings
 from ...runtime.locks import Lock
+from ...security.acls import Operation
+from ...wire.apis.share_acknowledge import ShareAcknowledgeRequest
+from ...wire.apis.share_fetch import ShareFetchRequest
 from ...wire.error_codes import ErrorCode
 from ..network.connection import Connection
-from .api_errors import ApiError
+from .api_errors import ApiError, message_for
+from .broker_context import BrokerContext
 
 FIRST: Final = 0
 LAST: Final = -1
 
 TopicIdPartition: TypeAlias = tuple[bytes, int]
+Acknowledged: TypeAlias = dict[TopicIdPartition, EmbedlogError | None]
+"""The partitions of which a request acknowledges records, each with its error."""
 _Key: TypeAlias = tuple[str, str]
 
 
@@ -114,3 +126,83 @@ class ShareSessions:
             if not keys:
                 self._by_connection.pop(session.connection, None)
         return session
+
+
+class ShareAcquisitions:
+    """Acknowledges and releases what members have acquired."""
+
+    def __init__(self, broker: BrokerContext, shares: Callable[[], ShareGroupCoordinator]) -> None:
+        self._broker = broker
+        self._shares = shares
+
+    def acknowledge(
+        self,
+        session: ShareSession,
+        acknowledgements: Mapping[TopicIdPartition, Sequence[AcknowledgedRange]],
+        settings: ShareSettings,
+        *,
+        may_renew: bool,
+    ) -> Acknowledged:
+        """Apply a request's acknowledgements."""
+        results: Acknowledged = {}
+        for key, ranges in acknowledgements.items():
+            try:
+                self._shares().clients.acknowledge(
+                    session.group,
+                    self.topic_name(session.connection, key[0]),
+                    key[1],
+                    session.member_id,
+                    ranges,
+                    settings,
+                    may_renew=may_renew,
+                )
+            except GroupNotFound as error:  # of that topic nothing has been acquired
+                results[key] = ApiError(ErrorCode.INVALID_RECORD_STATE, message_for(error))
+            except EmbedlogError as error:
+                results[key] = error
+            else:
+                results[key] = None
+        return results
+
+    def release(self, session: ShareSession) -> None:
+        """Release what its member has acquired. If that cannot be stored, the locks expire."""
+        for topic in list(session.topics):
+            with contextlib.suppress(EmbedlogError):
+                self._shares().clients.release(session.group, topic, session.member_id)
+        session.topics.clear()
+
+    def lock_ms(self, session: ShareSession, settings: ShareSettings) -> int:
+        """How long its member has for a record."""
+        for topic in session.topics:
+            lock_ms = self._shares().clients.lock_ms(session.group, topic)
+            if lock_ms is not None:
+                return lock_ms
+        return settings.options.lock_ms
+
+    def topic_name(self, connection: Connection, topic_id: bytes) -> str:
+        """The name of a topic that the connection may read. Raises ApiError."""
+        topic = self._broker.topic_name(topic_id)
+        access = self._broker.access_of(connection, "ShareFetch")
+        if access is not None:
+            code = access.topic_code(Operation.READ, topic, by_id=True)
+            if code is ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+                raise ApiError(code, "this client may not read the topic")
+            topic = None if code else topic
+        if topic is None:
+            raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID, "no topic has this id")
+        return topic
+
+
+def acknowledgements(
+    request: ShareFetchRequest | ShareAcknowledgeRequest,
+) -> dict[TopicIdPartition, list[AcknowledgedRange]]:
+    """The ranges that a request acknowledges; it may name a partition repeatedly."""
+    ranges: dict[TopicIdPartition, list[AcknowledgedRange]] = {}
+    for topic in request.topics:
+        for partition in topic.partitions:
+            if partition.acknowledgement_batches:
+                ranges.setdefault((topic.topic_id, partition.partition_index), []).extend(
+                    AcknowledgedRange(batch.first_offset, batch.last_offset, batch.acknowledge_types)
+                    for batch in partition.acknowledgement_batches
+                )
+    return ranges

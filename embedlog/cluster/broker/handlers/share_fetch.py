@@ -1,7 +1,6 @@
 """ShareFetch, ShareAcknowledge: the records of share groups (KIP-932).
 
-    ShareFetch --> session (share_sessions.py)
-               --> what it says of earlier records (groups/share_clients.py: acknowledge)
+    ShareFetch --> session, and acknowledgements of earlier records (share_sessions.py)
                --> each partition of the session in turn: acquire, until there are max_records
                --> nothing? watch, until records come or max_wait_ms is over; no thread waits
 
@@ -18,18 +17,17 @@ Source: Kafka's SharePartitionManager and ShareSessionContext (KIP-932, KIP-1206
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, InvalidStateError
 from functools import partial
 from typing import Any, Final, TypeAlias
 
 from ....errors import EmbedlogError, GroupNotFound
 from ....groups.machines.events import GroupType
-from ....groups.share_clients import AcknowledgedRange, Acquired
+from ....groups.share_clients import Acquired
 from ....groups.share_coordinator import ShareGroupCoordinator
 from ....groups.share_group import ShareSettings
 from ....runtime.locks import Lock
-from ....security.acls import Operation
 from ....validation import check_group
 from ....wire.apis import share_acknowledge as acknowledging
 from ....wire.apis.share_acknowledge import (
@@ -49,7 +47,16 @@ from ...network.connection import Connection
 from ...network.event_loop import Cancellable
 from ..api_errors import ApiError, error_code_for, message_for
 from ..broker_context import BrokerContext, Handler, RequestContext
-from ..share_sessions import FIRST, LAST, ShareSession, ShareSessions, TopicIdPartition
+from ..share_sessions import (
+    FIRST,
+    LAST,
+    Acknowledged,
+    ShareAcquisitions,
+    ShareSession,
+    ShareSessions,
+    TopicIdPartition,
+    acknowledgements,
+)
 
 _FIRST_WITH_RENEWALS: Final = 2
 _FIRST_WITH_MODES: Final = 2
@@ -57,7 +64,7 @@ _WHOLE_BATCHES, _NO_MORE_RECORDS = 0, 1  # share acquire modes
 _UNKNOWN_PARTITIONS: Final = 1_000  # that a session may name
 _NAME_CHARS: Final = 255
 
-_Acknowledged: TypeAlias = dict[TopicIdPartition, EmbedlogError | None]
+_Acquisitions: TypeAlias = dict[TopicIdPartition, Acquired | EmbedlogError]
 
 
 class _Waiting:
@@ -69,7 +76,7 @@ class _Waiting:
         session: ShareSession,
         request: ShareFetchRequest,
         settings: ShareSettings,
-        acknowledged: _Acknowledged,
+        acknowledged: Acknowledged,
         *,
         whole_batches: bool,
         is_first: bool,
@@ -94,6 +101,7 @@ class ShareFetchHandlers:
     def __init__(self, broker: BrokerContext, shares: Callable[[], ShareGroupCoordinator]) -> None:
         self._broker = broker
         self._shares = shares
+        self._acquisitions = ShareAcquisitions(broker, shares)
         self._sessions = ShareSessions(broker.settings.group_share_max_share_sessions)
         self._lock = Lock()
         self._waiting: set[_Waiting] = set()  # guarded by _lock
@@ -171,7 +179,7 @@ class ShareFetchHandlers:
             waiting.timer = connection.loop.call_later(seconds, lambda: self._retry(waiting, is_last=True))
 
     def _begin(self, context: RequestContext, request: ShareFetchRequest) -> _Waiting:
-        """The session, and what the request says of earlier records. Raises ApiError, InvalidGroup."""
+        """Find the session and acknowledge earlier records. Raises ApiError, InvalidGroup."""
         group, member_id = _checked_names(request)
         epoch = request.share_session_epoch
         renews = context.version >= _FIRST_WITH_RENEWALS and request.is_renew_ack
@@ -179,18 +187,14 @@ class ShareFetchHandlers:
             raise ApiError(ErrorCode.INVALID_REQUEST, "a fetch that renews locks fetches no records")
         if request.share_acquire_mode not in (_WHOLE_BATCHES, _NO_MORE_RECORDS):
             raise ApiError(ErrorCode.INVALID_REQUEST, f"unknown acquire mode {request.share_acquire_mode}")
-        said = [
-            ((topic.topic_id, each.partition_index), each.acknowledgement_batches)
-            for topic in request.topics
-            for each in topic.partitions
-        ]
+        ranges = acknowledgements(request)
         if epoch == FIRST:
-            if any(batches for _, batches in said):
+            if ranges:
                 raise ApiError(ErrorCode.INVALID_REQUEST, "a new share session has nothing to acknowledge")
             self._check_exists(group)
             before = self._sessions.end(group, member_id)
             if before is not None:
-                self._release(before)
+                self._acquisitions.release(before)
             session = self._sessions.begin(group, member_id, context.connection)
             if session is None:  # the client has gone
                 session = ShareSession(group, member_id, context.connection)
@@ -199,10 +203,10 @@ class ShareFetchHandlers:
         if epoch != LAST:
             self._choose(session, request)
         settings = self._broker.group_configs.shares_of(group)
-        acknowledged = self._acknowledge_all(session, said, settings, may_renew=renews)
+        acknowledged = self._acquisitions.acknowledge(session, ranges, settings, may_renew=renews)
         if epoch == LAST:
             self._sessions.end(group, member_id)
-            self._release(session)
+            self._acquisitions.release(session)
         return _Waiting(
             context.connection,
             session,
@@ -255,8 +259,11 @@ class ShareFetchHandlers:
             waiting.watches = []
             try:
                 may_fetch = not waiting.session.is_over and not waiting.response.cancelled()
-                found = self._acquire_all(waiting) if may_fetch else {}
-                has_news = any(isinstance(each, EmbedlogError) or each.ranges for each in found.values())
+                acquisitions = self._acquire_all(waiting) if may_fetch else {}
+                has_news = any(
+                    isinstance(acquired, EmbedlogError) or acquired.ranges
+                    for acquired in acquisitions.values()
+                )
                 if may_fetch and not has_news and not is_last and not self._stopped:
                     self._watch(waiting)
                     return
@@ -270,44 +277,45 @@ class ShareFetchHandlers:
             self._waiting.discard(waiting)
         if waiting.timer is not None:
             waiting.connection.loop.post(waiting.timer.cancel)
-        is_answered = _complete(waiting.response, self._response(waiting, found))
+        is_answered = _complete(waiting.response, self._response(waiting, acquisitions))
         if not is_answered or waiting.session.is_over:  # then nobody may have them any more
-            self._release(waiting.session)
+            self._acquisitions.release(waiting.session)
 
-    def _acquire_all(self, waiting: _Waiting) -> dict[TopicIdPartition, Acquired | EmbedlogError]:
+    def _acquire_all(self, waiting: _Waiting) -> _Acquisitions:
         """What each partition of the session has, another one first each time."""
         request, session, clients = waiting.request, waiting.session, self._shares().clients
         partitions = list(session.partitions)
         first = session.epoch % len(partitions) if partitions else 0
-        left, left_bytes = request.max_records, min(request.max_bytes, self._broker.settings.fetch_max_bytes)
-        found: dict[TopicIdPartition, Acquired | EmbedlogError] = {}
+        records_left = request.max_records
+        bytes_left = min(request.max_bytes, self._broker.settings.fetch_max_bytes)
+        acquisitions: _Acquisitions = {}
         for key in partitions[first:] + partitions[:first]:
             try:
-                topic = self._topic(waiting.connection, key[0])
-                if left <= 0 or left_bytes <= 0:
-                    found[key] = Acquired()
+                topic = self._acquisitions.topic_name(waiting.connection, key[0])
+                if records_left <= 0 or bytes_left <= 0:
+                    acquisitions[key] = Acquired()
                     continue
                 if clients.lock_ms(session.group, topic) is None:  # not begun: perhaps it was deleted
                     self._check_exists(session.group)
-                found[key] = acquired = clients.acquire(
+                acquisitions[key] = acquired = clients.acquire(
                     session.group,
                     topic,
                     key[1],
                     session.member_id,
-                    max_records=left,
-                    max_bytes=left_bytes,
+                    max_records=records_left,
+                    max_bytes=bytes_left,
                     settings=waiting.settings,
                     whole_batches=waiting.whole_batches,
                     batch_size=max(request.batch_size, 0),
                 )
             except EmbedlogError as error:
-                found[key] = error
+                acquisitions[key] = error
             else:
                 if acquired.ranges:
                     session.topics.add(topic)
-                left_bytes -= len(acquired.data)
-                left -= sum(last - first + 1 for first, last, _ in acquired.ranges)
-        return found
+                bytes_left -= len(acquired.data)
+                records_left -= sum(last - first + 1 for first, last, _ in acquired.ranges)
+        return acquisitions
 
     def _watch(self, waiting: _Waiting) -> None:
         """Try again when records come."""
@@ -318,7 +326,7 @@ class ShareFetchHandlers:
             try:
                 end = self._shares().clients.watch(
                     waiting.session.group,
-                    self._topic(waiting.connection, topic_id),
+                    self._acquisitions.topic_name(waiting.connection, topic_id),
                     numbers,
                     lambda: self._retry(waiting),
                     waiting.settings.max_locks,
@@ -328,45 +336,23 @@ class ShareFetchHandlers:
             else:
                 waiting.watches.append(end)
 
-    def _topic(self, connection: Connection, topic_id: bytes) -> str:
-        """The name of a topic that the connection may read. Raises ApiError."""
-        topic = self._broker.topic_name(topic_id)
-        access = self._broker.access_of(connection, "ShareFetch")
-        if access is not None:
-            code = access.topic_code(Operation.READ, topic, by_id=True)
-            if code is ErrorCode.TOPIC_AUTHORIZATION_FAILED:
-                raise ApiError(code, "this client may not read the topic")
-            topic = None if code else topic
-        if topic is None:
-            raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID, "no topic has this id")
-        return topic
-
-    def _response(
-        self, waiting: _Waiting, found: dict[TopicIdPartition, Acquired | EmbedlogError]
-    ) -> ShareFetchResponse:
+    def _response(self, waiting: _Waiting, acquisitions: _Acquisitions) -> ShareFetchResponse:
         response = ShareFetchResponse(
             error_message=None,
-            acquisition_lock_timeout_ms=self._lock_ms(waiting.session, waiting.settings),
+            acquisition_lock_timeout_ms=self._acquisitions.lock_ms(waiting.session, waiting.settings),
         )
         topics: dict[bytes, ShareFetchableTopicResponse] = {}
-        for key in dict.fromkeys([*found, *waiting.acknowledged]):
-            each = found.get(key)
-            is_empty = isinstance(each, Acquired) and not each.ranges
+        for key in dict.fromkeys([*acquisitions, *waiting.acknowledged]):
+            acquired = acquisitions.get(key)
+            is_empty = isinstance(acquired, Acquired) and not acquired.ranges
             if is_empty and not waiting.is_first and key not in waiting.acknowledged:
                 continue
             topic = topics.get(key[0])
             if topic is None:
                 topic = topics[key[0]] = ShareFetchableTopicResponse(topic_id=key[0])
                 response.responses.append(topic)
-            topic.partitions.append(_partition_data(key, each, waiting.acknowledged.get(key)))
+            topic.partitions.append(_partition_data(key, acquired, waiting.acknowledged.get(key)))
         return response
-
-    def _lock_ms(self, session: ShareSession, settings: ShareSettings) -> int:
-        for topic in session.topics:
-            lock_ms = self._shares().clients.lock_ms(session.group, topic)
-            if lock_ms is not None:
-                return lock_ms
-        return settings.options.lock_ms
 
     # -- acknowledging ---------------------------------------------------------------------------------
 
@@ -387,16 +373,13 @@ class ShareFetchHandlers:
                 )
             session = self._sessions.find(group, member_id, epoch)
             settings = self._broker.group_configs.shares_of(group)
-            said = [
-                ((topic.topic_id, each.partition_index), each.acknowledgement_batches)
-                for topic in request.topics
-                for each in topic.partitions
-            ]
             renews = context.version >= _FIRST_WITH_RENEWALS and request.is_renew_ack
-            results = self._acknowledge_all(session, said, settings, may_renew=renews)
+            results = self._acquisitions.acknowledge(
+                session, acknowledgements(request), settings, may_renew=renews
+            )
             if epoch == LAST:
                 self._sessions.end(group, member_id)
-                self._release(session)
+                self._acquisitions.release(session)
         except EmbedlogError as error:
             return ShareAcknowledgeResponse(
                 error_code=error_code_for(error), error_message=message_for(error)
@@ -413,58 +396,13 @@ class ShareFetchHandlers:
             )
         return ShareAcknowledgeResponse(
             error_message=None,
-            acquisition_lock_timeout_ms=self._lock_ms(session, settings),
+            acquisition_lock_timeout_ms=self._acquisitions.lock_ms(session, settings),
             responses=list(topics.values()),
         )
 
-    def _acknowledge_all(
-        self,
-        session: ShareSession,
-        said: Iterable[tuple[TopicIdPartition, Sequence[Any]]],
-        settings: ShareSettings,
-        *,
-        may_renew: bool,
-    ) -> _Acknowledged:
-        """Apply what a request says; the error of each partition of which it says something."""
-        results: _Acknowledged = {}
-        by_partition: dict[TopicIdPartition, list[AcknowledgedRange]] = {}  # which may be named repeatedly
-        for key, batches in said:
-            if batches:
-                by_partition.setdefault(key, []).extend(
-                    AcknowledgedRange(each.first_offset, each.last_offset, each.acknowledge_types)
-                    for each in batches
-                )
-        for key, given in by_partition.items():
-            try:
-                self._shares().clients.acknowledge(
-                    session.group,
-                    self._topic(session.connection, key[0]),
-                    key[1],
-                    session.member_id,
-                    given,
-                    settings,
-                    may_renew=may_renew,
-                )
-            except GroupNotFound as error:  # of that topic nothing has been acquired
-                results[key] = ApiError(ErrorCode.INVALID_RECORD_STATE, message_for(error))
-            except EmbedlogError as error:
-                results[key] = error
-            else:
-                results[key] = None
-        return results
-
-    # -- releasing -------------------------------------------------------------------------------------
-
     def _release_all(self, sessions: Iterable[ShareSession]) -> None:
         for session in sessions:
-            self._release(session)
-
-    def _release(self, session: ShareSession) -> None:
-        """Release what its member has acquired. If that cannot be stored, the locks expire."""
-        for topic in list(session.topics):
-            with contextlib.suppress(EmbedlogError):
-                self._shares().clients.release(session.group, topic, session.member_id)
-        session.topics.clear()
+            self._acquisitions.release(session)
 
 
 def _checked_names(request: ShareFetchRequest | ShareAcknowledgeRequest) -> tuple[str, str]:
@@ -479,19 +417,19 @@ def _checked_names(request: ShareFetchRequest | ShareAcknowledgeRequest) -> tupl
 
 
 def _partition_data(
-    key: TopicIdPartition, found: Acquired | EmbedlogError | None, refused: EmbedlogError | None
+    key: TopicIdPartition, acquired: Acquired | EmbedlogError | None, refused: EmbedlogError | None
 ) -> PartitionData:
     data = PartitionData(
         partition_index=key[1], error_message=None, acknowledge_error_message=None, records=b""
     )
-    if isinstance(found, Acquired):
-        data.records = found.data
+    if isinstance(acquired, Acquired):
+        data.records = acquired.data
         data.acquired_records = [
             AcquiredRecords(first_offset=first, last_offset=last, delivery_count=count)
-            for first, last, count in found.ranges
+            for first, last, count in acquired.ranges
         ]
-    elif found is not None:
-        data.error_code, data.error_message = error_code_for(found), message_for(found)
+    elif acquired is not None:
+        data.error_code, data.error_message = error_code_for(acquired), message_for(acquired)
     if refused is not None:
         data.acknowledge_error_code, data.acknowledge_error_message = (
             error_code_for(refused),
