@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -40,7 +40,7 @@ from ..network.connection import Connection
 from ..network.event_loop import EncodedResponse
 from ..network.outbox import Chunk
 from .access.authentication import SASL_AUTHENTICATE, SASL_HANDSHAKE
-from .api_errors import TO_PROCESSES_OF_THE_LOG, TO_THE_NETWORK
+from .api_errors import TO_PROCESSES_OF_THE_LOG, TO_THE_NETWORK, ErrorAnswers
 from .broker_context import BrokerContext, Handler, RequestContext
 from .futures import flatten_future, map_future
 from .group_requests import GroupRequests
@@ -56,7 +56,7 @@ from .handlers.log import LogHandlers
 from .handlers.metadata import MetadataHandlers
 from .handlers.modern_groups import ConsumerGroupHandlers, ShareGroupHandlers
 from .handlers.offsets import OffsetHandlers
-from .handlers.produce import LastProduce, ProduceHandlers, remember
+from .handlers.produce import ProduceHandlers
 from .handlers.quotas import QuotaHandlers
 from .handlers.replicas import ReplicaHandlers
 from .handlers.sasl import SaslHandlers
@@ -67,6 +67,7 @@ from .handlers.topics import TopicHandlers
 from .handlers.transaction_admin import TransactionAdminHandlers
 from .handlers.transactions import TransactionHandlers
 from .handlers.users import UserHandlers
+from .last_produce import LastProduce, remember
 from .local_members import LocalMembers
 from .usage import Usage, usage_of
 
@@ -100,14 +101,39 @@ class Dispatcher:
     """
 
     def __init__(self, broker: BrokerContext, requests: LogRequests | None = None) -> None:
+        on_the_network = requests is None
+        answers = TO_THE_NETWORK if on_the_network else TO_PROCESSES_OF_THE_LOG
+        self._broker = broker
+        self._coordination = broker.coordination
+        self._access = broker.access
+        self._faults = broker.faults
+        self._meter = broker.meter if on_the_network else None  # metrics are of the network
+        self._quotas = broker.quotas if on_the_network else None
+        self._stale_session_log = LogThrottle()
+        self._members = None if on_the_network else LocalMembers(broker)
+        self._groups = GroupRequests(broker, None if self._members is None else self._members.restored)
+        # The handlers that are used below, besides for their requests.
         metadata = MetadataHandlers(broker)
         self._fetch = FetchHandlers(broker)
-        answers = TO_THE_NETWORK if requests is None else TO_PROCESSES_OF_THE_LOG
         self._produce = ProduceHandlers(broker, answers)
-        self._members = members = None if requests is None else LocalMembers(broker)
-        self._groups = GroupRequests(broker, None if members is None else members.restored)
-        handlers = {
-            **metadata.handlers(),
+        self._share_fetch = None if broker.shares is None else ShareFetchHandlers(broker, broker.shares)
+        self._log = None if requests is None else LogHandlers(broker, requests)
+        handlers = self._protected(
+            {**metadata.handlers(), **self._standard_handlers(answers), **self._optional_handlers()}
+        )
+        self._routes = {
+            key: Route(
+                exchange, handlers[exchange.api.name], exchange.api.min_version, exchange.api.max_version
+            )
+            for key, exchange in _exchanges(requests).items()
+            if exchange.api.name in handlers
+        }
+        metadata.advertise({key: (route.low, route.high) for key, route in self._routes.items()})
+
+    def _standard_handlers(self, answers: ErrorAnswers) -> dict[str, Handler]:
+        """API -> handler, of the APIs that every broker has."""
+        broker, groups = self._broker, self._groups
+        return {
             **self._produce.handlers(),
             **self._fetch.handlers(),
             **OffsetHandlers(broker, answers.code_for).handlers(),
@@ -117,53 +143,38 @@ class Dispatcher:
             **ConfigHandlers(broker, answers).handlers(),
             **AclHandlers(broker).handlers(),
             **DescribeHandlers(broker).handlers(),
-            **GroupHandlers(broker, self._groups, self._members).handlers(),
-            **CommitHandlers(broker, self._groups, answers.commit_code_for).handlers(),
-            **GroupAdminHandlers(broker, self._groups).handlers(),
-            **TransactionHandlers(broker, self._groups, answers.code_for).handlers(),
-            **TransactionAdminHandlers(broker, self._groups).handlers(),
-            **ConsumerGroupHandlers(broker, self._groups).handlers(),
+            **GroupHandlers(broker, groups, self._members).handlers(),
+            **CommitHandlers(broker, groups, answers.commit_code_for).handlers(),
+            **GroupAdminHandlers(broker, groups).handlers(),
+            **TransactionHandlers(broker, groups, answers.code_for).handlers(),
+            **TransactionAdminHandlers(broker, groups).handlers(),
+            **ConsumerGroupHandlers(broker, groups).handlers(),
         }
+
+    def _optional_handlers(self) -> dict[str, Handler]:
+        """API -> handler, of users, quotas, share groups and an owner's requests, if this broker has them."""
+        broker = self._broker
+        handlers: dict[str, Handler] = {}
         if broker.users is not None:
             handlers.update(SaslHandlers(broker).handlers())
             handlers.update(UserHandlers(broker, broker.users).handlers())
-        if broker.quotas is not None and requests is None:
-            handlers.update(QuotaHandlers(broker, broker.quotas).handlers())
-        self._share_fetch: ShareFetchHandlers | None = None
-        if broker.shares is not None:
-            self._share_fetch = ShareFetchHandlers(broker, broker.shares)
+        if self._quotas is not None:
+            handlers.update(QuotaHandlers(broker, self._quotas).handlers())
+        if self._share_fetch is not None and broker.shares is not None:
             handlers.update(self._share_fetch.handlers())
             handlers.update(ShareGroupHandlers(broker, self._groups).handlers())
             handlers.update(ShareOffsetHandlers(broker, self._groups, broker.shares).handlers())
-        self._log: LogHandlers | None = None
-        exchanges = dict(APIS)
-        if requests is not None:
-            exchanges.update(OWNER_APIS)
-            self._log = LogHandlers(broker, requests)
+        if self._log is not None:
             handlers.update(self._log.handlers())
-            if not requests.shared:
-                exchanges = {key: exchanges[key] for key in (_API_VERSIONS, LOG.key)}
-        self._access = broker.access
+        return handlers
+
+    def _protected(self, handlers: dict[str, Handler]) -> dict[str, Handler]:
+        """The handlers behind their guards if there are ACLs; around these the faults of a test."""
         if self._access is not None:
             from .guards.api_permissions import PERMISSIONS  # not needed by most
 
-            handlers = guarded(broker, self._access, handlers, PERMISSIONS)
-        self._faults = broker.faults
-        if self._faults is not None:
-            handlers = self._faults.around(broker, handlers)
-        self._broker = broker
-        self._coordination = broker.coordination
-        self._meter = broker.meter if requests is None else None  # metrics are of the network
-        self._stale_session_log = LogThrottle()
-        self._quotas = broker.quotas if requests is None else None
-        self._routes = {
-            key: Route(
-                exchange, handlers[exchange.api.name], exchange.api.min_version, exchange.api.max_version
-            )
-            for key, exchange in exchanges.items()
-            if exchange.api.name in handlers
-        }
-        metadata.advertise({key: (route.low, route.high) for key, route in self._routes.items()})
+            handlers = guarded(self._broker, self._access, handlers, PERMISSIONS)
+        return handlers if self._faults is None else self._faults.around(self._broker, handlers)
 
     def start(self) -> None:
         """Start the background work of handlers."""
@@ -326,6 +337,14 @@ class Dispatcher:
             return _encode_response(unsupported_api_versions((route.low, route.high)), 0, correlation_id)
         name = APIS[key].api.name if key in APIS else "unknown"
         raise CloseConnection(f"API {key} ({name}) version {version} is not offered here")
+
+
+def _exchanges(requests: LogRequests | None) -> Mapping[int, Exchange]:
+    """Key -> API, of those that may be offered."""
+    if requests is None:
+        return APIS
+    exchanges = {**APIS, **OWNER_APIS}
+    return exchanges if requests.shared else {key: exchanges[key] for key in (_API_VERSIONS, LOG.key)}
 
 
 def _malformed(error: ProtocolError) -> CloseConnection:

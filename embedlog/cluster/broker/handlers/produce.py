@@ -61,31 +61,19 @@ from ....wire.owner_apis import (
     OwnerProduceRequest,
     OwnerProduceResponse,
 )
-from ....wire.request_template import RequestTemplate, template_of
 from ...network.close_reasons import CloseConnection
 from ..api_errors import ApiError, ErrorAnswers, InvalidRecords
-from ..batch_validation import (
-    FIRST_WITH_BATCHES,
-    read_batch_header,
-    validate,
-    validate_quickly,
-)
-from ..broker_context import (
-    BrokerContext,
-    Handler,
-    RequestContext,
-    internal_topic,
-    not_leader,
-)
+from ..batch_validation import FIRST_WITH_BATCHES, read_batch_header, validate, validate_quickly
+from ..broker_context import BrokerContext, Handler, RequestContext, internal_topic, not_leader
 from ..down_conversion import as_batches
 from ..futures import flatten_future, map_future, when_all
+from ..last_produce import ACKS, LastProduce
 from ..peers.transaction_permission import Refused
 
 _FIRST_WITH_ABORTABLE: Final = 11  # knows TRANSACTION_ABORTABLE
 _FIRST_THAT_ADDS: Final = 12  # partitions to transactions
 _FIRST_WITH_TOPIC_IDS: Final = 13
 _MANY: Final = 1_000  # batches in a request: more would keep a processor for too long
-_ACKS: Final = frozenset({-1, 0, 1})
 
 _PartitionResult = PartitionProduceResponse | Future[PartitionProduceResponse]
 _Result = ProduceResponse | Future[ProduceResponse | None] | None
@@ -101,25 +89,6 @@ class _Options(NamedTuple):
 
 _NO_OPTIONS: Final = _Options()
 _FLUSHED: Final = _Options(flush=True)
-
-
-class LastProduce:
-    """A connection's last small produce request. `fields` are all but its partitions and their records.
-    `topic` is the name of the first topic; None if the request has ids. `rules` is the number of changes of
-    ACLs by which it was allowed."""
-
-    __slots__ = ("context", "fields", "request", "rules", "template", "topic")
-
-    def __init__(
-        self, fields: Sequence[object], context: RequestContext, request: ProduceRequest, rules: int
-    ) -> None:
-        self.fields = fields
-        self.rules = rules
-        self.context = context
-        self.request = request
-        self.topic = None if context.version >= _FIRST_WITH_TOPIC_IDS else request.topic_data[0].name
-        # Made for the second request with the same fields: it costs more than decoding one.
-        self.template: RequestTemplate | None = None
 
 
 class ProduceHandlers:
@@ -240,7 +209,7 @@ class ProduceHandlers:
         records = memoryview(data.records or b"")  # type: ignore[arg-type]
         options = _options(request, data)
         try:
-            if request.acks not in _ACKS:
+            if request.acks not in ACKS:
                 raise ApiError(
                     ErrorCode.INVALID_REQUIRED_ACKS, f"acks must be -1, 0 or 1, not {request.acks}"
                 )
@@ -466,39 +435,3 @@ def _append_plain(
     if appended is None and (may_wait or not partition.appender.may_wait(len(batch))):
         appended = partition.append(batch, flush=options.flush)
     return appended
-
-
-def remember(
-    frame: memoryview, header: RequestHeader, context: RequestContext, request: ProduceRequest, rules: int
-) -> None:
-    """Keep a produce request's fields, and make a template if the previous request had the same.
-
-    rules: see `LastProduce`.
-    """
-    if request.acks not in _ACKS or request.transactional_id is not None or not request.topic_data:
-        return
-    if any(
-        _options(request, data).expected_offset is not None
-        for topic in request.topic_data
-        for data in topic.partition_data
-    ):
-        return
-    connection = context.connection
-    fields = (
-        context.version,
-        context.client_id,
-        request.transactional_id,
-        request.acks,
-        request.timeout_ms,
-        isinstance(request, OwnerProduceRequest) and request.flush,
-        [(topic.name, topic.topic_id) for topic in request.topic_data],
-    )
-    last = connection.application_state
-    if isinstance(last, LastProduce) and last.fields == fields:
-        last.rules = rules
-        if last.template is None:
-            last.template = template_of(frame, header, request)
-    else:
-        connection.application_state = LastProduce(fields, context, request, rules)
-    for topic in request.topic_data:  # keep no records
-        topic.partition_data.clear()
