@@ -116,6 +116,18 @@ def group_error_code_for(error: errors.EmbedlogError, *, member: bool = False) -
     return error_code_for(error)
 
 
+def producer_error_code_for(error: errors.EmbedlogError, *, knows_fenced: bool) -> ErrorCode:
+    """The error code that a transactional producer gets. What may succeed later gets a retriable one.
+
+    knows_fenced: whether its version of the request knows PRODUCER_FENCED.
+    """
+    if isinstance(error, errors.ProducerFenced) and not isinstance(error, errors.InvalidProducerIdMapping):
+        return ErrorCode.PRODUCER_FENCED if knows_fenced else ErrorCode.INVALID_PRODUCER_EPOCH
+    if isinstance(error, (errors.StorageError, errors.Closed)):
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE
+    return group_error_code_for(error, member=True)
+
+
 def commit_error_code_for(error: errors.EmbedlogError) -> int:
     """The error code of a member's failed commit: without room, a retry would only hide the reason."""
     return group_error_code_for(error, member=not isinstance(error, _NO_ROOM))

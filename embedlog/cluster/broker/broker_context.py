@@ -7,10 +7,11 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, Future
 from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, Protocol, TypeAlias, TypeVar
 
-from ...errors import TopicNotFound
+from ...errors import EmbedlogError, TopicNotFound
 from ...groups.coordinator import GroupCoordinator
 from ...groups.share_coordinator import ShareGroupCoordinator
 from ...groups.transaction_coordinator import TransactionCoordinator
+from ...model import TopicPartition
 from ...partition import Partition
 from ...runtime.locks import ReentrantLock
 from ...security.principal import Principal
@@ -22,7 +23,7 @@ from ..network.close_reasons import CloseConnection
 from ..network.connection import Connection
 from ..settings.broker_settings import BrokerSettings
 from .access.access import Access
-from .api_errors import ApiError
+from .api_errors import ApiError, error_code_for
 from .executors import Executors
 from .group_settings import GroupConfigs
 from .meter import Meter
@@ -154,6 +155,14 @@ class BrokerContext:
             raise ApiError(
                 ErrorCode.UNKNOWN_LEADER_EPOCH, f"the leader epoch is {current}, not {leader_epoch} yet"
             )
+
+    def missing_code(self, name: TopicPartition) -> ErrorCode:
+        """The error code for a partition that does not exist; NONE if it does."""
+        try:
+            self.store.partition(*name)
+        except EmbedlogError as error:
+            return error_code_for(error)
+        return ErrorCode.NONE
 
     def check_wanted(self, connection: Connection) -> None:
         """Raises CloseConnection if no client waits for the answer of a long request any more."""

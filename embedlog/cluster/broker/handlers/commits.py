@@ -258,7 +258,9 @@ class CommitHandlers:
         if kept is None:
             committed = self._broker.groups.stored_offsets(group, names)
         else:
-            there = [name for name in dict.fromkeys(names) if self._missing_code(name) is ErrorCode.NONE]
+            there = [
+                name for name in dict.fromkeys(names) if self._broker.missing_code(name) is ErrorCode.NONE
+            ]
             committed = {name: CommittedOffset(offset) for name, offset in kept.fetch(group, there).items()}
         missing = ErrorCode.NONE if context.version else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         return [
@@ -307,7 +309,7 @@ class CommitHandlers:
                         partitions=[
                             OffsetDeleteResponsePartition(
                                 partition_index=name.partition,
-                                error_code=code if name in committed else self._missing_code(name),
+                                error_code=code if name in committed else self._broker.missing_code(name),
                             )
                             for name in names
                         ],
@@ -329,14 +331,6 @@ class CommitHandlers:
             return ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
         except EmbedlogError as error:
             return group_error_code_for(error)
-        return ErrorCode.NONE
-
-    def _missing_code(self, name: TopicPartition) -> ErrorCode:
-        """The code for a partition without a committed offset: no error if the partition exists."""
-        try:
-            self._broker.store.partition(*name)
-        except EmbedlogError as error:
-            return error_code_for(error)
         return ErrorCode.NONE
 
     def _topic_name(self, context: RequestContext, name: str, topic_id: bytes) -> str | None:

@@ -26,28 +26,24 @@ once the groups have been loaded.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future
 from types import MappingProxyType
 from typing import Final, TypeAlias
 
 from ....errors import (
-    Closed,
     ConcurrentTransactions,
     DiskFull,
     EmbedlogError,
     GroupNotFound,
     IllegalGeneration,
     InvalidArgument,
-    InvalidProducerIdMapping,
     InvalidTxnState,
     LogFull,
-    ProducerFenced,
-    StorageError,
     UnknownMember,
 )
 from ....files.names import INTERNAL_TOPICS, TRANSACTION_STATE_TOPIC
-from ....groups.machines.transaction import ProducerIdAndEpoch
+from ....groups.machines.transaction import RAISES_EPOCHS, ProducerIdAndEpoch
 from ....groups.offsets import OFFSETS_TOPIC
 from ....groups.producer_processes import UNKNOWN, client
 from ....groups.transaction_coordinator import TransactionCoordinator
@@ -72,16 +68,14 @@ from ....wire.apis.txn_offset_commit import (
 )
 from ....wire.error_codes import ErrorCode
 from ...network.server import PROCESS
-from ..api_errors import ApiError, CodeFor, error_code_for, group_error_code_for
+from ..api_errors import ApiError, CodeFor, producer_error_code_for
 from ..broker_context import BrokerContext, Handler, RequestContext
 from ..futures import completed, flatten_future, map_future
 from ..group_requests import GroupRequests, complete, complete_after
-from ..peers.transaction_permission import CoordinatorUnavailable
+from ..peers.transaction_permission import ADDED_FIRST, CoordinatorUnavailable
 
 Refused: TypeAlias = Mapping[TopicPartition, ErrorCode]
 
-_ADDED_FIRST: Final = 0  # the transaction.version of a client that adds partitions itself
-_RAISES_EPOCHS: Final = 2
 _NO_PRODUCER: Final = ProducerIdAndEpoch(-1, -1)
 _ID_CHARS: Final = 8_000  # of a transactional id: at most 32,000 bytes
 
@@ -137,15 +131,15 @@ class TransactionHandlers:
             return self._broker.run_blocking(self._new_producer)
         if self._broker.transactions is None:
             return InitProducerIdResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
-        given = ProducerIdAndEpoch(request.producer_id, request.producer_epoch)
-        if not 0 < len(transactional_id) <= _ID_CHARS or (min(given) < 0 and given != _NO_PRODUCER):
+        expected = ProducerIdAndEpoch(request.producer_id, request.producer_epoch)
+        if not 0 < len(transactional_id) <= _ID_CHARS or (min(expected) < 0 and expected != _NO_PRODUCER):
             return InitProducerIdResponse(error_code=ErrorCode.INVALID_REQUEST)
 
         def begin() -> InitProducerIdResponse:
             producer = self._coordinator.init_producer_id(
                 transactional_id,
                 timeout_ms=request.transaction_timeout_ms,
-                expected=None if given == _NO_PRODUCER else given,
+                expected=None if expected == _NO_PRODUCER else expected,
                 process=_process(context),
             )
             return InitProducerIdResponse(
@@ -156,7 +150,7 @@ class TransactionHandlers:
             if isinstance(error, InvalidArgument):
                 return InitProducerIdResponse(error_code=ErrorCode.INVALID_TRANSACTION_TIMEOUT)
             knows_fenced = context.version >= _INIT_WITH_FENCED
-            full = ErrorCode.POLICY_VIOLATION if given == _NO_PRODUCER else _LATER
+            full = ErrorCode.POLICY_VIOLATION if expected == _NO_PRODUCER else _LATER
             return InitProducerIdResponse(error_code=self._code(error, knows_fenced=knows_fenced, full=full))
 
         return self._requests.run(context, begin, failed, transactional_id=transactional_id)
@@ -179,10 +173,12 @@ class TransactionHandlers:
                 context,
                 lambda: AddPartitionsToTxnResponse(
                     results_by_transaction=[
-                        self._add_for_broker(context, each) for each in request.transactions
+                        self._add_for_broker(context, transaction) for transaction in request.transactions
                     ]
                 ),
-                lambda error: AddPartitionsToTxnResponse(error_code=_code(error, knows_fenced=True)),
+                lambda error: AddPartitionsToTxnResponse(
+                    error_code=producer_error_code_for(error, knows_fenced=True)
+                ),
             )
         transactional_id, topics = request.v3_and_below_transactional_id, request.v3_and_below_topics
         producer = ProducerIdAndEpoch(request.v3_and_below_producer_id, request.v3_and_below_producer_epoch)
@@ -193,11 +189,11 @@ class TransactionHandlers:
             )
 
         def add() -> AddPartitionsToTxnResponse:
-            names = self._known(topics)
+            names = self._partition_names(topics)
             refused = self._refused(names, INTERNAL_TOPICS)
             if refused:
                 return answer(ErrorCode.OPERATION_NOT_ATTEMPTED, refused)
-            self._coordinator.add_partitions(transactional_id, producer, names, client_version=_ADDED_FIRST)
+            self._coordinator.add_partitions(transactional_id, producer, names, client_version=ADDED_FIRST)
             return answer(ErrorCode.NONE)
 
         if not transactional_id:
@@ -216,32 +212,32 @@ class TransactionHandlers:
         )
 
     def _add_for_broker(
-        self, context: RequestContext, asked: AddPartitionsToTxnTransaction
+        self, context: RequestContext, transaction: AddPartitionsToTxnTransaction
     ) -> AddPartitionsToTxnResult:
         """Add the partitions of another broker, or verify that they were added."""
         refused = _NOTHING_REFUSED
         code = ErrorCode.NONE
-        producer = ProducerIdAndEpoch(asked.producer_id, asked.producer_epoch)
+        producer = ProducerIdAndEpoch(transaction.producer_id, transaction.producer_epoch)
         try:
-            self._requests.check_coordinates_transactions(asked.transactional_id)
-            names = self._known(asked.topics)
-            if asked.verify_only:
-                self._coordinator.check_partitions(asked.transactional_id, producer, names)
+            self._requests.check_coordinates_transactions(transaction.transactional_id)
+            names = self._partition_names(transaction.topics)
+            if transaction.verify_only:
+                self._coordinator.check_partitions(transaction.transactional_id, producer, names)
             elif refused := self._refused(names, INTERNAL_TOPICS - {OFFSETS_TOPIC}):
                 code = ErrorCode.OPERATION_NOT_ATTEMPTED
             else:
-                self._coordinator.add_partitions(asked.transactional_id, producer, names)
+                self._coordinator.add_partitions(transaction.transactional_id, producer, names)
         except InvalidTxnState:
             with_abortable = context.version >= _VERIFY_WITH_ABORTABLE
             code = ErrorCode.TRANSACTION_ABORTABLE if with_abortable else ErrorCode.INVALID_TXN_STATE
         except EmbedlogError as error:
-            code = _code(error, knows_fenced=True)
+            code = producer_error_code_for(error, knows_fenced=True)
         return AddPartitionsToTxnResult(
-            transactional_id=asked.transactional_id,
-            topic_results=_results_by_topic(asked.topics, code, refused),
+            transactional_id=transaction.transactional_id,
+            topic_results=_results_by_topic(transaction.topics, code, refused),
         )
 
-    def _known(self, topics: Sequence[AddPartitionsToTxnTopic]) -> list[TopicPartition]:
+    def _partition_names(self, topics: Sequence[AddPartitionsToTxnTopic]) -> list[TopicPartition]:
         """The partitions, once this broker knows the topics, which another one may just have created."""
         if unknown := self._broker.coordination.unknown_topics({topic.name for topic in topics}):
             self._broker.coordination.catch_up(unknown)
@@ -252,16 +248,9 @@ class TransactionHandlers:
         refused = {}
         for name in names:
             forbidden = ErrorCode.TOPIC_AUTHORIZATION_FAILED if name.topic in internal else ErrorCode.NONE
-            if code := forbidden or self._missing(name):
+            if code := forbidden or self._broker.missing_code(name):
                 refused[name] = code
         return refused
-
-    def _missing(self, name: TopicPartition) -> ErrorCode:
-        try:
-            self._broker.store.partition(*name)
-        except EmbedlogError as error:
-            return error_code_for(error)
-        return ErrorCode.NONE
 
     def add_offsets(
         self, context: RequestContext, request: AddOffsetsToTxnRequest
@@ -271,7 +260,7 @@ class TransactionHandlers:
         def add() -> AddOffsetsToTxnResponse:
             self._check_offsets_topic(request.group_id)
             self._coordinator.add_offsets(
-                request.transactional_id, producer, request.group_id, client_version=_ADDED_FIRST
+                request.transactional_id, producer, request.group_id, client_version=ADDED_FIRST
             )
             return AddOffsetsToTxnResponse()
 
@@ -299,38 +288,75 @@ class TransactionHandlers:
     def commit_offsets(
         self, context: RequestContext, request: TxnOffsetCommitRequest
     ) -> TxnOffsetCommitResponse | Future[TxnOffsetCommitResponse]:
+        offsets, refused = self._checked_offsets(request)
+        if not offsets:
+            return _commit_response(request, refused, ErrorCode.NONE)
+        return self._requests.run_async(
+            context,
+            request.group_id,
+            lambda: self._commit(context, request, offsets),
+            lambda _: _commit_response(request, refused, ErrorCode.NONE),
+            lambda error: _commit_response(request, refused, self._commit_code(context, request, error)),
+            timeout_ms=self._broker.settings.offsets_commit_timeout_ms,
+        )
+
+    def _checked_offsets(
+        self, request: TxnOffsetCommitRequest
+    ) -> tuple[dict[TopicPartition, CommittedOffset], dict[TopicPartition, ErrorCode]]:
+        """The offsets that can be committed, and why the others cannot."""
         offsets: dict[TopicPartition, CommittedOffset] = {}
         refused: dict[TopicPartition, ErrorCode] = {}
-        most = self._broker.settings.offset_metadata_max_bytes
+        max_metadata_bytes = self._broker.settings.offset_metadata_max_bytes
         for topic in request.topics:
-            for given in topic.partitions:
-                name = TopicPartition(topic.name, given.partition_index)
-                metadata = given.committed_metadata or ""
-                code = self._missing(name)
-                if code is ErrorCode.NONE and len(metadata.encode()) > most:
+            for partition in topic.partitions:
+                name = TopicPartition(topic.name, partition.partition_index)
+                metadata = partition.committed_metadata or ""
+                code = self._broker.missing_code(name)
+                if code is ErrorCode.NONE and len(metadata.encode()) > max_metadata_bytes:
                     code = ErrorCode.OFFSET_METADATA_TOO_LARGE
                 if code is not ErrorCode.NONE:
                     refused[name] = code
                     continue
-                epoch = max(given.committed_leader_epoch, NO_EPOCH)
-                offsets[name] = CommittedOffset(given.committed_offset, epoch, metadata)
+                epoch = max(partition.committed_leader_epoch, NO_EPOCH)
+                offsets[name] = CommittedOffset(partition.committed_offset, epoch, metadata)
+        return offsets, refused
 
+    def _commit(
+        self,
+        context: RequestContext,
+        request: TxnOffsetCommitRequest,
+        offsets: Mapping[TopicPartition, CommittedOffset],
+    ) -> Future[None]:
         producer = ProducerIdAndEpoch(request.producer_id, request.producer_epoch)
         adds = context.version >= _COMMIT_THAT_ADDS
+        if not self._broker.coordination.coordinates(request.transactional_id, TRANSACTION_STATE_TOPIC):
+            return self._commit_permitted(request, producer, offsets, adds=adds)
+        self._coordinator.commit_offsets(
+            request.transactional_id,
+            producer,
+            request.group_id,
+            offsets,
+            member_id=request.member_id,
+            generation=request.generation_id,
+            group_instance_id=request.group_instance_id,
+            client_version=RAISES_EPOCHS if adds else ADDED_FIRST,
+        )
+        return completed(None)
+
+    def _commit_permitted(
+        self,
+        request: TxnOffsetCommitRequest,
+        producer: ProducerIdAndEpoch,
+        offsets: Mapping[TopicPartition, CommittedOffset],
+        *,
+        adds: bool,
+    ) -> Future[None]:
+        """Commit once the partition of the group's offsets has the permission of another broker's
+        coordinator."""
+        permissions = self._broker.permissions
+        assert permissions is not None
 
         def commit() -> None:
-            self._coordinator.commit_offsets(
-                request.transactional_id,
-                producer,
-                request.group_id,
-                offsets,
-                member_id=request.member_id,
-                generation=request.generation_id,
-                group_instance_id=request.group_instance_id,
-                client_version=_RAISES_EPOCHS if adds else _ADDED_FIRST,
-            )
-
-        def commit_permitted() -> None:
             self._broker.groups.commit_in_transaction(
                 request.group_id,
                 offsets,
@@ -340,50 +366,17 @@ class TransactionHandlers:
                 group_instance_id=request.group_instance_id,
             )
 
-        def begin() -> Future[None]:
-            if self._broker.coordination.coordinates(request.transactional_id, TRANSACTION_STATE_TOPIC):
-                commit()
-                return completed(None)
-            return self._permitted(
-                request.transactional_id, producer, request.group_id, adds, commit_permitted
-            )
-
-        if not offsets:
-            return _answer(request, refused, ErrorCode.NONE)
-        return self._requests.run_async(
-            context,
-            request.group_id,
-            begin,
-            lambda _: _answer(request, refused, ErrorCode.NONE),
-            lambda error: _answer(request, refused, self._commit_code(context, request, error)),
-            timeout_ms=self._broker.settings.offsets_commit_timeout_ms,
-        )
-
-    def _permitted(
-        self,
-        transactional_id: str,
-        producer: ProducerIdAndEpoch,
-        group: str,
-        adds: bool,
-        commit: Callable[[], None],
-    ) -> Future[None]:
-        """Commit once the partition of the group's offsets has the permission of another broker's
-        coordinator."""
-        permissions = self._broker.permissions
-        assert permissions is not None
-        name = self._broker.groups.offsets_partition(group)
-        if self._broker.store.partition(*name).allows_transaction(*producer):
-            commit()
-            return completed(None)
-
-        def go_on(refused: Mapping[TopicPartition, EmbedlogError]) -> Future[None]:
+        def commit_unless(refused: Mapping[TopicPartition, EmbedlogError]) -> Future[None]:
             for error in refused.values():
                 raise error
             return self._broker.run_blocking(commit)
 
-        return flatten_future(
-            map_future(permissions.get(transactional_id, producer, [name], adds=adds), go_on)
-        )
+        name = self._broker.groups.offsets_partition(request.group_id)
+        if self._broker.store.partition(*name).allows_transaction(*producer):
+            commit()
+            return completed(None)
+        permission = permissions.get(request.transactional_id, producer, [name], adds=adds)
+        return flatten_future(map_future(permission, commit_unless))
 
     def _commit_code(
         self, context: RequestContext, request: TxnOffsetCommitRequest, error: EmbedlogError
@@ -418,7 +411,7 @@ class TransactionHandlers:
                 request.transactional_id,
                 ProducerIdAndEpoch(request.producer_id, request.producer_epoch),
                 commit=request.committed,
-                client_version=_RAISES_EPOCHS if raises_epoch else _ADDED_FIRST,
+                client_version=RAISES_EPOCHS if raises_epoch else ADDED_FIRST,
             )
             answer = EndTxnResponse(producer_id=producer.producer_id, producer_epoch=producer.producer_epoch)
             ended: Future[EndTxnResponse] = Future()
@@ -444,7 +437,7 @@ class TransactionHandlers:
         if isinstance(error, (DiskFull, LogFull)):
             code = self._code_for(error)
             return full if code == ErrorCode.POLICY_VIOLATION else code
-        return _code(error, knows_fenced=knows_fenced)
+        return producer_error_code_for(error, knows_fenced=knows_fenced)
 
 
 def _results_by_topic(
@@ -466,7 +459,7 @@ def _results_by_topic(
     ]
 
 
-def _answer(
+def _commit_response(
     request: TxnOffsetCommitRequest, refused: Mapping[TopicPartition, ErrorCode], code: int
 ) -> TxnOffsetCommitResponse:
     """`code` is for all partitions without an error of their own."""
@@ -476,10 +469,10 @@ def _answer(
                 name=topic.name,
                 partitions=[
                     TxnOffsetCommitResponsePartition(
-                        partition_index=given.partition_index,
-                        error_code=refused.get(TopicPartition(topic.name, given.partition_index), code),
+                        partition_index=partition.partition_index,
+                        error_code=refused.get(TopicPartition(topic.name, partition.partition_index), code),
                     )
-                    for given in topic.partitions
+                    for partition in topic.partitions
                 ],
             )
             for topic in request.topics
@@ -491,15 +484,6 @@ def _no_room(context: RequestContext) -> ErrorCode:
     """What fails a producer's transaction at once: the log has no room for it."""
     knows_abortable = context.version >= _WITH_ABORTABLE
     return ErrorCode.TRANSACTION_ABORTABLE if knows_abortable else ErrorCode.POLICY_VIOLATION
-
-
-def _code(error: EmbedlogError, *, knows_fenced: bool) -> ErrorCode:
-    """The error code that a producer gets. What may succeed later gets a retriable one."""
-    if isinstance(error, ProducerFenced) and not isinstance(error, InvalidProducerIdMapping):
-        return ErrorCode.PRODUCER_FENCED if knows_fenced else ErrorCode.INVALID_PRODUCER_EPOCH
-    if isinstance(error, (StorageError, Closed)):
-        return _LATER
-    return group_error_code_for(error, member=True)
 
 
 def _process(context: RequestContext) -> str:

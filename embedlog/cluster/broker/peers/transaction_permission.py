@@ -48,7 +48,8 @@ from .broker_channel import BrokerChannels, BrokerClient, BrokerConnection
 Refused = dict[TopicPartition, EmbedlogError]
 """The partitions without permission, and why."""
 
-VERIFIED: Final = 0  # the transaction.version of clients that add partitions themselves
+ADDED_FIRST: Final = 0
+"""The transaction.version of clients that add partitions themselves, before they use them."""
 
 _COMES_LATER: Final = frozenset(
     {
@@ -171,7 +172,7 @@ class TransactionPermissions:
     def _answered(self, question: _Question, codes: Mapping[TopicPartition, int]) -> Refused:
         """Let the partitions permit what the coordinator permits."""
         refused: Refused = {}
-        version = RAISES_EPOCHS if question.adds else VERIFIED
+        version = RAISES_EPOCHS if question.adds else ADDED_FIRST
         for name, asked_at in question.asked_at.items():
             code = codes.get(name, ErrorCode.NETWORK_EXCEPTION)
             try:
