@@ -166,10 +166,7 @@ class FetchSessions:
 
 
 def authorized(
-    access: AccessControl,
-    context: RequestContext,
-    request: FetchRequest,
-    requested: list[RequestedPartition],
+    access: AccessControl, context: RequestContext, request: FetchRequest, requested: list[RequestedPartition]
 ) -> list[RequestedPartition]:
     """All partitions of a session or request, with what the client may read of them.
 

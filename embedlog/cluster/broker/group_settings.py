@@ -33,10 +33,7 @@ _VERSION: Final = 1
 FIXED: Final = {
     **{
         name: FixedConfig(INT, value, lambda text: True, "groups get their assignments at once")
-        for name, value in (
-            ("consumer.assignment.interval.ms", "0"),
-            ("share.assignment.interval.ms", "0"),
-        )
+        for name, value in (("consumer.assignment.interval.ms", "0"), ("share.assignment.interval.ms", "0"))
     },
     **{
         name: FixedConfig(INT, value, lambda text: True, "there are no streams groups")

@@ -86,13 +86,7 @@ class AccessLog(Closing):
             self._thread.start()
 
     def denied(
-        self,
-        principal: Principal,
-        host: str,
-        operation: Operation,
-        type: ResourceType,
-        name: str,
-        api: str,
+        self, principal: Principal, host: str, operation: Operation, type: ResourceType, name: str, api: str
     ) -> None:
         """Note what was denied. From any thread."""
         with self._lock:

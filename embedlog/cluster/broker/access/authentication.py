@@ -124,8 +124,7 @@ class Authenticator:
         if state.session is not None:
             self.expired += 1
             raise CloseConnection(
-                f"the session of {state.session} has ended, and it has not authenticated again",
-                logging.INFO,
+                f"the session of {state.session} has ended, and it has not authenticated again", logging.INFO
             )
         if state.mechanism is not None:  # aiokafka does so when its token is refused
             self.failed += 1

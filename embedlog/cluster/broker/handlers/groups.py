@@ -98,12 +98,7 @@ class GroupHandlers:
             else:
                 at = coordinator
         return Coordinator(
-            key=key,
-            node_id=at.node_id,
-            host=at.host,
-            port=at.port,
-            error_code=code,
-            error_message=message,
+            key=key, node_id=at.node_id, host=at.host, port=at.port, error_code=code, error_message=message
         )
 
     # -- JoinGroup -------------------------------------------------------------------------------------

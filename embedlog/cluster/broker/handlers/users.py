@@ -49,10 +49,7 @@ class UserHandlers:
 
     def handlers(self) -> dict[str, Handler]:
         """API -> handler."""
-        return {
-            "DescribeUserScramCredentials": self.describe,
-            "AlterUserScramCredentials": self.alter,
-        }
+        return {"DescribeUserScramCredentials": self.describe, "AlterUserScramCredentials": self.alter}
 
     def describe(
         self, context: RequestContext, request: DescribeUserScramCredentialsRequest
