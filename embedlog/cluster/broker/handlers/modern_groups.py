@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import uuid
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any, ClassVar, Final, NamedTuple, TypeAlias
+from types import ModuleType
+from typing import Any, ClassVar, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 from ....errors import EmbedlogError, GroupNotFound, InconsistentProtocol
 from ....groups.coordinator import REMOTE
@@ -34,6 +36,7 @@ from ....wire.apis.consumer_group_heartbeat import (
 from ....wire.apis.share_group_describe import ShareGroupDescribeRequest, ShareGroupDescribeResponse
 from ....wire.apis.share_group_heartbeat import ShareGroupHeartbeatRequest, ShareGroupHeartbeatResponse
 from ....wire.error_codes import ErrorCode
+from ....wire.messages import Response
 from ....wire.modern_group_state import Assignment, by_topic
 from ..api_errors import ApiError, group_error_code_for, message_for
 from ..broker_context import BrokerContext, Handler, RequestContext
@@ -41,9 +44,12 @@ from ..group_requests import GroupRequests
 
 _NAME_CHARS: Final = 255
 _CLASSIC, _CONSUMER = 0, 1  # types of members
+_NOT_ASKED_FOR: Final = -(1 << 31)  # authorized operations
 
-_HeartbeatRequest: TypeAlias = ConsumerGroupHeartbeatRequest | ShareGroupHeartbeatRequest
+_Heartbeat = TypeVar("_Heartbeat", bound=ConsumerGroupHeartbeatRequest | ShareGroupHeartbeatRequest)
+_HeartbeatResponse = TypeVar("_HeartbeatResponse", bound=Response)
 _DescribeRequest: TypeAlias = ConsumerGroupDescribeRequest | ShareGroupDescribeRequest
+_DescribeResponse = TypeVar("_DescribeResponse", bound=Response)
 
 
 class _Limits(NamedTuple):
@@ -54,19 +60,20 @@ class _Limits(NamedTuple):
     max_members: int
 
 
-class _ModernGroupHandlers(ABC):
+class _ModernGroupHandlers(ABC, Generic[_Heartbeat, _HeartbeatResponse, _DescribeResponse]):
     """Handles the APIs of the groups of one protocol.
 
     other_type: what the coordinator raises if the group is of another type. heartbeat_api, describe_api: the
-    modules of the messages. Both protocols' have the same names and fields, but those of the protocol's own.
+    modules of the messages' parts. Both protocols' have the same names and fields, but those of the
+    protocol's own.
     """
 
     group_type: ClassVar[GroupType]
     other_type: ClassVar[type[EmbedlogError]]
-    heartbeat_api: ClassVar[Any]
-    heartbeat_response: ClassVar[Any]
-    describe_api: ClassVar[Any]
-    describe_response: ClassVar[Any]
+    heartbeat_api: ClassVar[ModuleType]
+    heartbeat_response: Callable[..., _HeartbeatResponse]
+    describe_api: ClassVar[ModuleType]
+    describe_response: Callable[..., _DescribeResponse]
 
     def __init__(self, broker: BrokerContext, requests: GroupRequests) -> None:
         self._broker = broker
@@ -77,8 +84,10 @@ class _ModernGroupHandlers(ABC):
         protocol = self.group_type.value.capitalize()
         return {f"{protocol}GroupHeartbeat": self.heartbeat, f"{protocol}GroupDescribe": self.describe}
 
-    def heartbeat(self, context: RequestContext, request: _HeartbeatRequest) -> Any | Future[Any]:
-        def heartbeat() -> Any:
+    def heartbeat(
+        self, context: RequestContext, request: _Heartbeat
+    ) -> _HeartbeatResponse | Future[_HeartbeatResponse]:
+        def heartbeat() -> _HeartbeatResponse:
             beat = self._beat(context, request)
             _check(request.group_id, beat)
             limits = self._limits(request.group_id)
@@ -94,24 +103,23 @@ class _ModernGroupHandlers(ABC):
 
         return self._requests.run(context, heartbeat, self._failed, group=request.group_id)
 
-    def describe(self, context: RequestContext, request: _DescribeRequest) -> Any | Future[Any]:
+    def describe(
+        self, context: RequestContext, request: _DescribeRequest
+    ) -> _DescribeResponse | Future[_DescribeResponse]:
         names = list(dict.fromkeys(request.group_ids))
+        operations = ON_A_GROUP if request.include_authorized_operations else _NOT_ASKED_FOR
 
-        def failed(error: EmbedlogError) -> Any:
+        def failed(error: EmbedlogError) -> _DescribeResponse:
             return self.describe_response(groups=[self._undescribed(name, error) for name in names])
 
-        def describe() -> Any:
-            response = self.describe_response(groups=[self._describe(name) for name in names])
-            for group in response.groups:
-                if request.include_authorized_operations and not group.error_code:
-                    group.authorized_operations = ON_A_GROUP
-            return response
+        def describe() -> _DescribeResponse:
+            return self.describe_response(groups=[self._describe(name, operations) for name in names])
 
         return self._requests.run(context, describe, failed)
 
     # -- what each protocol says for itself ------------------------------------------------------------
 
-    def _beat(self, context: RequestContext, request: Any) -> MemberHeartbeat:
+    def _beat(self, context: RequestContext, request: _Heartbeat) -> MemberHeartbeat:
         """What a member says."""
         return MemberHeartbeat(
             member_id=request.member_id,
@@ -136,7 +144,7 @@ class _ModernGroupHandlers(ABC):
 
     # -- messages --------------------------------------------------------------------------------------
 
-    def _answer(self, member_id: str, result: HeartbeatResult, interval_ms: int) -> Any:
+    def _answer(self, member_id: str, result: HeartbeatResult, interval_ms: int) -> _HeartbeatResponse:
         assignment = None
         if result.assigned is not None:
             assignment = self.heartbeat_api.Assignment(
@@ -153,13 +161,13 @@ class _ModernGroupHandlers(ABC):
             assignment=assignment,
         )
 
-    def _failed(self, error: EmbedlogError) -> Any:
+    def _failed(self, error: EmbedlogError) -> _HeartbeatResponse:
         code = group_error_code_for(error, member=True)
         if isinstance(error, self.other_type):  # and may not become one of this type
             code = ErrorCode.GROUP_ID_NOT_FOUND
         return self.heartbeat_response(error_code=code, error_message=message_for(error), member_id=None)
 
-    def _describe(self, name: str) -> Any:
+    def _describe(self, name: str, operations: int) -> object:
         try:
             self._requests.check_coordinates(name)
             group = self._find(name)
@@ -173,9 +181,10 @@ class _ModernGroupHandlers(ABC):
             assignment_epoch=group.target_epoch,
             assignor_name=group.assignor,
             members=[self._member(member, group.targets[member.member_id]) for member in group.members],
+            authorized_operations=operations,
         )
 
-    def _undescribed(self, name: str, error: EmbedlogError) -> Any:
+    def _undescribed(self, name: str, error: EmbedlogError) -> object:
         return self.describe_api.DescribedGroup(
             error_code=group_error_code_for(error),
             error_message=message_for(error),
@@ -183,7 +192,7 @@ class _ModernGroupHandlers(ABC):
             group_state="",
         )
 
-    def _member(self, member: ModernMember, target: Assignment) -> Any:
+    def _member(self, member: ModernMember, target: Assignment) -> object:
         subscription = member.subscription
         return self.describe_api.Member(
             member_id=member.member_id,
@@ -196,7 +205,7 @@ class _ModernGroupHandlers(ABC):
             **self._own_fields(member, target),
         )
 
-    def _assignment(self, partitions: Assignment) -> Any:
+    def _assignment(self, partitions: Assignment) -> object:
         return self.describe_api.Assignment(
             topic_partitions=[
                 self.describe_api.TopicPartitions(
@@ -207,13 +216,17 @@ class _ModernGroupHandlers(ABC):
         )
 
 
-class ConsumerGroupHandlers(_ModernGroupHandlers):
+class ConsumerGroupHandlers(
+    _ModernGroupHandlers[
+        ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse, ConsumerGroupDescribeResponse
+    ]
+):
     """Handles the APIs of groups of KIP-848."""
 
     group_type = GroupType.CONSUMER
-    heartbeat_api: ClassVar = consumer_group_heartbeat
+    heartbeat_api = consumer_group_heartbeat
     heartbeat_response = ConsumerGroupHeartbeatResponse
-    describe_api: ClassVar = consumer_group_describe
+    describe_api = consumer_group_describe
     describe_response = ConsumerGroupDescribeResponse
     other_type = InconsistentProtocol
 
@@ -249,13 +262,15 @@ class ConsumerGroupHandlers(_ModernGroupHandlers):
         }
 
 
-class ShareGroupHandlers(_ModernGroupHandlers):
+class ShareGroupHandlers(
+    _ModernGroupHandlers[ShareGroupHeartbeatRequest, ShareGroupHeartbeatResponse, ShareGroupDescribeResponse]
+):
     """Handles the APIs of share groups' members."""
 
     group_type = GroupType.SHARE
-    heartbeat_api: ClassVar = share_group_heartbeat
+    heartbeat_api = share_group_heartbeat
     heartbeat_response = ShareGroupHeartbeatResponse
-    describe_api: ClassVar = share_group_describe
+    describe_api = share_group_describe
     describe_response = ShareGroupDescribeResponse
     other_type = GroupNotFound
 
