@@ -17,6 +17,7 @@ from embedlog.groups.machines.share_partition import SharePartition
 from embedlog.groups.share_group import ShareGroup
 from embedlog.groups.share_part import Part
 from embedlog.wire.apis.api_versions import ApiVersionsRequest
+from embedlog.wire.apis.consumer_group_describe import ConsumerGroupDescribeRequest
 from embedlog.wire.apis.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from embedlog.wire.apis.delete_groups import DeleteGroupsRequest
 from embedlog.wire.apis.describe_groups import DescribeGroupsRequest
@@ -125,16 +126,39 @@ def test_a_member_that_is_silent() -> None:
             assert member.beat(1).error_code == ErrorCode.UNKNOWN_MEMBER_ID
 
 
+@pytest.mark.parametrize("of_group", [True, False], ids=["of-the-group", "of-the-broker"])
+def test_the_session_timeout_of_consumer_groups_is_not_that_of_share_groups(of_group: bool) -> None:
+    """A member of a consumer group that joins later expires, and the share group's member is still there."""
+    with Broker(**{} if of_group else {"group_consumer_session_timeout_ms": 1}) as broker:
+        loaded(broker).log.create_topic("t")
+        if of_group:
+            for group in ("g", "c"):
+                broker.context.group_configs.alter(group, {"consumer_session_timeout_ms": 1}, 10)
+        with ShareMember(broker) as member:
+            member.join()
+            assert member.ask(consumer_heartbeat("c"), 1).error_code == 0
+            request = ConsumerGroupDescribeRequest(group_ids=["c"])
+            while member.ask(request, 1).groups[0].group_state != "Empty":
+                pass
+            assert described(member).group_state == "Stable"
+            assert member.beat().error_code == 0
+
+
+def consumer_heartbeat(group: str) -> ConsumerGroupHeartbeatRequest:
+    """With which a member joins."""
+    return ConsumerGroupHeartbeatRequest(
+        group_id=group,
+        member_id="m",
+        member_epoch=0,
+        rebalance_timeout_ms=1_000,
+        subscribed_topic_names=["t"],
+        topic_partitions=[],
+    )
+
+
 def test_groups_of_other_types(broker: Broker) -> None:
     with ShareMember(broker) as member, ShareMember(broker, group="c") as other:
-        beat = ConsumerGroupHeartbeatRequest(
-            group_id="c",
-            member_id="m",
-            member_epoch=0,
-            rebalance_timeout_ms=1_000,
-            subscribed_topic_names=["t"],
-            topic_partitions=[],
-        )
+        beat = consumer_heartbeat("c")
         assert member.ask(beat, 1).error_code == 0
         assert other.beat(0, ["t"]).error_code == ErrorCode.GROUP_ID_NOT_FOUND
         assert described(other, "c").error_code == ErrorCode.GROUP_ID_NOT_FOUND

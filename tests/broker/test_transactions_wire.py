@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,9 @@ from wire import Wire, batch_of, produce, records_of
 from wire_producer import TIMEOUT_MS, TX, V1, V2, G, Id, Producer, T
 
 from embedlog.cluster import Broker
+from embedlog.cluster.broker.peers.transaction_permission import TransactionPermissions
+from embedlog.cluster.coordination.port import BrokerAddress
+from embedlog.cluster.coordination.single import SingleBroker
 from embedlog.codec import decode, scan
 from embedlog.errors import PartitionFailed
 from embedlog.wire.apis.api_versions import ApiVersionsRequest
@@ -173,6 +177,46 @@ def test_before_version_2_partitions_are_added_first(wire: Wire, version: int, c
     assert producer.add(0) == [ErrorCode.NONE]
     assert producer.send(b"v", partition=1, version=version) is code
     assert producer.send(b"v", version=version) is ErrorCode.NONE
+
+
+class CoordinatedElsewhere(SingleBroker):
+    """What a broker asks whose transactions the broker of the address coordinates."""
+
+    def coordinates(self, name: str, topic: str = "") -> bool:
+        return False
+
+
+@pytest.mark.parametrize(
+    ("version", "code"),
+    [
+        (3, ErrorCode.INVALID_TXN_STATE),
+        (10, ErrorCode.INVALID_TXN_STATE),
+        (V1, ErrorCode.TRANSACTION_ABORTABLE),
+    ],
+)
+def test_what_another_broker_refuses_has_the_code_of_the_clients_version(
+    broker: Broker, wire: Wire, version: int, code: ErrorCode
+) -> None:
+    """The coordinator says TRANSACTION_ABORTABLE, which not every client knows."""
+    context = broker.context
+    with Broker() as coordinator, Wire(coordinator) as there:
+        coordinator.log.create_topic(T)
+        while not coordinator.context.groups.is_loaded:
+            time.sleep(0.001)
+        at_the_coordinator = Producer(there, raises=False)
+        assert at_the_coordinator.init() is ErrorCode.NONE
+        assert context.permissions is not None and context.transactions is not None
+        context.permissions.close()
+        coordination = CoordinatedElsewhere(context.store, BrokerAddress(1, "127.0.0.1", coordinator.port))
+        context.permissions = TransactionPermissions(context.store, coordination, context.transactions)
+        producer = Producer(wire, raises=False)
+        producer.id = at_the_coordinator.id
+        assert producer.send(b"v", version=version) is code
+        assert at_the_coordinator.add(0) == [ErrorCode.NONE]
+        assert producer.send(b"v", version=version) is ErrorCode.NONE
+        assert at_the_coordinator.init() is ErrorCode.NONE
+        assert producer.send(b"w", partition=1, version=version) is ErrorCode.INVALID_PRODUCER_EPOCH
+        context.permissions.close()
 
 
 def test_a_failed_partition_leaves_the_others(broker: Broker, producer: Producer) -> None:
