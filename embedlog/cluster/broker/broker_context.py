@@ -179,8 +179,8 @@ class BrokerContext:
 
     def brokers_for(self, connection: Connection) -> list[BrokerAddress]:
         """The live brokers, at the listener that a client came through; without those that do not have it."""
-        at = [broker.at(connection.listener.name) for broker in self.coordination.brokers()]
-        return [broker for broker in at if broker is not None]
+        addresses = [broker.at(connection.listener.name) for broker in self.coordination.brokers()]
+        return [broker for broker in addresses if broker is not None]
 
     def queue_groups(self) -> set[str]:
         """The share groups that have begun to read a topic, those of the library's queues included."""
@@ -228,14 +228,14 @@ class BrokerContext:
                 "(max.partitions)",
             )
 
-    def alter_settings(self, own: Mapping[str, Any]) -> None:
+    def alter_settings(self, dynamic_settings: Mapping[str, Any]) -> None:
         """Replace the dynamic settings; all others get their initial values back. Until the broker stops.
 
         Parts that read their settings once, at the start, are not affected.
         Raises UnknownSetting, InvalidSetting.
         """
-        self.settings = self._initial_settings.with_changes(own)
-        self.dynamic_settings = dict(own)
+        self.settings = self._initial_settings.with_changes(dynamic_settings)
+        self.dynamic_settings = dict(dynamic_settings)
         if self.quotas is not None:
             self.quotas.max_creation_rate = self.settings.max_connection_creation_rate
 

@@ -58,22 +58,22 @@ def as_batches(message_set: bytes, settings: TopicSettings, now_ms: int, max_byt
     Raises ApiError.
     """
     batches = _Batches(settings, now_ms)
-    stop = 0
-    room = max_bytes
+    end_pos = 0
+    bytes_left = max_bytes
     try:
         for message in iter_messages(message_set, any_offset=True):
             batches.check_size(message.size)
             batches.begin(message.compression)
-            for inner in inner_messages(message, max_bytes=room, any_offset=True):
+            for inner in inner_messages(message, max_bytes=bytes_left, any_offset=True):
                 if message.compression:
-                    room -= inner.size
+                    bytes_left -= inner.size
                 batches.add(inner.key, inner.value, inner.timestamp_ms)
-            stop = message.pos + message.size
+            end_pos = message.pos + message.size
     except DecompressedTooLarge:
         raise decompresses_to_more(max_bytes) from None
     except CorruptRecord as error:
         raise ApiError(ErrorCode.CORRUPT_MESSAGE, str(error)) from None
-    if stop != len(message_set) or not message_set:
+    if end_pos != len(message_set) or not message_set:
         raise ApiError(ErrorCode.CORRUPT_MESSAGE, "the message set is empty, or its last message is cut off")
     return batches.finished()
 
@@ -158,9 +158,11 @@ class Conversion:
         self._has_begun = True
         if not records:
             return b""
-        self._used += sum(_OBJECT_BYTES + len(r.key or b"") + len(r.value or b"") for r in records)
+        self._used += sum(
+            _OBJECT_BYTES + len(record.key or b"") + len(record.value or b"") for record in records
+        )
         return encode_message_set(
-            [(r.key, r.value, (), r.timestamp_ms) for r in records],
+            [(record.key, record.value, (), record.timestamp_ms) for record in records],
             magic,
             header.compression,
             offsets=[record.offset for record in records],

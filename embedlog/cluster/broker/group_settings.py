@@ -134,42 +134,42 @@ class GroupConfigs:
         """What holds for groups without settings of their own."""
         settings = self._broker()
         return GroupSettings().replaced(
-            **{own: getattr(settings, theirs) for own, theirs in _BROKER_NAMES.items()}
+            **{name: getattr(settings, broker_name) for name, broker_name in _BROKER_NAMES.items()}
         )
 
     def of(self, group: str) -> GroupSettings:
         """What holds for a group. Raises as `names`."""
-        own = self._load().get(group)
-        return self.of_broker().replaced(**own) if own else self.of_broker()
+        own_settings = self._load().get(group)
+        return self.of_broker().replaced(**own_settings) if own_settings else self.of_broker()
 
     def shares_of(self, group: str) -> ShareSettings:
         """What holds for the deliveries of a share group. Raises as `names`."""
         return self.of(group).shares(self._store.clock_ms)
 
-    def check(self, own: Mapping[str, Any]) -> None:
+    def check(self, own_settings: Mapping[str, Any]) -> None:
         """Raises InvalidSetting if one is out of the broker's bounds for groups, or if these, over the
         broker's, would expire members between two heartbeats."""
-        for name in own.keys() & _BROKER_NAMES.keys():
-            _check_bounds(self._broker(), name, own[name])
-        settings = self.of_broker().replaced(**own)
+        for name in own_settings.keys() & _BROKER_NAMES.keys():
+            _check_bounds(self._broker(), name, own_settings[name])
+        settings = self.of_broker().replaced(**own_settings)
         for kind, session_ms, interval_ms in (
             ("consumer", settings.consumer_session_timeout_ms, settings.consumer_heartbeat_interval_ms),
             ("share", settings.share_session_timeout_ms, settings.share_heartbeat_interval_ms),
         ):
-            if any(name.startswith(kind) for name in own) and session_ms <= interval_ms:
+            if any(name.startswith(kind) for name in own_settings) and session_ms <= interval_ms:
                 raise InvalidSetting(
                     f"{kind}.session.timeout.ms ({session_ms:,}) must exceed {kind}.heartbeat.interval.ms "
                     f"({interval_ms:,})"
                 )
 
-    def alter(self, group: str, own: Mapping[str, Any], max_groups: int) -> None:
+    def alter(self, group: str, own_settings: Mapping[str, Any], max_groups: int) -> None:
         """Replace what is set for a group, durably. The values are those of `GroupSettings.parse`.
 
         Raises ApiError if there would be too many groups with settings; as `names`.
         """
         with self._lock:
-            changed = {**self._read(), group: dict(own)}
-            if not own:
+            changed = {**self._read(), group: dict(own_settings)}
+            if not own_settings:
                 del changed[group]
             elif len(changed) > max_groups:
                 raise ApiError(
@@ -201,7 +201,10 @@ class GroupConfigs:
         try:
             if content["version"] != _VERSION:
                 raise CorruptCheckpoint("an unknown version of group-settings.json", path=path)
-            return {str(group): GroupSettings.parse(own) for group, own in content["groups"].items()}
+            return {
+                str(group): GroupSettings.parse(own_settings)
+                for group, own_settings in content["groups"].items()
+            }
         except (KeyError, TypeError, AttributeError) as error:
             raise CorruptCheckpoint("not a valid group-settings.json", path=path) from error
         except CorruptCheckpoint:
@@ -212,14 +215,14 @@ class GroupConfigs:
 
 def check_broker(settings: BrokerSettings) -> None:
     """Raises InvalidSetting if the broker's own settings for groups are out of its bounds."""
-    for name, theirs in _BROKER_NAMES.items():
-        _check_bounds(settings, name, getattr(settings, theirs))
+    for name, broker_name in _BROKER_NAMES.items():
+        _check_bounds(settings, name, getattr(settings, broker_name))
 
 
 def _check_bounds(settings: BrokerSettings, name: str, value: int) -> None:
     """The bounds are group.consumer.min.session.timeout.ms and the like."""
-    kind, _, what = name.partition("_")
-    bounds = f"group_{kind}_min_{what}", f"group_{kind}_max_{what}"
+    kind, _, suffix = name.partition("_")
+    bounds = f"group_{kind}_min_{suffix}", f"group_{kind}_max_{suffix}"
     low, high = (getattr(settings, bound) for bound in bounds)
     if not low <= value <= high:
         raise InvalidSetting(

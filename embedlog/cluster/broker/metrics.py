@@ -151,16 +151,16 @@ class Collector:
         into.counter("embedlog_fetched_bytes", "Bytes of batches fetched by clients.", meter.fetched_bytes)
 
     def _add_cluster(self, into: Families) -> None:
-        coordination, own = self._broker.coordination, self._broker.coordination.node_id
+        coordination, node_id = self._broker.coordination, self._broker.coordination.node_id
         leaders = Counter(
             coordination.placement(partition.name).leader for partition in self._broker.store.partitions()
         )
         into.gauge("embedlog_active_brokers", "Live brokers.", len(coordination.brokers()))
-        is_controller = coordination.controller_id() == own
+        is_controller = coordination.controller_id() == node_id
         into.gauge("embedlog_active_controller", "1 if this broker is the controller.", is_controller)
         is_current = coordination.is_current
         into.gauge("embedlog_lease_valid", "0 while this broker must not answer clients.", is_current)
-        into.gauge("embedlog_leader_partitions", "Partitions that this broker leads.", leaders[own])
+        into.gauge("embedlog_leader_partitions", "Partitions that this broker leads.", leaders[node_id])
         into.gauge("embedlog_offline_partitions", "Partitions without a leader.", leaders[-1])
 
 

@@ -56,8 +56,8 @@ class ShareSession:
 class ShareSessions:
     """All sessions of a broker."""
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, max_sessions: int) -> None:
+        self._max_sessions = max_sessions
         self._lock = Lock()
         self._sessions: dict[_Key, ShareSession] = {}
         self._by_connection: dict[Connection, set[_Key]] = {}
@@ -73,10 +73,10 @@ class ShareSessions:
         """
         session = ShareSession(group, member_id, connection)
         with self._lock:
-            if len(self._sessions) >= self._most:
+            if len(self._sessions) >= self._max_sessions:
                 raise ApiError(
                     ErrorCode.SHARE_SESSION_LIMIT_REACHED,
-                    f"there are {self._most:,} share sessions (group.share.max.share.sessions)",
+                    f"there are {self._max_sessions:,} share sessions (group.share.max.share.sessions)",
                 )
             if connection.closed:
                 return None

@@ -153,8 +153,8 @@ def _group_id(request: Any) -> str:
 
 
 def _transactional_id(request: Any) -> str | None:
-    found: str | None = request.transactional_id
-    return found
+    transactional_id: str | None = request.transactional_id
+    return transactional_id
 
 
 _READ_GROUP: Final = Need(Operation.READ, _GROUP, _group_id)

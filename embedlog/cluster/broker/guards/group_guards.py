@@ -163,7 +163,7 @@ def offset_fetch(call: GuardedCall, request: OffsetFetchRequest) -> Any:
     def finish(response: OffsetFetchResponse) -> None:
         for group in response.groups:
             if group.group_id in of_all:
-                group.topics = [t for t in group.topics if _sees(call, t, by_id=by_id)]
+                group.topics = [topic for topic in group.topics if _sees(call, topic, by_id=by_id)]
             elif not group.error_code:
                 group.topics += refused_topics[group.group_id]
         response.groups += refused_groups
@@ -186,7 +186,7 @@ def _fetch_of_one(call: GuardedCall, request: OffsetFetchRequest) -> Any:
     def finish(response: OffsetFetchResponse) -> None:
         if is_all:
             response.topics = [
-                t for t in response.topics if call.access.sees(Operation.DESCRIBE, _TOPIC, t.name)
+                topic for topic in response.topics if call.access.sees(Operation.DESCRIBE, _TOPIC, topic.name)
             ]
         response.topics += refused
 

@@ -393,7 +393,9 @@ def describe_transactions(call: GuardedCall, request: DescribeTransactionsReques
 
     def finish(response: Any) -> None:
         for state in response.transaction_states:
-            state.topics = [t for t in state.topics if call.access.sees(Operation.DESCRIBE, _TOPIC, t.topic)]
+            state.topics = [
+                topic for topic in state.topics if call.access.sees(Operation.DESCRIBE, _TOPIC, topic.topic)
+            ]
         response.transaction_states += refused
 
     return then(call.handle(request), finish)

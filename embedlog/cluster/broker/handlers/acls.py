@@ -172,7 +172,7 @@ def _binding(creation: AclCreation) -> Binding:
 def _filter(filter: DescribeAclsRequest | DeleteAclsFilter) -> BindingFilter:
     """Raises InvalidArgument."""
     try:
-        chosen = BindingFilter(
+        binding_filter = BindingFilter(
             ResourceType(filter.resource_type_filter),
             filter.resource_name_filter,
             PatternType(filter.pattern_type_filter),
@@ -183,9 +183,11 @@ def _filter(filter: DescribeAclsRequest | DeleteAclsFilter) -> BindingFilter:
         )
     except ValueError as error:
         raise InvalidArgument(f"an unknown kind of ACL: {error}") from None
-    if not all((chosen.type, chosen.pattern, chosen.operation, chosen.permission)):
+    if not all(
+        (binding_filter.type, binding_filter.pattern, binding_filter.operation, binding_filter.permission)
+    ):
         raise InvalidArgument("a filter has a type of resource and of pattern, an operation, a permission")
-    return chosen
+    return binding_filter
 
 
 def _result(code: ErrorCode, message: str | None) -> AclCreationResult:

@@ -124,8 +124,8 @@ class CommitHandlers:
         def answer(code: int) -> OffsetCommitResponse:
             return _commit_response(request, checked, code)
 
-        def commit_in_zookeeper(kept: ConsumerOffsets) -> OffsetCommitResponse:
-            kept.commit(request.group_id, {name: committed.offset for name, committed in offsets.items()})
+        def commit_in_zookeeper(store: ConsumerOffsets) -> OffsetCommitResponse:
+            store.commit(request.group_id, {name: committed.offset for name, committed in offsets.items()})
             return answer(ErrorCode.NONE)
 
         def commit() -> OffsetCommitResponse:
@@ -142,12 +142,12 @@ class CommitHandlers:
 
         if not offsets:
             return answer(ErrorCode.NONE)
-        kept = self._zookeeper_store(context)
+        consumer_offsets = self._zookeeper_store(context)
         return self._requests.run(
             context,
-            commit if kept is None else lambda: commit_in_zookeeper(kept),
+            commit if consumer_offsets is None else lambda: commit_in_zookeeper(consumer_offsets),
             lambda error: answer(self._commit_code(context, request, error)),
-            group=request.group_id if kept is None else None,
+            group=request.group_id if consumer_offsets is None else None,
             timeout_ms=self._broker.settings.offsets_commit_timeout_ms,
         )
 
@@ -199,21 +199,23 @@ class CommitHandlers:
                     if group.topics is None
                     else [
                         RequestedTopic(
-                            self._topic_name(context, t.name, t.topic_id), t.topic_id, t.partition_indexes
+                            self._topic_name(context, topic.name, topic.topic_id),
+                            topic.topic_id,
+                            topic.partition_indexes,
                         )
-                        for t in group.topics
+                        for topic in group.topics
                     ],
                 )
                 for group in _distinct(request.groups)
             ]
         else:
             topics = request.topics
-            of = (
+            requested_topics = (
                 None
                 if topics is None
-                else [RequestedTopic(t.name, NO_UUID, t.partition_indexes) for t in topics]
+                else [RequestedTopic(topic.name, NO_UUID, topic.partition_indexes) for topic in topics]
             )
-            requested = [(request.group_id, of)]
+            requested = [(request.group_id, requested_topics)]
         members = {
             group.group_id: (group.member_id, group.member_epoch)
             for group in request.groups
@@ -253,15 +255,23 @@ class CommitHandlers:
     ) -> list[TopicOffsets]:
         if topics is None:
             return self._all(context, self._broker.groups.stored_offsets(group))
-        names = [TopicPartition(t.name, number) for t in topics if t.name for number in t.partitions]
-        kept = self._zookeeper_store(context)
-        if kept is None:
+        names = [
+            TopicPartition(topic.name, number)
+            for topic in topics
+            if topic.name
+            for number in topic.partitions
+        ]
+        consumer_offsets = self._zookeeper_store(context)
+        if consumer_offsets is None:
             committed = self._broker.groups.stored_offsets(group, names)
         else:
-            there = [
+            existing = [
                 name for name in dict.fromkeys(names) if self._broker.missing_code(name) is ErrorCode.NONE
             ]
-            committed = {name: CommittedOffset(offset) for name, offset in kept.fetch(group, there).items()}
+            committed = {
+                name: CommittedOffset(offset)
+                for name, offset in consumer_offsets.fetch(group, existing).items()
+            }
         missing = ErrorCode.NONE if context.version else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         return [
             TopicOffsets(
@@ -348,9 +358,9 @@ def _commit_response(
                 topic_id=topic.topic_id,
                 partitions=[
                     OffsetCommitResponsePartition(
-                        partition_index=partition.partition_index, error_code=own or code
+                        partition_index=partition.partition_index, error_code=own_code or code
                     )
-                    for partition, own in zip(topic.partitions, codes, strict=True)
+                    for partition, own_code in zip(topic.partitions, codes, strict=True)
                 ],
             )
             for topic, codes in zip(request.topics, checked, strict=True)
@@ -393,7 +403,9 @@ def _distinct(groups: Sequence[OffsetFetchRequestGroup]) -> list[OffsetFetchRequ
 def _empty(topics: list[RequestedTopic] | None, code: ErrorCode) -> list[TopicOffsets]:
     return [
         TopicOffsets(
-            topic.name or "", topic.topic_id, [PartitionOffset(n, _NOTHING, code) for n in topic.partitions]
+            topic.name or "",
+            topic.topic_id,
+            [PartitionOffset(number, _NOTHING, code) for number in topic.partitions],
         )
         for topic in topics or ()
     ]

@@ -162,12 +162,12 @@ class ConfigHandlers:
         if kind == _GROUP:
             return self._group_entries(name)
         self._check_broker(kind, name)
-        altered = [
+        dynamic = [
             config_entry(BrokerSettings, setting, ((value, DYNAMIC), self._at_start(setting)))
             for setting, value in self._broker.dynamic_settings.items()
         ]
         if not name:  # the dynamic settings of all brokers
-            return sorted(altered)
+            return sorted(dynamic)
         fixed = [
             config_entry(
                 BrokerSettings, setting, (self._at_start(setting),), read_only=setting not in _DYNAMIC
@@ -181,26 +181,28 @@ class ConfigHandlers:
                 store.settings.as_dict().items(), LogSettings().as_dict().values(), strict=True
             )
         ]
-        return sorted([*altered, *fixed, *of_log, *topic_default_entries(store.defaults), *self._facts()])
+        return sorted([*dynamic, *fixed, *of_log, *topic_default_entries(store.defaults), *self._facts()])
 
     def _group_entries(self, group: str) -> list[ConfigEntry]:
         if not group:
             raise ApiError(ErrorCode.INVALID_REQUEST, "settings of all groups are the broker's")
         configs = self._broker.group_configs
-        own, of_broker, shipped = configs.own(group), configs.of_broker(), GroupSettings()
+        own_settings, broker_settings, defaults = configs.own(group), configs.of_broker(), GroupSettings()
         entries = []
-        for name, default in shipped.as_dict().items():
-            values = [(own[name], GROUP)] if name in own else []
-            values.append(_with_source(getattr(of_broker, name), default))
+        for name, default in defaults.as_dict().items():
+            values = [(own_settings[name], GROUP)] if name in own_settings else []
+            values.append(_with_source(getattr(broker_settings, name), default))
             entries.append(config_entry(GroupSettings, name, values))
         return sorted(entries + fixed_entries(GROUP_FIXED))
 
     def _facts(self) -> list[ConfigEntry]:
         """Settings of Kafka's brokers that are read-only facts here."""
         coordination = self._broker.coordination
-        own = [broker for broker in coordination.brokers() if broker.node_id == coordination.node_id]
+        own_addresses = [
+            broker for broker in coordination.brokers() if broker.node_id == coordination.node_id
+        ]
         listeners = ",".join(
-            f"{name}://{broker.at(name)}" for broker in own for name, _, _ in broker.endpoints
+            f"{name}://{broker.at(name)}" for broker in own_addresses for name, _, _ in broker.endpoints
         )
         values = (listeners, STATIC), ("1", DEFAULT), (self._broker.store.path, STATIC)
         return [
@@ -218,11 +220,11 @@ class ConfigHandlers:
                 ErrorCode.INVALID_REQUEST,
                 f"resource type {kind} has no settings: topics (2), brokers (4) and groups (32) have",
             )
-        own = self._broker.coordination.node_id
-        if name not in ("", str(own)):
+        node_id = self._broker.coordination.node_id
+        if name not in ("", str(node_id)):
             raise ApiError(
                 ErrorCode.INVALID_REQUEST,
-                f"this is broker {own}: send the request to the broker that it names",
+                f"this is broker {node_id}: send the request to the broker that it names",
             )
 
     # -- altering --------------------------------------------------------------------------------------
@@ -277,38 +279,42 @@ class ConfigHandlers:
     def _alter_topic(self, name: str, configs: Sequence[Any], change: _Change, validate_only: bool) -> None:
         store = self._broker.store
         with self._broker.topics_lock:
-            shown = {value.name: value for value in topic_entries(store.defaults, store.topic(name).settings)}
+            entries = {
+                entry.name: entry for entry in topic_entries(store.defaults, store.topic(name).settings)
+            }
             check_not_internal(name, "its settings cannot be changed over the wire")
-            own = {value.name: value.value for value in shown.values() if value.source == TOPIC}
-            settings = change(configs, own, shown)
+            own_texts = {entry.name: entry.value for entry in entries.values() if entry.source == TOPIC}
+            settings = change(configs, own_texts, entries)
             changes = validate_topic_configs(
-                {setting: value for setting, value in settings.items() if own.get(setting) != value}
+                {setting: value for setting, value in settings.items() if own_texts.get(setting) != value}
             )
-            changes |= dict.fromkeys(set(own) - set(settings))
+            changes |= dict.fromkeys(set(own_texts) - set(settings))
             if changes and not validate_only:
                 self._broker.coordination.alter_topic(name, changes)
 
     def _alter_group(self, name: str, configs: Sequence[Any], change: _Change, validate_only: bool) -> None:
         broker = self._broker
         with broker.topics_lock:
-            shown = {value.name: value for value in self._group_entries(name)}
+            entries = {entry.name: entry for entry in self._group_entries(name)}
             check_group(name)
-            own = {value.name: value.value for value in shown.values() if value.source == GROUP}
-            settings = parse_settings(GroupSettings, without_fixed(change(configs, own, shown), GROUP_FIXED))
+            own_texts = {entry.name: entry.value for entry in entries.values() if entry.source == GROUP}
+            settings = parse_settings(
+                GroupSettings, without_fixed(change(configs, own_texts, entries), GROUP_FIXED)
+            )
             broker.group_configs.check(settings)
             if not validate_only:
                 broker.group_configs.alter(name, settings, broker.settings.max_groups)
 
     def _alter_broker(self, configs: Sequence[Any], change: _Change, validate_only: bool) -> None:
         broker = self._broker
-        shown = {value.name: value for value in self._values(_BROKER, str(broker.coordination.node_id))}
-        own = {value.name: value.value for value in shown.values() if value.source == DYNAMIC}
+        entries = {entry.name: entry for entry in self._values(_BROKER, str(broker.coordination.node_id))}
+        own_texts = {entry.name: entry.value for entry in entries.values() if entry.source == DYNAMIC}
         for config in configs:
             if why := why_unused(dotted(config.name)):
                 raise ApiError(ErrorCode.INVALID_REQUEST, f"{dotted(config.name)} has no effect here: {why}")
-        texts = change(configs, own, shown)
+        texts = change(configs, own_texts, entries)
         for name in texts:
-            if shown[name].read_only:
+            if entries[name].read_only:
                 is_fact = name in _FACTS and plain(name) not in BrokerSettings.names()
                 how = "" if is_fact else f" --set {name}=..."
                 raise ApiError(
@@ -321,40 +327,42 @@ class ConfigHandlers:
             broker.alter_settings(settings)
 
 
-def _replace_all(configs: Sequence[Any], own: _Texts, shown: _Values) -> dict[str, str]:
+def _replace_all(configs: Sequence[Any], own_texts: _Texts, entries: _Values) -> dict[str, str]:
     """A resource's new settings: these and no others."""
-    return {_canonical_name(config.name, shown): _required_value(config) for config in configs}
+    return {_canonical_name(config.name, entries): _required_value(config) for config in configs}
 
 
-def _change_some(configs: Sequence[Any], own: _Texts, shown: _Values) -> dict[str, str]:
+def _change_some(configs: Sequence[Any], own_texts: _Texts, entries: _Values) -> dict[str, str]:
     """A resource's new settings: its current ones with these changes."""
-    settings = dict(own)
+    settings = dict(own_texts)
     for config in configs:
-        name, operation = _canonical_name(config.name, shown), config.config_operation
+        name, operation = _canonical_name(config.name, entries), config.config_operation
         if operation == _DELETE:
             settings.pop(name, None)
         elif operation == _SET:
             settings[name] = _required_value(config)
         elif operation in (_APPEND, _SUBTRACT):
-            if shown[name].type != LIST:
+            if entries[name].type != LIST:
                 raise ApiError(
                     ErrorCode.INVALID_CONFIG, f"{name} is not a list: it can only be set or deleted"
                 )
-            parts = _split_list(_required_value(config))
-            before = _split_list(settings.get(name, shown[name].value))
-            kept = [part for part in before if part not in parts]
+            requested = _split_list(_required_value(config))
+            current = _split_list(settings.get(name, entries[name].value))
+            remaining = [part for part in current if part not in requested]
             settings[name] = ",".join(
-                before + [part for part in parts if part not in before] if operation == _APPEND else kept
+                current + [part for part in requested if part not in current]
+                if operation == _APPEND
+                else remaining
             )
         else:
             raise ApiError(ErrorCode.INVALID_REQUEST, f"{name}: unknown operation {operation}")
     return settings
 
 
-def _canonical_name(name: str, shown: _Values) -> str:
+def _canonical_name(name: str, entries: _Values) -> str:
     """The setting's dotted name. Raises UnknownSetting."""
-    if dotted(name) not in shown:
-        raise UnknownSetting(unknown_setting(name, tuple(shown)))
+    if dotted(name) not in entries:
+        raise UnknownSetting(unknown_setting(name, tuple(entries)))
     return dotted(name)
 
 

@@ -58,8 +58,10 @@ class DescribeHandlers:
             self._broker.check_wanted(context.connection)
             topic, number = partition.name
             of_topic = topics.setdefault(topic, DescribeLogDirsTopic(name=topic))
-            taken = sum(segment.size for segment in partition.segments())
-            of_topic.partitions.append(DescribeLogDirsPartition(partition_index=number, partition_size=taken))
+            size_bytes = sum(segment.size for segment in partition.segments())
+            of_topic.partitions.append(
+                DescribeLogDirsPartition(partition_index=number, partition_size=size_bytes)
+            )
         result.topics = list(topics.values())
         return DescribeLogDirsResponse(results=[result])
 

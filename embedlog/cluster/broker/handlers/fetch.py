@@ -250,8 +250,10 @@ class FetchHandlers:
             )
             if committed:
                 data.aborted_transactions = [
-                    AbortedTransaction(producer_id=t.producer_id, first_offset=t.first_offset)
-                    for t in file_range.aborted
+                    AbortedTransaction(
+                        producer_id=transaction.producer_id, first_offset=transaction.first_offset
+                    )
+                    for transaction in file_range.aborted
                 ]
         elif result.partition is not None:
             offsets = result.partition.offsets()

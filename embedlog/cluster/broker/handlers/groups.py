@@ -84,7 +84,7 @@ class GroupHandlers:
         )
 
     def _coordinator(self, context: RequestContext, key: str, key_type: int) -> Coordinator:
-        code, message, at = ErrorCode.NONE, None, _NO_BROKER
+        code, message, address = ErrorCode.NONE, None, _NO_BROKER
         if key_type not in (_GROUP, _TRANSACTION):
             code, message = ErrorCode.INVALID_REQUEST, f"unknown coordinator type {key_type}"
         elif not key and key_type == _GROUP:
@@ -96,9 +96,14 @@ class GroupHandlers:
             if coordinator is None:
                 code, message = ErrorCode.COORDINATOR_NOT_AVAILABLE, "there is no coordinator now"
             else:
-                at = coordinator
+                address = coordinator
         return Coordinator(
-            key=key, node_id=at.node_id, host=at.host, port=at.port, error_code=code, error_message=message
+            key=key,
+            node_id=address.node_id,
+            host=address.host,
+            port=address.port,
+            error_code=code,
+            error_message=message,
         )
 
     # -- JoinGroup -------------------------------------------------------------------------------------

@@ -107,15 +107,15 @@ class LogHandlers:
     # -- acquires --------------------------------------------------------------------------------------
 
     def _begin(self, waiting: _Waiting, request: LogRequest) -> None:
-        begun: list[Future[list[Delivery]]] = []
+        acquires: list[Future[list[Delivery]]] = []
         refused = self._answer(
-            request, lambda _, arguments: begun.append(self._requests.shares.acquire(arguments))
+            request, lambda _, arguments: acquires.append(self._requests.shares.acquire(arguments))
         )
-        if not begun:
+        if not acquires:
             waiting.answer(refused)
             return
-        waiting.acquired = begun[0]
-        begun[0].add_done_callback(lambda done: self._acquired(waiting, request, done))
+        waiting.acquired = acquires[0]
+        acquires[0].add_done_callback(lambda done: self._acquired(waiting, request, done))
         if waiting.response.done() or waiting.connection.half_closed or self._stopped:
             self._give_up(waiting)
 

@@ -126,8 +126,10 @@ class MetadataHandlers:
             _hide_leaders(topics, {broker.node_id for broker in brokers}, context.version)
         return MetadataResponse(
             brokers=[
-                MetadataResponseBroker(node_id=b.node_id, host=b.host, port=b.port, rack=b.rack)
-                for b in brokers
+                MetadataResponseBroker(
+                    node_id=address.node_id, host=address.host, port=address.port, rack=address.rack
+                )
+                for address in brokers
             ],
             cluster_id=broker.coordination.cluster_id,
             controller_id=broker.coordination.controller_id(),
@@ -148,8 +150,10 @@ class MetadataHandlers:
             cluster_id=broker.coordination.cluster_id,
             controller_id=broker.coordination.controller_id(),
             brokers=[
-                DescribeClusterBroker(broker_id=b.node_id, host=b.host, port=b.port, rack=b.rack)
-                for b in broker.brokers_for(context.connection)
+                DescribeClusterBroker(
+                    broker_id=address.node_id, host=address.host, port=address.port, rack=address.rack
+                )
+                for address in broker.brokers_for(context.connection)
             ],
             cluster_authorized_operations=_cluster_operations(request),
         )

@@ -246,10 +246,10 @@ class ConsumerGroupHandlers(
         )
 
     def _limits(self, group: str) -> _Limits:
-        own = self._broker.group_configs.of(group)
+        settings = self._broker.group_configs.of(group)
         return _Limits(
-            own.consumer_session_timeout_ms,
-            own.consumer_heartbeat_interval_ms,
+            settings.consumer_session_timeout_ms,
+            settings.consumer_heartbeat_interval_ms,
             self._broker.settings.group_consumer_max_size,
         )
 
@@ -275,10 +275,10 @@ class ShareGroupHandlers(
     other_type = GroupNotFound
 
     def _limits(self, group: str) -> _Limits:
-        own = self._broker.group_configs.of(group)
+        settings = self._broker.group_configs.of(group)
         return _Limits(
-            own.share_session_timeout_ms,
-            own.share_heartbeat_interval_ms,
+            settings.share_session_timeout_ms,
+            settings.share_heartbeat_interval_ms,
             self._broker.settings.group_share_max_size,
         )
 

@@ -88,7 +88,9 @@ class OffsetHandlers:
 
     def _list_all(self, context: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
         duplicates = _find_duplicates(
-            (topic.name, p.partition_index) for topic in request.topics for p in topic.partitions
+            (topic.name, partition.partition_index)
+            for topic in request.topics
+            for partition in topic.partitions
         )
         committed = request.isolation_level == _READ_COMMITTED
         response = ListOffsetsResponse()
@@ -205,24 +207,26 @@ class OffsetHandlers:
                 raise OffsetOutOfRange(f"offset {offset} is invalid")
             with partition.lifecycle.lifecycle_lock:
                 partition.lifecycle.advance_log_start(offset)
-            start = partition.offsets().log_start_offset
+            log_start_offset = partition.offsets().log_start_offset
         except EmbedlogError as error:
             return DeleteRecordsPartitionResult(
                 partition_index=number, low_watermark=NO_OFFSET, error_code=self._code_for(error)
             )
-        return DeleteRecordsPartitionResult(partition_index=number, low_watermark=start)
+        return DeleteRecordsPartitionResult(partition_index=number, low_watermark=log_start_offset)
 
 
-def _edge(partition: Partition, which: int, committed: bool) -> OffsetAndTimestamp:
+def _edge(partition: Partition, edge: int, committed: bool) -> OffsetAndTimestamp:
     """An edge of the log. It has no timestamp, as there may be no record at its offset."""
-    if which in (_LATEST_TIERED, _EARLIEST_PENDING_UPLOAD):
+    if edge in (_LATEST_TIERED, _EARLIEST_PENDING_UPLOAD):
         return _NOTHING
     offsets = partition.offsets()
-    if which == _LATEST:
+    if edge == _LATEST:
         end = partition.log.last_stable_offset if committed else offsets.log_end_offset
         return OffsetAndTimestamp(end, NO_TIMESTAMP, partition.log.current_epoch)
-    start = offsets.log_start_offset
-    return OffsetAndTimestamp(start, NO_TIMESTAMP, max(partition.log.epochs.epoch_at(start), 0))
+    log_start_offset = offsets.log_start_offset
+    return OffsetAndTimestamp(
+        log_start_offset, NO_TIMESTAMP, max(partition.log.epochs.epoch_at(log_start_offset), 0)
+    )
 
 
 def _find_duplicates(names: Iterable[tuple[str, int]]) -> set[tuple[str, int]]:

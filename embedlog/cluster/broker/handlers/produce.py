@@ -173,7 +173,7 @@ class ProduceHandlers:
             result = self._failed(index, error, context.version)
         header = RequestHeader(PRODUCE.key, context.version, correlation_id, context.client_id, 0)
         if isinstance(result, Future):
-            return header, map_future(result, lambda part: self._response(last.request, [[part]]))
+            return header, map_future(result, lambda response: self._response(last.request, [[response]]))
         return header, self._response(last.request, [[result]])
 
     def _topic_name(self, context: RequestContext, topic: TopicProduceData) -> str | None:
@@ -186,15 +186,15 @@ class ProduceHandlers:
     ) -> ProduceResponse | None:
         response = OwnerProduceResponse() if isinstance(request, OwnerProduceRequest) else ProduceResponse()
         for topic, of_topic in zip(request.topic_data, results, strict=True):
-            parts = [result.result() if isinstance(result, Future) else result for result in of_topic]
+            partitions = [result.result() if isinstance(result, Future) else result for result in of_topic]
             response.responses.append(
-                TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=parts)
+                TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=partitions)
             )
-            for part in parts:
-                if part.error_code and not request.acks:
+            for partition in partitions:
+                if partition.error_code and not request.acks:
                     raise CloseConnection(
-                        f"produce with acks=0 to {topic.name!r} {part.index} failed: "
-                        f"{ErrorCode(part.error_code).name}"
+                        f"produce with acks=0 to {topic.name!r} {partition.index} failed: "
+                        f"{ErrorCode(partition.error_code).name}"
                     )
         return response if request.acks else None
 
@@ -345,13 +345,13 @@ class ProduceHandlers:
         if transactions is not None and permissions is not None and request.transactional_id is not None:
             with contextlib.suppress(EmbedlogError):  # as if it had none
                 transactions.load()
-            missing: dict[ProducerIdAndEpoch, list[TopicPartition]] = {}
+            names_by_producer: dict[ProducerIdAndEpoch, list[TopicPartition]] = {}
             for producer, name in self._not_permitted(context, request):
-                missing.setdefault(producer, []).append(name)
+                names_by_producer.setdefault(producer, []).append(name)
             adds = context.version >= _FIRST_THAT_ADDS
             refusals = [
                 permissions.get(request.transactional_id, producer, names, adds=adds)
-                for producer, names in missing.items()
+                for producer, names in names_by_producer.items()
             ]
 
         def produce() -> _Result:

@@ -72,11 +72,11 @@ class QuotaHandlers:
             error_message=None,
             entries=[
                 EntryData(
-                    entity=[EntityData(entity_type=kind, entity_name=name) for kind, name in of],
+                    entity=[EntityData(entity_type=kind, entity_name=name) for kind, name in quota_entity],
                     values=[ValueData(key=key, value=float(value)) for key, value in values.items()],
                 )
-                for of, values in quotas.items()
-                if values and _matches(of, request.components, strict=request.strict)
+                for quota_entity, values in quotas.items()
+                if values and _matches(quota_entity, request.components, strict=request.strict)
             ],
         )
 
@@ -105,16 +105,16 @@ class QuotaHandlers:
         self, entry: RequestEntryData, names: Iterable[tuple[str, str | None]], *, validate_only: bool
     ) -> None:
         """Raises EmbedlogError."""
-        of = entity(names)
+        quota_entity = entity(names)
         changes: dict[str, float | None] = {}
         for op in entry.ops:
             if op.key in changes:
                 raise InvalidArgument(f"the request changes {op.key} of an entity more than once")
             if op.remove:
-                check_key(of, op.key)
-            changes[op.key] = None if op.remove else checked_value(of, op.key, op.value)
+                check_key(quota_entity, op.key)
+            changes[op.key] = None if op.remove else checked_value(quota_entity, op.key, op.value)
         if not validate_only:
-            self._quotas.store.alter(of, changes)
+            self._quotas.store.alter(quota_entity, changes)
 
 
 def _names(entry: RequestEntryData) -> list[tuple[str, str | None]]:
@@ -141,9 +141,9 @@ def _check_components(components: Sequence[ComponentData]) -> None:
         raise ApiError(ErrorCode.INVALID_REQUEST, "an address (ip) goes with no user and no client id")
 
 
-def _matches(of: Entity, components: Sequence[ComponentData], *, strict: bool) -> bool:
+def _matches(quota_entity: Entity, components: Sequence[ComponentData], *, strict: bool) -> bool:
     """Whether an entity has what all components ask for, and nothing else if `strict`."""
-    names = dict(of)
+    names = dict(quota_entity)
     if strict and len(names) != len(components):
         return False
     return all(

@@ -168,8 +168,8 @@ class ReplicaHandlers:
             ]
         )
 
-    def _move(self, to: AlterReplicaLogDir, topic: str, number: int) -> ErrorCode:
-        if to.path != self._broker.store.path:
+    def _move(self, directory: AlterReplicaLogDir, topic: str, number: int) -> ErrorCode:
+        if directory.path != self._broker.store.path:
             return ErrorCode.LOG_DIR_NOT_FOUND
         try:
             self._broker.store.partition(topic, number)
@@ -223,12 +223,12 @@ class ReplicaHandlers:
                 error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
                 error_message=f"only {_METADATA.topic} has a quorum, with partition {_METADATA.partition}",
             )
-        own = self._broker.coordination.node_id
+        node_id = self._broker.coordination.node_id
         return ResponsePartitionData(
             partition_index=number,
-            leader_id=own,
+            leader_id=node_id,
             high_watermark=_UNKNOWN,
-            current_voters=[ReplicaState(replica_id=own, log_end_offset=_UNKNOWN)],
+            current_voters=[ReplicaState(replica_id=node_id, log_end_offset=_UNKNOWN)],
         )
 
 

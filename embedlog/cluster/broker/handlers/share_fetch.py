@@ -192,9 +192,9 @@ class ShareFetchHandlers:
             if ranges:
                 raise ApiError(ErrorCode.INVALID_REQUEST, "a new share session has nothing to acknowledge")
             self._check_exists(group)
-            before = self._sessions.end(group, member_id)
-            if before is not None:
-                self._acquisitions.release(before)
+            previous = self._sessions.end(group, member_id)
+            if previous is not None:
+                self._acquisitions.release(previous)
             session = self._sessions.begin(group, member_id, context.connection)
             if session is None:  # the client has gone
                 session = ShareSession(group, member_id, context.connection)
@@ -219,8 +219,8 @@ class ShareFetchHandlers:
 
     def _choose(self, session: ShareSession, request: ShareFetchRequest) -> None:
         """The partitions of a session, from now on. Raises ApiError."""
-        chosen = dict(session.partitions)
-        chosen.update(
+        partitions = dict(session.partitions)
+        partitions.update(
             {
                 (topic.topic_id, partition.partition_index): None
                 for topic in request.topics
@@ -229,10 +229,10 @@ class ShareFetchHandlers:
         )
         for topic in request.forgotten_topics_data:
             for number in topic.partitions:
-                chosen.pop((topic.topic_id, number), None)
-        if len(chosen) > len(self._broker.store.partitions()) + _UNKNOWN_PARTITIONS:
-            raise ApiError(ErrorCode.INVALID_REQUEST, f"there are no {len(chosen):,} partitions")
-        session.partitions = chosen
+                partitions.pop((topic.topic_id, number), None)
+        if len(partitions) > len(self._broker.store.partitions()) + _UNKNOWN_PARTITIONS:
+            raise ApiError(ErrorCode.INVALID_REQUEST, f"there are no {len(partitions):,} partitions")
+        session.partitions = partitions
 
     def _check_exists(self, group: str) -> None:
         """A fetch makes no group: members join before. Raises GroupNotFound."""

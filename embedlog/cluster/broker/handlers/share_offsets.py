@@ -88,8 +88,8 @@ class ShareOffsetHandlers:
             check_group(group)
             self._state(group)
             if requested.topics is None:
-                begun = self._shares().list_share_groups()
-                names = {topic: None for name, topic in begun if name == group}
+                group_topics = self._shares().list_share_groups()
+                names = {topic: None for name, topic in group_topics if name == group}
                 topics = [self._describe_topic(group, topic, None) for topic in names]
             else:
                 numbers: dict[str, dict[int, None]] = {}
@@ -97,7 +97,10 @@ class ShareOffsetHandlers:
                     numbers.setdefault(requested_topic.topic_name, {}).update(
                         dict.fromkeys(requested_topic.partitions)
                     )
-                topics = [self._describe_topic(group, topic, list(of)) for topic, of in numbers.items()]
+                topics = [
+                    self._describe_topic(group, topic, list(partitions))
+                    for topic, partitions in numbers.items()
+                ]
         except EmbedlogError as error:
             return _undescribed(group, error)
         return DescribeShareGroupOffsetsResponseGroup(group_id=group, topics=topics, error_message=None)
@@ -125,13 +128,13 @@ class ShareOffsetHandlers:
             ]
             return described
         for number in offsets if numbers is None else numbers:
-            at = offsets.get(number)
+            share_offsets = offsets.get(number)
             described.partitions.append(
                 partition(
                     partition_index=number,
-                    start_offset=_UNKNOWN if at is None else at.start_offset,
-                    leader_epoch=0 if at is None else at.leader_epoch,
-                    lag=_UNKNOWN if at is None else at.lag,
+                    start_offset=_UNKNOWN if share_offsets is None else share_offsets.start_offset,
+                    leader_epoch=0 if share_offsets is None else share_offsets.leader_epoch,
+                    lag=_UNKNOWN if share_offsets is None else share_offsets.lag,
                     error_message=None,
                 )
             )
@@ -235,9 +238,9 @@ class ShareOffsetHandlers:
         try:
             type = self._broker.groups.describe_group(group).type
         except GroupNotFound:
-            most = self._broker.settings.max_groups
-            if len(self._broker.queue_groups()) >= most:
-                raise TooManyGroups(f"there are {most:,} share groups: delete some") from None
+            max_groups = self._broker.settings.max_groups
+            if len(self._broker.queue_groups()) >= max_groups:
+                raise TooManyGroups(f"there are {max_groups:,} share groups: delete some") from None
         else:
             raise GroupNotFound(f"group {group!r} is a {type.value} group")
 

@@ -93,8 +93,8 @@ class UserHandlers:
                 results=[
                     self._alter(name, request)
                     for name in dict.fromkeys(
-                        [credential.name for credential in request.deletions]
-                        + [credential.name for credential in request.upsertions]
+                        [deletion.name for deletion in request.deletions]
+                        + [upsertion.name for upsertion in request.upsertions]
                     )
                 ]
             )
@@ -105,7 +105,9 @@ class UserHandlers:
             changes: dict[str, ScramCredential | None] = {}
             deletions = [deletion for deletion in request.deletions if deletion.name == name]
             upsertions = [upsertion for upsertion in request.upsertions if upsertion.name == name]
-            numbers = [each.mechanism for each in deletions] + [each.mechanism for each in upsertions]
+            numbers = [deletion.mechanism for deletion in deletions] + [
+                upsertion.mechanism for upsertion in upsertions
+            ]
             if len(set(numbers)) < len(numbers):
                 raise ApiError(
                     ErrorCode.DUPLICATE_RESOURCE,

@@ -95,7 +95,7 @@ class MarkerSender:
         if not markers:
             return ()
         try:
-            answer = connection.exchange(_request(markers), WriteTxnMarkersResponse)
+            response = connection.exchange(_request(markers), WriteTxnMarkersResponse)
         except EmbedlogError as error:
             if count := self._refused_log.count():
                 logger.warning(
@@ -105,7 +105,7 @@ class MarkerSender:
                     count,
                 )
             return markers.keys()
-        results = _results(answer)
+        results = _results(response)
         again = []
         for key, queued in markers.items():
             code = results.get((queued.marker.producer_id, key[1]), ErrorCode.UNKNOWN_SERVER_ERROR)
@@ -161,10 +161,10 @@ def _request(markers: Mapping[_Key, _Queued]) -> WriteTxnMarkersRequest:
     )
 
 
-def _results(answer: WriteTxnMarkersResponse) -> dict[_Result, int]:
+def _results(response: WriteTxnMarkersResponse) -> dict[_Result, int]:
     return {
-        (marker.producer_id, TopicPartition(topic.name, part.partition_index)): part.error_code
-        for marker in answer.markers
+        (marker.producer_id, TopicPartition(topic.name, partition.partition_index)): partition.error_code
+        for marker in response.markers
         for topic in marker.topics
-        for part in topic.partitions
+        for partition in topic.partitions
     }

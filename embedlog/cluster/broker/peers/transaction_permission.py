@@ -77,10 +77,10 @@ _REFUSED: Final = frozenset(  # by an error of the coordinator's
 class CoordinatorUnavailable(ApiError):
     """The coordinator of a transaction cannot be asked just now, or cannot answer yet."""
 
-    def __init__(self, why: ErrorCode) -> None:
+    def __init__(self, code: ErrorCode) -> None:
         super().__init__(
             ErrorCode.NOT_ENOUGH_REPLICAS,
-            f"the coordinator of the transaction cannot be asked just now: {why.name}",
+            f"the coordinator of the transaction cannot be asked just now: {code.name}",
         )
 
 
@@ -149,22 +149,22 @@ class TransactionPermissions:
         """Ask a coordinator. Each question is answered: the client asks again."""
         questions = list(queue.values())
         try:
-            answer = connection.exchange(_request(questions), AddPartitionsToTxnResponse)
+            response = connection.exchange(_request(questions), AddPartitionsToTxnResponse)
         except EmbedlogError:
             for question in questions:
                 _answer(question, _refuse_all(question, ErrorCode.NETWORK_EXCEPTION))
             return ()
         # In the order of the request: several questions may be about one transactional id.
-        results = answer.results_by_transaction
-        if answer.error_code or len(results) != len(questions):
+        results = response.results_by_transaction
+        if response.error_code or len(results) != len(questions):
             for question in questions:
-                _answer(question, _refuse_all(question, answer.error_code or ErrorCode.NETWORK_EXCEPTION))
+                _answer(question, _refuse_all(question, response.error_code or ErrorCode.NETWORK_EXCEPTION))
             return ()
         for question, result in zip(questions, results, strict=True):
             codes = {
-                TopicPartition(topic.name, part.partition_index): part.partition_error_code
+                TopicPartition(topic.name, partition.partition_index): partition.partition_error_code
                 for topic in result.topic_results
-                for part in topic.results_by_partition
+                for partition in topic.results_by_partition
             }
             _answer(question, self._answered(question, codes))
         return ()
