@@ -97,7 +97,7 @@ def read_batch_header(
 def validate_quickly(
     records: memoryview, header: BatchHeader, settings: TopicSettings, now_ms: int, max_bytes: int
 ) -> bytearray | memoryview | None:
-    """As `validate`; None for a batch so large that another thread has to validate it."""
+    """Validate as `validate`; None for a batch so large that another thread has to validate it."""
     if header.compression:
         is_large = header.size > _QUICK_BYTES
     else:

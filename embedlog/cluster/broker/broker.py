@@ -139,7 +139,7 @@ class Broker(Closing):
         self._log_listeners()
 
     def _address(self) -> BrokerAddress:
-        """As other brokers and clients are told it."""
+        """The address that other brokers and clients are told."""
         main = self._endpoints.main
         return BrokerAddress(
             self.settings.broker_id,

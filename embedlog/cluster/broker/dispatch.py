@@ -196,6 +196,7 @@ class Dispatcher:
 
     def handle(self, connection: Connection, frame: memoryview) -> bytes | EncodedResponse:
         """See `connection.Application`."""
+        # 1. The cluster may have gone on without this broker; a client may have to authenticate again.
         if not self._coordination.is_current:
             raise self._no_session()
         if connection.session_ends <= connection.loop.now:
@@ -203,7 +204,7 @@ class Dispatcher:
             answer = self._broker.authenticator.admit(connection, frame)
             if answer is not None:
                 return answer
-        last = connection.application_state
+        # 2. Without any quota a request need not be counted. Quotas may have changed.
         quotas = self._quotas
         if quotas is not None:
             now = connection.loop.now
@@ -211,6 +212,8 @@ class Dispatcher:
                 quotas.look(now)
             if not quotas.is_on:
                 quotas = None
+        # 3. Most requests are a producer's, like its last one: answered by a template if no quota limits it.
+        last = connection.application_state
         if isinstance(last, LastProduce) and not (
             quotas is not None and quotas.limits(connection.principal.name, last.context.client_id)
         ):
@@ -224,6 +227,7 @@ class Dispatcher:
                 return result
             if result is not None:
                 return self._encode_result(*result, began)
+        # 4. Others are checked by their header alone: decoding a message may take forty times its size.
         try:
             header = decode_request_header(frame)
             key, version = header.api_key, header.api_version
@@ -239,6 +243,7 @@ class Dispatcher:
         except ProtocolError as error:
             raise _malformed(error) from None
         usage = None if quotas is None else usage_of(quotas, connection, client_id, key, version)
+        # 5. Another thread decodes and handles what is large: this one's other connections would wait.
         context = RequestContext(version, client_id, connection, connection.principal, usage)
         decode_and_run = self._decode_and_run if usage is None else partial(usage.run, self._decode_and_run)
         if len(frame) > (_LARGE_PRODUCE if key == _PRODUCE else _LARGE):
@@ -278,7 +283,7 @@ class Dispatcher:
         result: Response | Future[Any] | None,
         began: float,
     ) -> EncodedResponse:
-        """As `_encode_result`, for a client with a quota."""
+        """Encode as `_encode_result`, and count it for a client with a quota."""
 
         def finish(response: Response | None) -> Sequence[Chunk]:
             usage.finish(frame_bytes, response)

@@ -176,7 +176,7 @@ class Endpoints:
 def _tls_by_listener(
     listeners: Sequence[Listener], settings: BrokerSettings, own_settings: dict[str, Any]
 ) -> dict[str, ListenerTls]:
-    """Of the listeners that have it, by name. Raises UnknownSetting, InvalidType, InvalidSetting."""
+    """The TLS of the listeners that have it, by name. Raises UnknownSetting, InvalidType, InvalidSetting."""
     by_listener = settings_by_listener(own_settings, settings, listeners)
     return {
         listener.name: ListenerTls(listener, by_listener[listener.name])

@@ -86,7 +86,7 @@ class GroupSettings(Settings, frozen=True):
 
     @classmethod
     def parse(cls, texts: Mapping[str, Any]) -> dict[str, Any]:
-        """As `Settings.parse`; share.auto.offset.reset is checked, too."""
+        """Parse as `Settings.parse`; share.auto.offset.reset is checked, too."""
         parsed = super().parse(texts)
         if "share_auto_offset_reset" in parsed:
             reset = parsed["share_auto_offset_reset"] = parsed["share_auto_offset_reset"].strip()

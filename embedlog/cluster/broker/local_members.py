@@ -38,7 +38,7 @@ _LOOK_MS: Final = 500
 
 
 class LocalMembers:
-    """Which members the processes beside this one have. Thread-safe."""
+    """Knows which members the processes beside this one have. Thread-safe."""
 
     def __init__(self, broker: BrokerContext) -> None:
         self._broker = broker

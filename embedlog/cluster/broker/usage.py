@@ -42,7 +42,7 @@ def current() -> Usage | None:
 
 
 def usage_of(quotas: Quotas, connection: Connection, client_id: str, key: int, version: int) -> Usage | None:
-    """None if no quota applies to the request. Brokers ask each other without one."""
+    """What a request uses; None if no quota applies to it. Brokers ask each other without one."""
     if key in _NOT_COUNTED or (key == _ADD_PARTITIONS_TO_TXN and version >= _FIRST_OF_BROKERS):
         return None
     limits = quotas.limits(connection.principal.name, client_id)
@@ -50,7 +50,7 @@ def usage_of(quotas: Quotas, connection: Connection, client_id: str, key: int, v
 
 
 class Usage:
-    """One request's. Several threads may work on it, one after the other or together."""
+    """What one request uses. Several threads may work on it, one after the other or together."""
 
     def __init__(self, quotas: Quotas, limits: Limits, connection: Connection, api_key: int) -> None:
         self._quotas = quotas
@@ -129,6 +129,6 @@ class Usage:
 
 
 def mutates(usage: Usage | None, partitions: int, *, strict: bool) -> None:
-    """As `Usage.mutates`, if a quota applies."""
+    """Count as `Usage.mutates`, if a quota applies."""
     if usage is not None:
         usage.mutates(partitions, strict=strict)

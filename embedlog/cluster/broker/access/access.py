@@ -44,7 +44,7 @@ class Access:
     def sees(
         self, operation: Operation, type: ResourceType = ResourceType.CLUSTER, name: str = CLUSTER_NAME
     ) -> bool:
-        """As `may`, of something that the request did not name, or that is not needed: nothing is logged."""
+        """Answer as `may`, of what the request did not name or does not need: nothing is logged."""
         return self._control.authorizer.allows(self.principal, self.host, operation, type, name)
 
     def may_somewhere(self, operation: Operation, type: ResourceType) -> bool:

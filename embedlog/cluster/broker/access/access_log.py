@@ -157,5 +157,5 @@ class AccessLog(Closing):
 
 
 def _shown(text: str) -> str:
-    """On one line, without control characters."""
+    """Put a text on one line, without control characters."""
     return text[:_SHOWN_CHARS].encode("unicode_escape").decode()

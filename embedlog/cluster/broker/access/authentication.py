@@ -261,7 +261,7 @@ class _Bounded:
 def authenticator_of(
     users: UserStore, settings: BrokerSettings, listeners: Iterable[Listener]
 ) -> Authenticator | None:
-    """None if no listener has SASL. Raises as `Authenticator`."""
+    """What authenticates clients; None if no listener has SASL. Raises as `Authenticator`."""
     if any(listener.protocol.has_sasl for listener in listeners):
         return Authenticator(users, settings)
     return None
@@ -275,7 +275,7 @@ def conversation(connection: Connection) -> Conversation:
 
 
 def enabled_mechanisms(text: str) -> tuple[str, ...]:
-    """Of a list with commas. Raises InvalidSetting."""
+    """The mechanisms of a list with commas. Raises InvalidSetting."""
     mechanisms = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
     for mechanism in mechanisms:
         if mechanism not in MECHANISMS:

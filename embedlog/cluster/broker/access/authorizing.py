@@ -23,7 +23,7 @@ _KEPT: Final = {"retention_bytes": 256 << 20}  # of a partition of the topic tha
 def access_control(
     settings: BrokerSettings, store: Store, coordination: Coordination, acl_store: Callable[[], AclStore]
 ) -> AccessControl | None:
-    """None without an authorizer.
+    """What decides about requests; None without an authorizer.
 
     Raises InvalidSetting; CorruptCheckpoint, StorageError, CorruptZnode, ZooKeeperError if the ACLs cannot be
     read.

@@ -63,7 +63,7 @@ class BrokerSecurity(Closing):
 def _stores(
     store: Store, coordination: Coordination
 ) -> tuple[UserStore, Callable[[], QuotaStore], Callable[[], AclStore]]:
-    """In ZooKeeper if that is where the cluster is, else in the log's directory."""
+    """Find them in ZooKeeper if that is where the cluster is, else in the log's directory."""
     if isinstance(coordination, SingleBroker):
         quotas_path = os.path.join(store.path, QUOTAS_FILE)
         return (

@@ -140,7 +140,7 @@ def heartbeat(response: type) -> Any:
 
 
 def offset_fetch(call: GuardedCall, request: OffsetFetchRequest) -> Any:
-    """Of each group the topics that may be described; all of a group's are those."""
+    """Leave the topics of each group that may be described; all of a group's are those."""
     if call.context.version < _FETCH_WITH_SEVERAL:
         return _fetch_of_one(call, request)
     by_id = call.context.version >= _FETCH_WITH_IDS

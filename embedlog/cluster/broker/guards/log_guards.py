@@ -99,7 +99,7 @@ def produce(call: GuardedCall, request: ProduceRequest) -> Any:
 
 
 def init_producer_id(call: GuardedCall, request: InitProducerIdRequest) -> Any:
-    """Without a transactional id: a client that may write to some topic may be idempotent (KIP-679)."""
+    """A client that may write to some topic may be idempotent, without a transactional id (KIP-679)."""
     if request.transactional_id is None and not (
         call.access.may_somewhere(Operation.WRITE, _TOPIC)
         or call.access.may(Operation.IDEMPOTENT_WRITE, ResourceType.CLUSTER, CLUSTER_NAME)
@@ -275,7 +275,7 @@ def create_topics(call: GuardedCall, request: CreateTopicsRequest) -> Any:
 
 
 def delete_topics(call: GuardedCall, request: DeleteTopicsRequest) -> Any:
-    """By name, or from v6 on by id. Clients that may describe the topic learn the name of an id."""
+    """Topics have names, or from v6 on ids. Clients that may describe a topic learn the name of its id."""
     refused: list[DeletableTopicResult] = []
 
     def is_kept(name: str | None, topic_id: bytes, *, by_id: bool) -> bool:

@@ -11,9 +11,9 @@ without ZooKeeper stores them in `__consumer_offsets`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from ....errors import (
     EmbedlogError,
@@ -59,6 +59,7 @@ _FIRST_WITH_SEVERAL_GROUPS: Final = 8
 _FIRST_WITH_GROUP_ERROR_CODE: Final = 2
 _FIRST_WITH_GROUP_NOT_FOUND: Final = 9  # OffsetCommit: GROUP_ID_NOT_FOUND
 _NOTHING: Final = CommittedOffset(-1)
+_Encoded = TypeVar("_Encoded")
 
 
 class PartitionOffset(NamedTuple):
@@ -378,7 +379,7 @@ def _find(
 
 
 def _only_stable(topics: list[TopicOffsets], pending: Collection[TopicPartition]) -> list[TopicOffsets]:
-    """With an error for each partition whose offset an open transaction may change."""
+    """Put an error in the place of each offset that an open transaction may change."""
     if not pending:
         return topics
     return [
@@ -395,7 +396,7 @@ def _only_stable(topics: list[TopicOffsets], pending: Collection[TopicPartition]
 
 
 def _distinct(groups: Sequence[OffsetFetchRequestGroup]) -> list[OffsetFetchRequestGroup]:
-    """Without duplicates of a group whose offsets are all requested: the response might be large."""
+    """Drop duplicates of a group whose offsets are all requested: the response might be large."""
     of_all = {group.group_id: group for group in groups if group.topics is None}
     return [*of_all.values(), *(group for group in groups if group.topics is not None)]
 
@@ -408,6 +409,22 @@ def _empty(topics: list[RequestedTopic] | None, code: ErrorCode) -> list[TopicOf
             [PartitionOffset(number, _NOTHING, code) for number in topic.partitions],
         )
         for topic in topics or ()
+    ]
+
+
+def _encode_partitions(
+    encode: Callable[..., _Encoded], topic: TopicOffsets, code: ErrorCode = ErrorCode.NONE
+) -> list[_Encoded]:
+    """`code` is for all partitions, if it is an error."""
+    return [
+        encode(
+            partition_index=partition.partition,
+            committed_offset=partition.committed.offset,
+            committed_leader_epoch=partition.committed.leader_epoch,
+            metadata=partition.committed.metadata,
+            error_code=code or partition.code,
+        )
+        for partition in topic.partitions
     ]
 
 
@@ -424,16 +441,7 @@ def _fetch_response(
                         OffsetFetchResponseTopics(
                             name=topic.name,
                             topic_id=topic.topic_id,
-                            partitions=[
-                                OffsetFetchResponsePartitions(
-                                    partition_index=partition.partition,
-                                    committed_offset=partition.committed.offset,
-                                    committed_leader_epoch=partition.committed.leader_epoch,
-                                    metadata=partition.committed.metadata,
-                                    error_code=partition.code,
-                                )
-                                for partition in topic.partitions
-                            ],
+                            partitions=_encode_partitions(OffsetFetchResponsePartitions, topic),
                         )
                         for topic in ([] if error is not None else topics)
                     ],
@@ -443,22 +451,13 @@ def _fetch_response(
         )
     ((_, topics, error),) = results
     code = ErrorCode.NONE if error is None else group_error_code_for(error)
-    of_each = code if context.version < _FIRST_WITH_GROUP_ERROR_CODE else ErrorCode.NONE
+    partition_code = code if context.version < _FIRST_WITH_GROUP_ERROR_CODE else ErrorCode.NONE
     return OffsetFetchResponse(
         error_code=code,
         topics=[
             OffsetFetchResponseTopic(
                 name=topic.name,
-                partitions=[
-                    OffsetFetchResponsePartition(
-                        partition_index=partition.partition,
-                        committed_offset=partition.committed.offset,
-                        committed_leader_epoch=partition.committed.leader_epoch,
-                        metadata=partition.committed.metadata,
-                        error_code=of_each or partition.code,
-                    )
-                    for partition in topic.partitions
-                ],
+                partitions=_encode_partitions(OffsetFetchResponsePartition, topic, partition_code),
             )
             for topic in topics
         ],

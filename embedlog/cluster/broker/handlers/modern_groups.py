@@ -132,7 +132,7 @@ class _ModernGroupHandlers(ABC, Generic[_Heartbeat, _HeartbeatResponse, _Describ
 
     @abstractmethod
     def _limits(self, group: str) -> _Limits:
-        """By the group's own settings and the broker's."""
+        """The limits by the group's own settings and the broker's."""
 
     def _own_fields(self, member: ModernMember, target: Assignment) -> dict[str, Any]:
         """The fields of a described member that only this protocol has."""

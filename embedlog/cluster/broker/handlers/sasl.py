@@ -76,7 +76,7 @@ class SaslHandlers:
         return authenticator.advance(connection, request.auth_bytes, finish)
 
     def _authenticator(self, connection: Connection) -> Authenticator | None:
-        """None on a listener without SASL. Raises CloseConnection after a failure."""
+        """The authenticator; None on a listener without SASL. Raises CloseConnection after a failure."""
         if not connection.listener.protocol.has_sasl:
             return None
         if conversation(connection).failed:

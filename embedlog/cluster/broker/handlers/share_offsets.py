@@ -168,7 +168,7 @@ class ShareOffsetHandlers:
     def _alter(
         self, group: str, topic: AlterShareGroupOffsetsRequestTopic
     ) -> AlterShareGroupOffsetsResponseTopic:
-        """All partitions of a topic, or none."""
+        """Alter the offsets of all partitions of a topic, or of none."""
         altered = AlterShareGroupOffsetsResponseTopic(topic_name=topic.topic_name, topic_id=NO_UUID)
         starts = {partition.partition_index: partition.start_offset for partition in topic.partitions}
         code, message = int(ErrorCode.NONE), None

@@ -53,7 +53,7 @@ class TopicPartitionHandlers:
         return self._describe(request)
 
     def _describe(self, request: DescribeTopicPartitionsRequest) -> DescribeTopicPartitionsResponse:
-        """Without topics in the request, all topics; one that is deleted meanwhile is left out."""
+        """Describe all topics if the request names none; one that is deleted meanwhile is left out."""
         requested, cursor = {topic.name for topic in request.topics}, request.cursor
         names, start = sorted(requested or self._broker.store.topics()), 0
         if cursor is not None:

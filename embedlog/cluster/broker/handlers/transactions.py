@@ -166,8 +166,8 @@ class TransactionHandlers:
     def add_partitions(
         self, context: RequestContext, request: AddPartitionsToTxnRequest
     ) -> AddPartitionsToTxnResponse | Future[AddPartitionsToTxnResponse]:
-        """All of a transaction's partitions, or none. Brokers ask for several transactions at once, from v4
-        on."""
+        """Add all of a transaction's partitions, or none. Brokers ask for several transactions at once, from
+        v4 on."""
         if context.version >= _ADD_OF_BROKERS:
             return self._requests.run(
                 context,

@@ -230,7 +230,7 @@ class BrokerChannels(Generic[K, T]):
         self._closed = False  # guarded by _lock
 
     def add(self, broker: int, key: K, item: T) -> bool:
-        """As `BrokerChannel.add`, for a broker."""
+        """Queue an item for a broker, as `BrokerChannel.add`."""
         with self._lock:
             channel = self._channels.get(broker)
             if channel is None:
