@@ -48,13 +48,13 @@ def resume_offset(
     batch = _loaded(partition, producer.batches[-1].base_offset, producer_id)
     if batch is None:
         return position
-    found = _same_up_to(source, name, batch)
-    if found > batch.first:
-        return found
+    matched_up_to = _same_up_to(source, name, batch)
+    if matched_up_to > batch.first:
+        return matched_up_to
     for offset in reversed(_base_offsets(partition, producer_id)):
         batch = _loaded(partition, offset, producer_id)
-        if batch is not None and (found := _same_up_to(source, name, batch)) > batch.first:
-            return found
+        if batch is not None and (matched_up_to := _same_up_to(source, name, batch)) > batch.first:
+            return matched_up_to
     return edges.log_start_offset
 
 
@@ -96,11 +96,11 @@ def _loaded(partition: Partition, offset: int, producer_id: int) -> _Batch | Non
 
 def _base_offsets(partition: Partition, producer_id: int) -> list[int]:
     """The target offsets at which a source's batches begin."""
-    found = []
+    base_offsets = []
     at = partition.offsets().log_start_offset
     while data := partition.fetch(at, _CHUNK).data:
         for header in scan(data, check_crc=False).headers:
             if header.producer_id == producer_id:
-                found.append(header.base_offset)
+                base_offsets.append(header.base_offset)
             at = header.next_offset
-    return found
+    return base_offsets

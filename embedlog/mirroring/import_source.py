@@ -79,12 +79,12 @@ def find_files(source: str, target: str, topic: str | None, with_groups: bool) -
 
 def _segments(directory: str) -> list[str]:
     """The segment files of a directory, in order of base offset."""
-    found = []
+    segments = []
     for entry in os.listdir(directory):
         match = _SEGMENT.match(entry)
         if match is not None and os.path.isfile(os.path.join(directory, entry)):
-            found.append((int(match[1]), os.path.join(directory, entry)))
-    return [path for _, path in sorted(found)]
+            segments.append((int(match[1]), os.path.join(directory, entry)))
+    return [path for _, path in sorted(segments)]
 
 
 def _target(directory: str, topic: str | None) -> TopicPartition:

@@ -124,12 +124,12 @@ def import_groups(
             for name, offset in source.loaded.offsets.get(group, {}).items()
             if offset.offset >= 0
         }
-        wanted = {name: offset for name, offset in offsets.items() if name in imported}
-        left_out += len(offsets) - len(wanted)
-        if not wanted:
+        imported_offsets = {name: offset for name, offset in offsets.items() if name in imported}
+        left_out += len(offsets) - len(imported_offsets)
+        if not imported_offsets:
             continue
         groups += 1
-        newer = _newer(wanted, coordinator.committed_offsets(group))
+        newer = _newer(imported_offsets, coordinator.committed_offsets(group))
         try:
             if group in source.loaded.metadata:
                 coordinator.adopt_group(group, source.loaded.metadata[group])
@@ -139,18 +139,18 @@ def import_groups(
             in_use.append(group)
             continue
         committed += len(newer)
-        present += len(wanted) - len(newer)
+        present += len(imported_offsets) - len(newer)
     return GroupsImport(
         groups, committed, present, left_out, tuple(in_use), source.not_understood, tuple(source.problems)
     )
 
 
 def _newer(
-    offsets: Mapping[TopicPartition, CommittedOffset], there: Mapping[TopicPartition, CommittedOffset]
+    offsets: Mapping[TopicPartition, CommittedOffset], committed: Mapping[TopicPartition, CommittedOffset]
 ) -> dict[TopicPartition, CommittedOffset]:
     """Those that were committed after what is there."""
     return {
         name: offset
         for name, offset in offsets.items()
-        if name not in there or there[name].commit_timestamp_ms < offset.commit_timestamp_ms
+        if name not in committed or committed[name].commit_timestamp_ms < offset.commit_timestamp_ms
     }

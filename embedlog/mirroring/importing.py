@@ -88,7 +88,7 @@ class ImportReport(NamedTuple):
     def problems(self) -> tuple[Problem, ...]:
         """The problems of all partitions and of the groups."""
         of_groups = () if self.groups is None else self.groups.problems
-        return tuple(problem for each in self.partitions for problem in each.problems) + of_groups
+        return tuple(problem for partition in self.partitions for problem in partition.problems) + of_groups
 
 
 def import_files(
@@ -135,25 +135,41 @@ def import_files(
     check_choice("on_damage", on_damage, ("stop", "skip"))
     check_flag("groups", groups)
     codec = None if compression is None else codec_number(compression)
-    found = find_files(as_path(source, "source"), store.path, topic, groups)
-    read = GroupsSource()
-    for files in found.groups:
-        read.read(files, skips_damage=on_damage == "skip")
-    _make_room(store, found.files)
-    total = sum(os.path.getsize(path) for files in found.files.values() for path in files)
+    source_files = find_files(as_path(source, "source"), store.path, topic, groups)
+    groups_source = GroupsSource()
+    for files in source_files.groups:
+        groups_source.read(files, skips_damage=on_damage == "skip")
+    _make_room(store, source_files.files)
+    imported = _import_partitions(store, source_files.files, format, codec, on_damage == "skip", progress)
+    taken = None
+    if source_files.groups:
+        kept = {
+            TopicPartition(partition.topic, partition.partition)
+            for partition in imported
+            if partition.offsets_kept
+        }
+        taken = import_groups(groups_source, backend.coordinator, kept, source_files.renamed)
+        log.flush()
+    return ImportReport(tuple(imported), tuple(source_files.skipped), time.perf_counter() - started, taken)
+
+
+def _import_partitions(
+    store: Store,
+    source_files: dict[TopicPartition, list[str]],
+    format: str | None,
+    codec: int | None,
+    skips_damage: bool,
+    progress: Progress | None,
+) -> list[PartitionImport]:
+    """Copy the files of each partition, one partition after another."""
+    total = sum(os.path.getsize(path) for files in source_files.values() for path in files)
     done = 0
     imported = []
-    for name, files in found.files.items():
-        partition = store.partition(*name)
-        copying = _Copying(store, partition, codec, on_damage == "skip", done, total, progress)
+    for name, files in source_files.items():
+        copying = _Copying(store, store.partition(*name), codec, skips_damage, done, total, progress)
         imported.append(copying.run(files, format))
         done += imported[-1].bytes
-    taken = None
-    if found.groups:
-        kept = {TopicPartition(each.topic, each.partition) for each in imported if each.offsets_kept}
-        taken = import_groups(read, backend.coordinator, kept, found.renamed)
-        log.flush()
-    return ImportReport(tuple(imported), tuple(found.skipped), time.perf_counter() - started, taken)
+    return imported
 
 
 def _make_room(store: Store, names: dict[TopicPartition, list[str]]) -> None:
@@ -229,7 +245,7 @@ class _Copying:
         )
 
     def _copy(self, path: str, format: str | None, *, is_last: bool) -> None:
-        told = 0
+        reported_pos = 0
         for item in read_source(path, format):
             if isinstance(item, Problem):
                 self._damaged(item, harmless=(item.zeros and item.ends_file) or (is_last and item.ends_file))
@@ -237,9 +253,9 @@ class _Copying:
                 self._batch(path, item)
             else:
                 self._messages(path, item)
-            if self._progress is not None and item.pos - told >= _APPEND_BYTES:
-                told = item.pos
-                self._progress(min(self._done + told, self._total), self._total)
+            if self._progress is not None and item.pos - reported_pos >= _APPEND_BYTES:
+                reported_pos = item.pos
+                self._progress(min(self._done + reported_pos, self._total), self._total)
         self._done += os.path.getsize(path)
         if self._progress is not None:
             self._progress(min(self._done, self._total), self._total)
@@ -305,15 +321,17 @@ class _Copying:
         covered = first if self._next_offset is None else self._next_offset
         self._advance(first, end)
         start = self._partition.offsets().log_start_offset
-        there = self._present.records(max(covered, start), end) if self._present is not None else {}
-        given = {record.offset: record[3:] for record in records if record.offset >= start}
-        differing = [offset for offset, record in there.items() if given.get(offset) != record[3:]]
+        target_records = self._present.records(max(covered, start), end) if self._present is not None else {}
+        source_records = {record.offset: record[3:] for record in records if record.offset >= start}
+        differing = [
+            offset for offset, record in target_records.items() if source_records.get(offset) != record[3:]
+        ]
         if not self._partition.settings.compacts:
-            differing += [offset for offset in given if offset not in there]
+            differing += [offset for offset in source_records if offset not in target_records]
         if differing:
             raise self._differs(min(differing))
-        self._records_present += len(given)
-        self._records_left_out += len(records) - len(given)
+        self._records_present += len(source_records)
+        self._records_left_out += len(records) - len(source_records)
 
     def _differs(self, offset: int) -> InvalidArgument:
         name = self._partition.name
@@ -423,6 +441,6 @@ class _Present:
                 for record in decode(fetched.data, header, "", -1):
                     self._held[record.offset] = record
             self._at = headers[-1].next_offset
-        wanted = {offset: record for offset, record in self._held.items() if first <= offset < end}
+        records = {offset: record for offset, record in self._held.items() if first <= offset < end}
         self._held = {offset: record for offset, record in self._held.items() if offset >= end}
-        return wanted
+        return records

@@ -140,12 +140,12 @@ class _Reader:
 
     def _changes(self, data: bytes) -> bool:
         """Does another format start here? If so, go on in it."""
-        found = _BY_SNIFF.get(identify(data))
-        if self._forced is not None or found is None or found == self._format:
+        format = _BY_SNIFF.get(identify(data))
+        if self._forced is not None or format is None or format == self._format:
             return False
-        if VERSION_07 in (found, self._format):
+        if VERSION_07 in (format, self._format):
             return False  # no broker ever wrote both to one file
-        self._format = found
+        self._format = format
         return True
 
     # -- after damage ------------------------------------------------------------------------------------
@@ -172,9 +172,9 @@ class _Reader:
         start = pos + 1
         while start < self._size:
             data = self._pread(min(_WINDOW, self._size - start), start)
-            found = [at for at in (self._find(kind, data) for kind in self._kinds()) if at is not None]
-            if found:
-                return start + min(found)
+            starts = [at for at in (self._find(kind, data) for kind in self._kinds()) if at is not None]
+            if starts:
+                return start + min(starts)
             if not data or start + len(data) >= self._size:
                 break
             start += max(len(data) // 2, 1)
@@ -226,12 +226,12 @@ _LENGTH_AT: Final = {BATCH: 8, MESSAGE_SET: 8, VERSION_07: 0}
 
 
 def _parse_batches(data: bytes, pos: int) -> _Parsed:
-    found = scan(data)
+    scanned = scan(data)
     items: list[Batch | Messages] = [
         Batch(pos + header.pos, header._replace(pos=0), data[header.pos : header.pos + header.size])
-        for header in found.headers
+        for header in scanned.headers
     ]
-    return _Parsed(items, found.end, found.error)
+    return _Parsed(items, scanned.end, scanned.error)
 
 
 def _parse_message_set(data: bytes, pos: int) -> _Parsed:

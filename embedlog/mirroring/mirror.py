@@ -95,8 +95,8 @@ class Mirror(Closing):
         source_settings: Mapping[str, Any] | None = None,
         target_settings: Mapping[str, Any] | None = None,
     ) -> None:
-        self._wanted = _pattern("topics", topics)
-        self._unwanted = None if exclude is None else _pattern("exclude", exclude)
+        self._included = _pattern("topics", topics)
+        self._excluded = None if exclude is None else _pattern("exclude", exclude)
         check_choice("start", start, _STARTS)
         check_int("refresh_ms", refresh_ms, low=1, high=MAX_INT32)
         if group is not None:
@@ -114,16 +114,16 @@ class Mirror(Closing):
         self._topics: dict[tuple[int, str], _Topic] = {}
         self._workers: list[list[Worker]] = []
         with contextlib.ExitStack() as opened:
-            found = []
+            checked = []
             for name, location in locations:  # sources first: a mistyped one must not create the target
                 source = Source(location, name, source_settings)
                 opened.callback(source.close)
                 _check_outside(target, source)
-                found.append(source)
+                checked.append(source)
             self.target = target if isinstance(target, Log) else _opened(opened, target, target_settings)
             self._target: Target = target_of(self.target, group)
             self.sources: list[Source] = []
-            for source in found:
+            for source in checked:
                 self._check_source(source)
                 self.sources.append(source)
             self._opened = opened.pop_all()
@@ -209,7 +209,7 @@ class Mirror(Closing):
         self._wakeup.set()
 
     def _end(self) -> None:
-        workers = [each for several in self._workers for each in several]
+        workers = [worker for workers_of_source in self._workers for worker in workers_of_source]
         for worker in workers:
             worker.stop()
         until = time.monotonic() + _PATIENCE_S
@@ -228,45 +228,47 @@ class Mirror(Closing):
     def _discover(self) -> None:
         """Discover topics and partitions and assign them to workers. Raises the TRANSIENT errors."""
         for number, source in enumerate(self.sources):
-            there = {topic.name: topic for topic in source.topics(self._wanted, self._unwanted)}
+            topics = {topic.name: topic for topic in source.topics(self._included, self._excluded)}
             for key in [key for key in self._topics if key[0] == number]:
-                known, now = self._topics[key], there.get(key[1])
-                if now is None or now.topic_id != known.topic.topic_id:
-                    self._release(known, "deleted" if now is None else "deleted and recreated")
-                elif known.is_gone:
-                    self._release(known, "deleted in the mirror, or lacks partitions, and is copied again")
-                if known.is_gone and not known.is_busy:
+                mirrored, latest = self._topics[key], topics.get(key[1])
+                if latest is None or latest.topic_id != mirrored.topic.topic_id:
+                    self._release(mirrored, "deleted" if latest is None else "deleted and recreated")
+                elif mirrored.is_gone:
+                    self._release(mirrored, "deleted in the mirror, or lacks partitions, and is copied again")
+                if mirrored.is_gone and not mirrored.is_busy:
                     del self._topics[key]
-            for name, topic in there.items():
-                known_one = self._topics.get((number, name))
-                if known_one is None or (
-                    not known_one.is_gone and known_one.topic.partitions < topic.partitions
+            for name, topic in topics.items():
+                already_mirrored = self._topics.get((number, name))
+                if already_mirrored is None or (
+                    not already_mirrored.is_gone and already_mirrored.topic.partitions < topic.partitions
                 ):
                     try:
-                        self._assign(number, source, topic, known_one)
+                        self._assign(number, source, topic, already_mirrored)
                     except TopicNotFound:  # deleted meanwhile; the next discovery handles it
                         continue
         self._discovered = True
 
-    def _assign(self, number: int, source: Source, topic: TopicDescription, known: _Topic | None) -> None:
+    def _assign(
+        self, number: int, source: Source, topic: TopicDescription, already_mirrored: _Topic | None
+    ) -> None:
         self._make(source, topic)
         positions = self._target.positions(source, topic)
         edges = source.backend.offsets(topic.name)
-        found = known or _Topic(source, topic)
+        mirrored = already_mirrored or _Topic(source, topic)
         at_end = self._start == "latest" and not self._discovered
-        for partition in range(len(found.copies), min(topic.partitions, len(edges))):
+        for partition in range(len(mirrored.copies), min(topic.partitions, len(edges))):
             edge = edges[partition]
             position = positions.get(partition)
             if position is None:
                 position = MirrorPosition(edge.log_end_offset if at_end else edge.log_start_offset)
             goal = 0 if self._discovered else edge.log_end_offset
             copy = PartitionCopy(source, topic, partition, self._target, position, goal)
-            found.copies.append(copy)
-            worker = min(self._workers[number], key=lambda each: len(each.copies))
+            mirrored.copies.append(copy)
+            worker = min(self._workers[number], key=lambda candidate: len(candidate.copies))
             worker.copies = (*worker.copies, copy)
             worker.wake()
-        found.topic = topic._replace(partitions=len(found.copies))
-        self._topics[number, topic.name] = found
+        mirrored.topic = topic._replace(partitions=len(mirrored.copies))
+        self._topics[number, topic.name] = mirrored
 
     def _release(self, topic: _Topic, why: str) -> None:
         """Take a topic from its workers. A copy that is busy finishes its current chunk."""
@@ -275,7 +277,7 @@ class Mirror(Closing):
         topic.released = True
         for copy in topic.copies:
             copy.gone = True
-        for worker in [each for several in self._workers for each in several]:
+        for worker in [assigned for workers_of_source in self._workers for assigned in workers_of_source]:
             worker.copies = tuple(copy for copy in worker.copies if not copy.gone)
 
     def _make(self, source: Source, topic: TopicDescription) -> None:
@@ -283,11 +285,11 @@ class Mirror(Closing):
         admin, name = self.target.backend.topic_admin, source.target_topic(topic.name)
         settings = self._target.settings(topic.settings)
         try:
-            made = admin.create_topic(name, topic.partitions, settings, exist_ok=True)
+            target_topic = admin.create_topic(name, topic.partitions, settings, exist_ok=True)
         except (InvalidSetting, UnknownSetting, BrokerError) as error:
             logger.warning("%s: %r is made without its source's settings: %s", self.target.path, name, error)
-            made = admin.create_topic(name, topic.partitions, {}, exist_ok=True)
-        if made.partitions < topic.partitions:
+            target_topic = admin.create_topic(name, topic.partitions, {}, exist_ok=True)
+        if target_topic.partitions < topic.partitions:
             admin.create_partitions(name, topic.partitions)
 
     def _check_source(self, source: Source) -> None:
@@ -297,18 +299,18 @@ class Mirror(Closing):
             raise InvalidArgument(
                 f"{source.path} and {self.target.path} are the same log: it would be copied into itself"
             )
-        for other in self.sources:
-            if other.name == source.name and (other.backend.log_id or other.path) == (log_id or source.path):
+        for twin in self.sources:
+            if twin.name == source.name and (twin.backend.log_id or twin.path) == (log_id or source.path):
                 raise InvalidArgument(
-                    f"{source.path} and {other.path} are the same log: name it once, with all its addresses"
+                    f"{source.path} and {twin.path} are the same log: name it once, with all its addresses"
                 )
 
     # -- status ----------------------------------------------------------------------------------------
 
     def _status(self, trouble: str | None) -> MirrorStatus:
         topics = tuple(topic.status() for topic in self._topics.values())
-        troubles = (worker.trouble for several in self._workers for worker in several)
-        trouble = trouble or next((each for each in troubles if each is not None), None)
+        troubles = (worker.trouble for workers_of_source in self._workers for worker in workers_of_source)
+        trouble = trouble or next((reason for reason in troubles if reason is not None), None)
         return MirrorStatus(
             topics,
             sum(topic.records for topic in topics),
@@ -370,16 +372,16 @@ class _Topic:
         )
 
 
-def _pattern(name: str, given: object) -> re.Pattern[str]:
+def _pattern(name: str, pattern: object) -> re.Pattern[str]:
     """Raises InvalidArgument, InvalidType."""
-    if isinstance(given, re.Pattern) and isinstance(given.pattern, str):
-        return given
-    if not isinstance(given, str):
-        raise InvalidType(f"{name} must be a regular expression, not {shown(given)}")
+    if isinstance(pattern, re.Pattern) and isinstance(pattern.pattern, str):
+        return pattern
+    if not isinstance(pattern, str):
+        raise InvalidType(f"{name} must be a regular expression, not {shown(pattern)}")
     try:
-        return re.compile(given)
+        return re.compile(pattern)
     except (re.error, RecursionError, OverflowError) as error:
-        raise InvalidArgument(f"{name}: {shown(given)} is not a regular expression: {error}") from None
+        raise InvalidArgument(f"{name}: {shown(pattern)} is not a regular expression: {error}") from None
 
 
 def _check_outside(target: object, source: Source) -> None:

@@ -42,7 +42,7 @@ class NotedMirror(NamedTuple):
 
     @property
     def behind(self) -> int:
-        return sum(each.behind for each in self.topics)
+        return sum(topic.behind for topic in self.topics)
 
 
 class MirrorNotes:
@@ -67,7 +67,7 @@ class MirrorNotes:
             return
         others: dict[str, dict[str, Any]] = {}
         with contextlib.suppress(FileNotFoundError, EmbedlogError):
-            others = {each.source: _entry(each) for each in noted_mirrors(self._catalog)}
+            others = {mirror.source: _entry(mirror) for mirror in noted_mirrors(self._catalog)}
         mirrors = dict([*mirrors.items(), *((s, e) for s, e in others.items() if s not in mirrors)])
         body = {"version": _VERSION, "mirrors": dict(list(mirrors.items())[:_MOST_SOURCES])}
         with contextlib.suppress(OSError):
@@ -81,7 +81,7 @@ def noted_mirrors(catalog: Catalog) -> list[NotedMirror]:
     Raises StorageError, CorruptCheckpoint.
     """
     try:
-        found = catalog.read_json(MIRRORS_FILE)
+        notes = catalog.read_json(MIRRORS_FILE)
     except FileNotFoundError:
         return []
     now_ms = time.time_ns() // 1_000_000
@@ -89,19 +89,19 @@ def noted_mirrors(catalog: Catalog) -> list[NotedMirror]:
         mirrors = [
             NotedMirror(
                 str(source),
-                int(each["pid"]),
-                int(each["at_ms"]),
-                bool(each["running"]) and abs(now_ms - int(each["at_ms"])) < _RUNS_WITHIN_MS,
-                None if each["trouble"] is None else str(each["trouble"]),
-                tuple(_topic(**topic) for topic in each["topics"]),
+                int(mirror["pid"]),
+                int(mirror["at_ms"]),
+                bool(mirror["running"]) and abs(now_ms - int(mirror["at_ms"])) < _RUNS_WITHIN_MS,
+                None if mirror["trouble"] is None else str(mirror["trouble"]),
+                tuple(_topic(**topic) for topic in mirror["topics"]),
             )
-            for source, each in found["mirrors"].items()
+            for source, mirror in notes["mirrors"].items()
         ]
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise CorruptCheckpoint(
             f"not the notes of mirrors ({error})", path=catalog.file(MIRRORS_FILE)
         ) from None
-    return sorted(mirrors, key=lambda each: -each.at_ms)
+    return sorted(mirrors, key=lambda mirror: -mirror.at_ms)
 
 
 def _entry(noted: NotedMirror) -> dict[str, Any]:

@@ -63,41 +63,41 @@ class Source:
             return (self.name, topic.topic_id)
         return (self.name, self.backend.log_id or self.path, topic.name)
 
-    def topics(self, wanted: re.Pattern[str], unwanted: re.Pattern[str] | None) -> list[TopicDescription]:
-        """The source's topics whose names match `wanted` and not `unwanted`."""
-        found = []
+    def topics(self, included: re.Pattern[str], excluded: re.Pattern[str] | None) -> list[TopicDescription]:
+        """The source's topics whose names match `included` and not `excluded`."""
+        topics = []
         for name in self.backend.topics():
-            if name in INTERNAL_TOPICS or not wanted.fullmatch(name):
+            if name in INTERNAL_TOPICS or not included.fullmatch(name):
                 continue
-            if unwanted is not None and unwanted.fullmatch(name):
+            if excluded is not None and excluded.fullmatch(name):
                 continue
             description = self.backend.describe_topic(name)
             if not description.internal:
-                found.append(description)
-        return found
+                topics.append(description)
+        return topics
 
     def close(self) -> None:
         if self._opened:
             self.log.close()
 
 
-def parse_sources(given: object) -> list[tuple[str, str | Log]]:
-    """The (name, location) of each source; `given` is one or several. Raises InvalidArgument, InvalidType."""
-    several = [given] if isinstance(given, str | Log | os.PathLike) else given
-    if not isinstance(several, Iterable) or isinstance(several, bytes | bytearray | memoryview):
-        raise InvalidType(f"sources must be addresses, directories or Logs, not {shown(given)}")
-    found: list[tuple[str, str | Log]] = []
-    for each in several:
-        if isinstance(each, Log):
-            found.append(("", each))
-        elif isinstance(each, str):
-            for part in _BETWEEN.split(each):
+def parse_sources(sources: object) -> list[tuple[str, str | Log]]:
+    """The (name, location) of each source; `sources` is one or several. Raises InvalidArgument, InvalidType."""
+    listed = [sources] if isinstance(sources, str | Log | os.PathLike) else sources
+    if not isinstance(listed, Iterable) or isinstance(listed, bytes | bytearray | memoryview):
+        raise InvalidType(f"sources must be addresses, directories or Logs, not {shown(sources)}")
+    locations: list[tuple[str, str | Log]] = []
+    for source in listed:
+        if isinstance(source, Log):
+            locations.append(("", source))
+        elif isinstance(source, str):
+            for part in _BETWEEN.split(source):
                 match = _NAMED.match(part)
-                found.append((match["name"], match["location"]) if match else ("", part))
-        elif isinstance(each, os.PathLike):
-            found.append(("", as_path(each, "source")))
+                locations.append((match["name"], match["location"]) if match else ("", part))
+        elif isinstance(source, os.PathLike):
+            locations.append(("", as_path(source, "source")))
         else:
-            raise InvalidType(f"a source must be an address, a directory or a Log, not {shown(each)}")
-    if not found:
+            raise InvalidType(f"a source must be an address, a directory or a Log, not {shown(source)}")
+    if not locations:
         raise InvalidArgument("a mirror needs at least one source")
-    return found
+    return locations

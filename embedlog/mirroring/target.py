@@ -90,7 +90,7 @@ class DirectoryTarget:
 
     def positions(self, source: Source, topic: TopicDescription) -> dict[int, MirrorPosition]:
         producer_id = mirror_id(*source.identity(topic))
-        found = {}
+        positions = {}
         for partition in self._store.partitions_of(source.target_topic(topic.name)):
             producer = partition.log.known_producers().get(producer_id)
             number = partition.name.partition
@@ -101,8 +101,8 @@ class DirectoryTarget:
                     logger.warning(
                         DIVERGED, source.path, name, f"{position:,}", f"{next_offset(producer) - 1:,}"
                     )
-                found[number] = MirrorPosition(position)
-        return found
+                positions[number] = MirrorPosition(position)
+        return positions
 
     def sink(self, source: Source, topic: TopicDescription) -> CopySink:
         return CopySink(mirror_id(*source.identity(topic)))
@@ -141,10 +141,10 @@ class BrokersTarget:
     def positions(self, source: Source, topic: TopicDescription) -> dict[int, MirrorPosition]:
         name = source.target_topic(topic.name)
         partitions = [TopicPartition(name, number) for number in range(topic.partitions)]
-        found = self._coordinator.committed_offsets(self._group_of(source), partitions)
+        offsets = self._coordinator.committed_offsets(self._group_of(source), partitions)
         return {
-            each.partition: MirrorPosition(committed.offset, committed.leader_epoch)
-            for each, committed in found.items()
+            partition.partition: MirrorPosition(committed.offset, committed.leader_epoch)
+            for partition, committed in offsets.items()
             if committed.metadata == topic.topic_id
         }
 

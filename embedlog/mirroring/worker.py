@@ -217,10 +217,12 @@ class Worker:
         return moved
 
     def _sleep(self) -> None:
-        wanted = {name: offset for copy in self.copies for name, offset in copy.next_offsets().items()}
+        next_offsets = {name: offset for copy in self.copies for name, offset in copy.next_offsets().items()}
         try:
-            if wanted:
-                self._source.backend.wait(wanted, _SLEEP_MS, read_committed=True, interrupt=self._interrupt)
+            if next_offsets:
+                self._source.backend.wait(
+                    next_offsets, _SLEEP_MS, read_committed=True, interrupt=self._interrupt
+                )
             else:
                 self._interrupt.wait(_SLEEP_MS)
         except _GONE:
@@ -230,7 +232,7 @@ class Worker:
 
     def _back_off(self, seconds: float) -> None:
         until = time.monotonic() + seconds
-        while not self._stopping and (left := until - time.monotonic()) > 0:
-            self._interrupt.wait(left * 1000)
+        while not self._stopping and (left_s := until - time.monotonic()) > 0:
+            self._interrupt.wait(left_s * 1000)
             if not self._stopping:
                 self._interrupt.clear()
