@@ -18,41 +18,41 @@ from ..config import MAX_INT64
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 _TESTS: Final[dict[str, Callable[[Any, Any], bool]]] = {
-    "EqualTo": lambda given, wanted: bool(given == wanted),
-    "EqualNullSafe": lambda given, wanted: bool(given == wanted),
-    "In": lambda given, wanted: given in wanted,
-    "GreaterThan": lambda given, wanted: bool(given > wanted),
-    "GreaterThanOrEqual": lambda given, wanted: bool(given >= wanted),
-    "LessThan": lambda given, wanted: bool(given < wanted),
-    "LessThanOrEqual": lambda given, wanted: bool(given <= wanted),
-    "StringStartsWith": lambda given, wanted: bool(given.startswith(wanted)),
-    "StringEndsWith": lambda given, wanted: bool(given.endswith(wanted)),
-    "StringContains": lambda given, wanted: wanted in given,
+    "EqualTo": lambda column, literal: bool(column == literal),
+    "EqualNullSafe": lambda column, literal: bool(column == literal),
+    "In": lambda column, literal: column in literal,
+    "GreaterThan": lambda column, literal: bool(column > literal),
+    "GreaterThanOrEqual": lambda column, literal: bool(column >= literal),
+    "LessThan": lambda column, literal: bool(column < literal),
+    "LessThanOrEqual": lambda column, literal: bool(column <= literal),
+    "StringStartsWith": lambda column, literal: bool(column.startswith(literal)),
+    "StringEndsWith": lambda column, literal: bool(column.endswith(literal)),
+    "StringContains": lambda column, literal: literal in column,
 }
 # By operator, for integers: the smallest value that passes, and one past the largest.
 _LOWER_BOUND: Final[dict[str, Callable[[Any], int]]] = {
-    "EqualTo": lambda wanted: int(wanted),
-    "EqualNullSafe": lambda wanted: int(wanted),
-    "In": lambda wanted: int(min(wanted)),
-    "GreaterThan": lambda wanted: int(wanted) + 1,
-    "GreaterThanOrEqual": lambda wanted: int(wanted),
+    "EqualTo": lambda literal: int(literal),
+    "EqualNullSafe": lambda literal: int(literal),
+    "In": lambda literal: int(min(literal)),
+    "GreaterThan": lambda literal: int(literal) + 1,
+    "GreaterThanOrEqual": lambda literal: int(literal),
 }
 _UPPER_BOUND: Final[dict[str, Callable[[Any], int]]] = {
-    "EqualTo": lambda wanted: int(wanted) + 1,
-    "EqualNullSafe": lambda wanted: int(wanted) + 1,
-    "In": lambda wanted: int(max(wanted)) + 1,
-    "LessThan": lambda wanted: int(wanted),
-    "LessThanOrEqual": lambda wanted: int(wanted) + 1,
+    "EqualTo": lambda literal: int(literal) + 1,
+    "EqualNullSafe": lambda literal: int(literal) + 1,
+    "In": lambda literal: int(max(literal)) + 1,
+    "LessThan": lambda literal: int(literal),
+    "LessThanOrEqual": lambda literal: int(literal) + 1,
 }
 
 
 class _Test(NamedTuple):
     operator: str
     negated: bool
-    wanted: Any
+    literal: Any
 
-    def passes(self, given: object) -> bool:
-        return _TESTS[self.operator](given, self.wanted) is not self.negated
+    def passes(self, column: object) -> bool:
+        return _TESTS[self.operator](column, self.literal) is not self.negated
 
 
 class ScanBounds(NamedTuple):
@@ -76,49 +76,49 @@ ALL: Final = ScanBounds()
 
 def scan_bounds(filters: Iterable[Any]) -> ScanBounds:
     """The bounds set by a conjunction of Spark's filters. Unsupported filters are ignored."""
-    found = ALL
-    for each in filters:
-        negated = type(each).__name__ == "Not"
-        inner = each.child if negated else each
+    bounds = ALL
+    for condition in filters:
+        negated = type(condition).__name__ == "Not"
+        inner = condition.child if negated else condition
         operator, attribute = type(inner).__name__, tuple(getattr(inner, "attribute", ()))
         if operator not in _TESTS or len(attribute) != 1:
             continue
         column, test = attribute[0].lower(), _Test(operator, negated, inner.value)
-        if column == "topic" and _are(str, test.wanted):
-            found = found._replace(topics=(*found.topics, test))
-        elif column == "partition" and _are(int, test.wanted):
-            found = found._replace(partitions=(*found.partitions, test))
+        if column == "topic" and _are(str, test.literal):
+            bounds = bounds._replace(topics=(*bounds.topics, test))
+        elif column == "partition" and _are(int, test.literal):
+            bounds = bounds._replace(partitions=(*bounds.partitions, test))
         elif negated:
             continue
-        elif column == "offset" and _are(int, test.wanted):
-            found = _narrowed(found, test)
-        elif column == "timestamp" and operator in _LOWER_BOUND and _are(datetime, test.wanted):
-            found = _not_before(found, test.wanted)
-    return found
+        elif column == "offset" and _are(int, test.literal):
+            bounds = _narrowed(bounds, test)
+        elif column == "timestamp" and operator in _LOWER_BOUND and _are(datetime, test.literal):
+            bounds = _not_before(bounds, test.literal)
+    return bounds
 
 
-def _are(kind: type, wanted: object) -> bool:
+def _are(kind: type, literal: object) -> bool:
     """Whether it is a value of that type, or a non-empty list of such values without nulls."""
-    if isinstance(wanted, tuple | list):
-        return bool(wanted) and all(isinstance(value, kind) for value in wanted)
-    return isinstance(wanted, kind)
+    if isinstance(literal, tuple | list):
+        return bool(literal) and all(isinstance(value, kind) for value in literal)
+    return isinstance(literal, kind)
 
 
-def _narrowed(found: ScanBounds, test: _Test) -> ScanBounds:
+def _narrowed(bounds: ScanBounds, test: _Test) -> ScanBounds:
     if test.operator in _LOWER_BOUND:
-        lower = _LOWER_BOUND[test.operator](test.wanted)
-        found = found._replace(first_offset=max(found.first_offset, lower))
+        lower = _LOWER_BOUND[test.operator](test.literal)
+        bounds = bounds._replace(first_offset=max(bounds.first_offset, lower))
     if test.operator in _UPPER_BOUND:
-        upper = _UPPER_BOUND[test.operator](test.wanted)
-        found = found._replace(end_offset=min(found.end_offset, upper))
-    return found
+        upper = _UPPER_BOUND[test.operator](test.literal)
+        bounds = bounds._replace(end_offset=min(bounds.end_offset, upper))
+    return bounds
 
 
-def _not_before(found: ScanBounds, wanted: datetime | Iterable[datetime]) -> ScanBounds:
-    earliest = wanted if isinstance(wanted, datetime) else min(wanted)
+def _not_before(bounds: ScanBounds, times: datetime | Iterable[datetime]) -> ScanBounds:
+    earliest = times if isinstance(times, datetime) else min(times)
     if earliest.tzinfo is None:
-        return found
+        return bounds
     time_ms = -((_EPOCH - earliest) // timedelta(milliseconds=1))
-    if found.not_before_ms is not None:
-        time_ms = max(time_ms, found.not_before_ms)
-    return found._replace(not_before_ms=time_ms) if time_ms > 0 else found  # -1 is a record without a time
+    if bounds.not_before_ms is not None:
+        time_ms = max(time_ms, bounds.not_before_ms)
+    return bounds._replace(not_before_ms=time_ms) if time_ms > 0 else bounds  # -1 is a record without a time

@@ -31,6 +31,7 @@ from ..clients.reader import checked_isolation
 from ..errors import InvalidArgument, InvalidType, LoadFailed, TableError, shown
 from ..fields import Secret
 from ..log import Log
+from ..model import TopicDescription
 from ..open import client_settings_of
 from ..open import open as open_log
 from ..validation import check_flag, check_text
@@ -124,37 +125,34 @@ def load(
     number of readers.
     """
     started = time.monotonic()
-    _check(topic, schema, date_column, from_time)
-    check_flag("allow_data_loss", allow_data_loss)
+    _check(topic, schema, date_column, from_time, allow_data_loss)
     read_committed = checked_isolation(isolation_level)
     table = Table(to)
-    settings: Mapping[str, Any] = {}
-    if isinstance(log, Log):
-        if log.mode == "rw" and not _is_address(log.path):
-            log.flush()
-        settings = client_settings_of(log)
-        log = log.path
-    with opened(log, settings) as reader:
+    with _durable_reader(log) as reader:
         _check_outside(table.path, reader.path)
-        name = topic_of(table.path, table.read(), topic)
-        described = reader.describe_topic(name)
+        described = reader.describe_topic(topic_of(table.path, table.read(), topic))
         with table.locked():
-            manifest = table.read() or Manifest(name, described.topic_id)
-            check_topic(manifest, described)
-            manifest = _with_schema(manifest, name, described.topic_id, schema, date_column)
+            manifest = _manifest_of(table, described, schema, date_column)
             table.tidy(manifest)
             plan = plan_load(
                 reader,
-                name,
+                described.name,
                 manifest,
                 from_time=from_time,
                 allow_data_loss=allow_data_loss,
                 read_committed=read_committed,
             )
-            work = _Load(table, manifest, plan, reader, started)
-            if manifest.load and not (plan.offsets or plan.cuts or plan.lost):
-                return work.no_op_report()
-            return work.run(_Spark(spark, progress), isolation_level)
+            running = _Load(table, manifest, plan, reader, started)
+            return running.run(lambda: _Spark(spark, progress), isolation_level)
+
+
+def _durable_reader(log: Log | str | os.PathLike[str]) -> Log:
+    """Open a log for reading, after what this process has appended to it is durable."""
+    if not isinstance(log, Log):
+        return opened(log, {})
+    if log.mode == "rw" and not _is_address(log.path):
+        log.flush()
+    return opened(log.path, client_settings_of(log))
 
 
 def opened(log: str | os.PathLike[str], settings: Mapping[str, Any]) -> Log:
@@ -163,16 +161,19 @@ def opened(log: str | os.PathLike[str], settings: Mapping[str, Any]) -> Log:
     return open_log(target, mode="rw" if _is_address(target) else "r", **settings)
 
 
-def _check(topic: object, schema: str | None, date_column: object, from_time: object) -> None:
-    for name, given in (("topic", topic), ("schema", schema), ("date_column", date_column)):
-        if given is not None:
-            check_text(name, given)
+def _check(
+    topic: object, schema: str | None, date_column: object, from_time: object, allow_data_loss: object
+) -> None:
+    for name, argument in (("topic", topic), ("schema", schema), ("date_column", date_column)):
+        if argument is not None:
+            check_text(name, argument)
     if schema is not None and not schema.strip():  # fail before Spark starts
         raise InvalidArgument(
             f"the schema {shown(schema)} has no columns, as 'carrier STRING, dep_delay INT' has"
         )
     if from_time is not None and not isinstance(from_time, datetime):
         raise InvalidType(f"from_time must be a datetime, not {shown(from_time)}")
+    check_flag("allow_data_loss", allow_data_loss)
 
 
 def _check_outside(table: str, log: str) -> None:
@@ -188,25 +189,29 @@ def _is_address(target: str) -> bool:
     return "://" in target
 
 
-def _with_schema(
-    manifest: Manifest, topic: str, topic_id: str, schema: str | None, date_column: str | None
+def _manifest_of(
+    table: Table, topic: TopicDescription, schema: str | None, date_column: str | None
 ) -> Manifest:
-    """The manifest with the given schema. Raises TableError if it differs from the first load."""
+    """The manifest to continue, with the schema. Raises TableError if topic or schema is another one now."""
+    manifest = table.read() or Manifest(topic.name, topic.topic_id)
+    check_topic(manifest, topic)
     if manifest.load == 0:
         if date_column is not None and schema is None:
             raise InvalidArgument(
                 f"date_column={shown(date_column)} names a column of a schema: give the schema, too; without "
                 "one the date is that of the record's timestamp"
             )
-        return manifest._replace(topic=topic, topic_id=topic_id, schema=schema, date_column=date_column)
-    for what, given, known in (
+        return manifest._replace(
+            topic=topic.name, topic_id=topic.topic_id, schema=schema, date_column=date_column
+        )
+    for name, argument, fixed in (
         ("schema", schema, manifest.schema),
         ("date_column", date_column, manifest.date_column),
     ):
-        if given is not None and given != known:
+        if argument is not None and argument != fixed:
             raise TableError(
-                f"the table has {f'the {what} {known!r}' if known else f'no {what}'} since its first load, "
-                f"not {given!r}: leave {what} out, or load into another table"
+                f"the table has {f'the {name} {fixed!r}' if fixed else f'no {name}'} since its first load, "
+                f"not {argument!r}: leave {name} out, or load into another table"
             )
     return manifest
 
@@ -215,17 +220,17 @@ class _Spark:
     """The Spark session of one load. Translates Spark's errors."""
 
     def __init__(
-        self, given: SparkSession | Callable[[], SparkSession] | None, progress: Progress | None
+        self, session_or_factory: SparkSession | Callable[[], SparkSession] | None, progress: Progress | None
     ) -> None:
         check_pyspark()
         from pyspark.sql import SparkSession
 
-        if given is None:
-            given = SparkSession.getActiveSession() or session("embedlog load")
-        elif not isinstance(given, SparkSession):
-            given = given()
+        if session_or_factory is None:
+            session_or_factory = SparkSession.getActiveSession() or session("embedlog load")
+        elif not isinstance(session_or_factory, SparkSession):
+            session_or_factory = session_or_factory()
         with self.errors_translated():
-            self.session = given.newSession()
+            self.session = session_or_factory.newSession()
             register(self.session)
             for name, value in _SETTINGS.items():
                 self.session.conf.set(name, value)
@@ -267,8 +272,12 @@ class _Load:
         self._started = started
         self._number = before.load + 1
 
-    def run(self, spark: _Spark, isolation_level: str) -> LoadReport:
-        """Raises LoadFailed, InvalidArgument, OSError."""
+    def run(self, start_spark: Callable[[], _Spark], isolation_level: str) -> LoadReport:
+        """Raises LoadFailed, InvalidArgument, OSError. Starts Spark only if there is something to do."""
+        plan = self._plan
+        if self._before.load and not (plan.offsets or plan.cuts or plan.lost):
+            return self._no_op_report()
+        spark = start_spark()
         with spark.errors_translated():
             good, bad = self._written(spark, isolation_level)
         return self._commit(good, bad)
@@ -308,13 +317,17 @@ class _Load:
         from .schema import full_schema
 
         topic, location = self._before.topic, self._reader.path
-        pending = {p: each for p, each in self._plan.partitions.items() if each.start < each.end}
+        pending = {
+            p: partition for p, partition in self._plan.partitions.items() if partition.start < partition.end
+        }
         if not pending:
             return session.createDataFrame([], full_schema(include_headers=True))
         options = {
             "assign": json.dumps({topic: sorted(pending)}),
-            "startingOffsets": json.dumps({topic: {str(p): each.start for p, each in pending.items()}}),
-            "endingOffsets": json.dumps({topic: {str(p): each.end for p, each in pending.items()}}),
+            "startingOffsets": json.dumps(
+                {topic: {str(p): partition.start for p, partition in pending.items()}}
+            ),
+            "endingOffsets": json.dumps({topic: {str(p): partition.end for p, partition in pending.items()}}),
             "includeHeaders": "true",
             "isolation_level": isolation_level,
             "failOnDataLoss": "true",
@@ -362,14 +375,14 @@ class _Load:
     def _loaded(self) -> dict[int, Loaded]:
         """The loaded end of each partition, with its leader epoch if records were read."""
         loaded = dict(self._before.loaded)
-        for p, each in self._plan.partitions.items():
-            if each.start < each.end:
-                loaded[p] = loaded_up_to(self._reader, self._before.topic, p, each.start, each.end)
-            elif p not in loaded or loaded[p].offset != each.start:
-                loaded[p] = Loaded(each.start)
+        for p, partition in self._plan.partitions.items():
+            if partition.start < partition.end:
+                loaded[p] = loaded_up_to(self._reader, self._before.topic, p, partition.start, partition.end)
+            elif p not in loaded or loaded[p].offset != partition.start:
+                loaded[p] = Loaded(partition.start)
         return loaded
 
-    def no_op_report(self) -> LoadReport:
+    def _no_op_report(self) -> LoadReport:
         """The report of a load with nothing to do; nothing is written."""
         before = self._before
         seconds = time.monotonic() - self._started
@@ -378,4 +391,4 @@ class _Load:
         )
 
     def _offsets(self) -> dict[int, tuple[int, int]]:
-        return {p: (each.start, each.end) for p, each in self._plan.partitions.items()}
+        return {p: (partition.start, partition.end) for p, partition in self._plan.partitions.items()}

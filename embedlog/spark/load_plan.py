@@ -58,11 +58,11 @@ class LoadPlan(NamedTuple):
     @property
     def offsets(self) -> int:
         """The number of offsets: an upper bound of the number of records."""
-        return sum(each.end - each.start for each in self.partitions.values())
+        return sum(partition.end - partition.start for partition in self.partitions.values())
 
     @property
     def cuts(self) -> dict[int, int]:
-        return {p: each.cut for p, each in self.partitions.items() if each.cut is not None}
+        return {p: partition.cut for p, partition in self.partitions.items() if partition.cut is not None}
 
 
 def topic_of(table: str, manifest: Manifest | None, topic: str | None) -> str:
@@ -83,8 +83,10 @@ def check_topic(manifest: Manifest, topic: TopicDescription) -> None:
             f"the table was loaded from the topic {manifest.topic!r}, not from {topic.name!r}: a table holds "
             "one topic; name another directory"
         )
-    known = manifest.topic_id and topic.topic_id
-    if (known and manifest.topic_id != topic.topic_id) or any(p >= topic.partitions for p in manifest.loaded):
+    both_have_ids = manifest.topic_id and topic.topic_id
+    if (both_have_ids and manifest.topic_id != topic.topic_id) or any(
+        p >= topic.partitions for p in manifest.loaded
+    ):
         raise TableError(
             f"the topic {topic.name!r} is not the one that the table was loaded from: it was deleted and "
             "recreated, or this is another log. Load it into a new table, and keep this one, or remove it"
@@ -114,16 +116,16 @@ def plan_load(
     for number, edges in sorted(log.offsets(topic).items()):
         partition = _Partition(log, TopicPartition(topic, number), edges, read_committed)
         loaded = manifest.loaded.get(number)
-        found = None if from_time is None else log.offset_for_time(topic, number, time_ms(from_time))
+        first_record = None if from_time is None else log.offset_for_time(topic, number, time_ms(from_time))
         cut = None
         if loaded is None:
             start = edges.log_start_offset
             if from_time is not None:
-                start = partition.end if found is None else found.offset
+                start = partition.end if first_record is None else first_record.offset
         else:
             start = loaded.offset
-            if found is not None and found.offset < start:
-                cut = start = found.offset
+            if first_record is not None and first_record.offset < start:
+                cut = start = first_record.offset
             survived = partition.survived(loaded)
             if survived < start:
                 if not allow_data_loss:
@@ -231,7 +233,7 @@ class Status(NamedTuple):
 
     @property
     def lag(self) -> int:
-        return sum(each.lag for each in self.partitions)
+        return sum(partition.lag for partition in self.partitions)
 
 
 def status(log: Log, *, to: str | os.PathLike[str], topic: str | None = None) -> Status:
@@ -240,13 +242,15 @@ def status(log: Log, *, to: str | os.PathLike[str], topic: str | None = None) ->
     manifest = table.read()
     name = topic_of(table.path, manifest, topic)
     described = log.describe_topic(name)
-    known = manifest or Manifest(name, described.topic_id)
-    check_topic(known, described)
+    recorded = manifest or Manifest(name, described.topic_id)
+    check_topic(recorded, described)
     problem = None
     try:
-        plan = plan_load(log, name, known)
+        plan = plan_load(log, name, recorded)
     except RecordsLost as error:
         problem = str(error)
-        plan = plan_load(log, name, known, allow_data_loss=True)
-    partitions = tuple(PartitionStatus(p, each.start, each.end) for p, each in plan.partitions.items())
+        plan = plan_load(log, name, recorded, allow_data_loss=True)
+    partitions = tuple(
+        PartitionStatus(p, partition.start, partition.end) for p, partition in plan.partitions.items()
+    )
     return Status(table.path, name, manifest, partitions, problem)

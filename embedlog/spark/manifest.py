@@ -160,10 +160,10 @@ def to_bytes(manifest: Manifest) -> bytes:
         "schema": manifest.schema,
         "date_column": manifest.date_column,
         "load": manifest.load,
-        "loaded": {str(p): each._asdict() for p, each in sorted(manifest.loaded.items())},
+        "loaded": {str(p): position._asdict() for p, position in sorted(manifest.loaded.items())},
         "files": [{**_described(file), "date": file.date} for file in manifest.files],
         "bad": [_described(file) for file in manifest.bad],
-        "lost": [each._asdict() for each in manifest.lost],
+        "lost": [range_._asdict() for range_ in manifest.lost],
         "last": None if manifest.last is None else manifest.last._asdict(),
     }
     return _json({"version": VERSION, "crc32": crc32(_json(body)), **body})
@@ -172,9 +172,9 @@ def to_bytes(manifest: Manifest) -> bytes:
 def from_bytes(data: bytes, path: str) -> Manifest:
     """The manifest in these bytes; `path` is for the errors. Raises CorruptCheckpoint, UnsupportedFormat."""
     try:
-        found = json.loads(data)
-        version, stated = found.pop("version"), found.pop("crc32")
-        computed = crc32(_json(found))
+        body = json.loads(data)
+        version, stated = body.pop("version"), body.pop("crc32")
+        computed = crc32(_json(body))
     except (ValueError, RecursionError, TypeError, AttributeError, KeyError) as error:
         raise _damaged(f"not a manifest ({error})", path) from error
     if version != VERSION:
@@ -186,7 +186,7 @@ def from_bytes(data: bytes, path: str) -> Manifest:
     if stated != computed:
         raise _damaged(f"its crc32 is {shown(stated)}, that of what stands there is {shown(computed)}", path)
     try:
-        manifest = _manifest(**found)
+        manifest = _manifest(**body)
     except (ValueError, TypeError, AttributeError, KeyError) as error:
         raise _damaged(f"not a manifest ({error})", path) from error
     return manifest
@@ -223,12 +223,12 @@ def _manifest(
         date_column,
         _count(load),
         {
-            _count(int(p)): Loaded(_count(each["offset"]), int(each["leader_epoch"]))
-            for p, each in loaded.items()
+            _count(int(p)): Loaded(_count(position["offset"]), int(position["leader_epoch"]))
+            for p, position in loaded.items()
         },
-        tuple(_file(**{**each, "date": date_of(_checked(each["path"], _DIRECTORY))}) for each in files),
-        tuple(_file(**{**each, "path": _in_bad(each["path"])}) for each in bad),
-        tuple(Lost(**{name: _count(value) for name, value in each.items()}) for each in lost),
+        tuple(_file(**{**file, "date": date_of(_checked(file["path"], _DIRECTORY))}) for file in files),
+        tuple(_file(**{**file, "path": _in_bad(file["path"])}) for file in bad),
+        tuple(Lost(**{name: _count(value) for name, value in range_.items()}) for range_ in lost),
         None if last is None else LastLoad(**last),
     )
 

@@ -122,9 +122,9 @@ def _at_time(
     edge: PartitionOffsets,
     latest_where_no_record: bool,
 ) -> int:
-    found = log.offset_for_time(tp.topic, tp.partition, time_ms)
-    if found is not None:
-        return min(found.offset, edge.log_end_offset)  # records appended since `edge` are not read
+    record = log.offset_for_time(tp.topic, tp.partition, time_ms)
+    if record is not None:
+        return min(record.offset, edge.log_end_offset)  # records appended since `edge` are not read
     if limit.option.startswith("starting") and not latest_where_no_record:
         raise InvalidArgument(
             f"{tp}: no record has a timestamp of {time_ms:,} ({limit.option}) or later; "
@@ -133,7 +133,7 @@ def _at_time(
     return edge.log_end_offset
 
 
-def planned_spans(log: Log, options: ReadOptions, wanted: ScanBounds = ALL) -> list[Span]:
+def planned_spans(log: Log, options: ReadOptions, bounds: ScanBounds = ALL) -> list[Span]:
     """The spans of a batch query; empty ones are left out. With read_committed a partition's ends at the last
     stable offset, if that is lower: the tasks read nothing that is committed meanwhile.
 
@@ -169,7 +169,7 @@ def planned_spans(log: Log, options: ReadOptions, wanted: ScanBounds = ALL) -> l
                 warn_of_open_transactions(log.backend, tp, stable)
                 last = stable
         span = Span(*tp, first, last, None if times == EVER else times)
-        span = _narrowed(log, span, wanted)
+        span = _narrowed(log, span, bounds)
         if span.start < span.end:
             spans.append(span)
     return spans
@@ -183,14 +183,14 @@ def _times(tp: TopicPartition, options: ReadOptions) -> TimeRange:
     )
 
 
-def _narrowed(log: Log, span: Span, wanted: ScanBounds) -> Span:
+def _narrowed(log: Log, span: Span, bounds: ScanBounds) -> Span:
     """The part of a span that may have records within the bounds."""
-    if not wanted.has(*span.tp):
+    if not bounds.has(*span.tp):
         return span._replace(end=span.start)
-    first, last = max(span.start, wanted.first_offset), min(span.end, wanted.end_offset)
-    if first < last and wanted.not_before_ms is not None:
-        found = log.offset_for_time(*span.tp, wanted.not_before_ms)
-        first = last if found is None else max(first, found.offset)
+    first, last = max(span.start, bounds.first_offset), min(span.end, bounds.end_offset)
+    if first < last and bounds.not_before_ms is not None:
+        first_record = log.offset_for_time(*span.tp, bounds.not_before_ms)
+        first = last if first_record is None else max(first, first_record.offset)
     return span._replace(start=first, end=max(first, last))
 
 
@@ -267,19 +267,19 @@ def planned_tasks(
 def _divided(log: Log, spans: Sequence[Span], piece_bytes: int, not_before_ms: int | None) -> list[_Piece]:
     return [
         _Piece(
-            span._replace(start=found.start, end=found.end),
-            found.size if found.size >= 0 else (found.end - found.start) * _ASSUMED_RECORD_BYTES,
+            span._replace(start=piece.start, end=piece.end),
+            piece.size if piece.size >= 0 else (piece.end - piece.start) * _ASSUMED_RECORD_BYTES,
         )
         for span in spans
-        for found in log.backend.splits.split(*span.tp, span.start, span.end, piece_bytes, not_before_ms)
+        for piece in log.backend.splits.split(*span.tp, span.start, span.end, piece_bytes, not_before_ms)
     ]
 
 
-def _raise_to(wanted: int, pieces: list[_Piece], counts: list[int]) -> None:
-    """Cut the largest parts smaller, until there are `wanted` parts or no part can be cut."""
+def _raise_to(least: int, pieces: list[_Piece], counts: list[int]) -> None:
+    """Cut the largest parts smaller, until there are at least so many parts or no part can be cut."""
     largest = [(-piece.offsets / counts[i], i) for i, piece in enumerate(pieces)]
     heapq.heapify(largest)
-    missing = wanted - sum(counts)
+    missing = least - sum(counts)
     while missing > 0 and largest:
         _, i = heapq.heappop(largest)
         offsets = pieces[i].offsets

@@ -126,9 +126,9 @@ _MEANINGLESS: Final = {
 }
 
 
-def check_names(given: Mapping[str, object], use: Use) -> None:
+def check_names(options: Mapping[str, object], use: Use) -> None:
     """Raises InvalidArgument, UnknownSetting for an option that this use does not have."""
-    for typed in given:
+    for typed in options:
         name = typed.lower()
         option = _KNOWN.get(name)
         if option is not None:
@@ -149,7 +149,8 @@ def _check_use(option: Option, use: Use) -> None:
 
 
 def _is_usable(option: Option, use: Use) -> bool:
-    return any(each in option.uses for each in (("batch", "stream") if use == "load" else (use,)))
+    uses = ("batch", "stream") if use == "load" else (use,)
+    return any(name in option.uses for name in uses)
 
 
 def _unknown(typed: str, use: Use) -> str:

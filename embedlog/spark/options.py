@@ -90,10 +90,10 @@ class WriteOptions(NamedTuple):
     txn_version: int | None = None
 
 
-def write_options(given: Mapping[str, str], *, stream: bool) -> WriteOptions:
+def write_options(options: Mapping[str, str], *, stream: bool) -> WriteOptions:
     """Parse a user's options for a write. Raises InvalidArgument, UnknownSetting."""
-    check_names(given, "write")
-    typed = _Typed(given)
+    check_names(options, "write")
+    typed = _Typed(options)
     location, name, version = typed.location(), typed.text("txnAppId"), typed.text("txnVersion")
     if stream and version is not None:
         raise InvalidArgument("txnVersion is for batches: in a stream it is the number of the micro-batch")
@@ -112,10 +112,10 @@ def write_options(given: Mapping[str, str], *, stream: bool) -> WriteOptions:
     )
 
 
-def read_options(given: Mapping[str, str], use: Use) -> ReadOptions:
+def read_options(options: Mapping[str, str], use: Use) -> ReadOptions:
     """Parse a user's options for a batch or a stream. Raises InvalidArgument, UnknownSetting."""
-    check_names(given, use)
-    typed = _Typed(given)
+    check_names(options, use)
+    typed = _Typed(options)
     start = typed.limit("starting", "latest" if use == "stream" else "earliest")
     end = typed.limit("ending", "latest")
     if use == "batch":
@@ -149,11 +149,11 @@ def read_options(given: Mapping[str, str], use: Use) -> ReadOptions:
 class _Typed:
     """Raw options, with a typed accessor for each kind of value."""
 
-    def __init__(self, given: Mapping[str, str]) -> None:
-        self._given = {name.lower(): value for name, value in given.items()}
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self._options = {name.lower(): value for name, value in options.items()}
 
     def text(self, name: str) -> str | None:
-        value = self._given.get(name.lower())
+        value = self._options.get(name.lower())
         return None if value is None else str(value).strip()
 
     def location(self) -> LogLocation:
@@ -161,7 +161,7 @@ class _Typed:
         settings: tuple[tuple[str, str | Secret], ...] = tuple(
             sorted(
                 (name.removeprefix(KAFKA), Secret(value) if is_secret(name.removeprefix(KAFKA)) else value)
-                for name, value in self._given.items()
+                for name, value in self._options.items()
                 if name.startswith(KAFKA)
                 and name not in ("kafka.bootstrap.servers", "kafka.isolation.level", COMPRESSION)
             )
@@ -183,11 +183,11 @@ class _Typed:
         return LogLocation(path=_local_path(path))
 
     def selection(self) -> Selection:
-        given = [name for name in _SELECTIONS if self.text(name) is not None]
-        if len(given) != 1:
-            what = f"not {' and '.join(given)}" if given else "which say what to read"
+        selections = [name for name in _SELECTIONS if self.text(name) is not None]
+        if len(selections) != 1:
+            what = f"not {' and '.join(selections)}" if selections else "which say what to read"
             raise InvalidArgument(f"give exactly one of {', '.join(_SELECTIONS)}, {what}")
-        name = given[0]
+        name = selections[0]
         text = self.text(name) or ""
         if name == "subscribe":
             topics = tuple(dict.fromkeys(topic.strip() for topic in text.split(",") if topic.strip()))
@@ -329,27 +329,27 @@ def _local_path(path: str, what: str = "the log's directory") -> str:
 
 def _json(name: str, text: str, example: str) -> dict[str, Any]:
     try:
-        found = json.loads(text)
+        body = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise InvalidArgument(f"{name} must be JSON like {example}: {error}") from None
-    if not isinstance(found, dict):
+    if not isinstance(body, dict):
         raise InvalidArgument(f"{name} must be JSON like {example}, not {shown(text)}")
-    return found
+    return body
 
 
 def _by_partition(name: str, text: str, low: int) -> dict[TopicPartition, int]:
     example = '{"clicks": {"0": 23, "1": 0}}'
-    found = {}
+    offsets = {}
     for topic, numbers in _json(name, text, example).items():
         if not isinstance(numbers, dict):
             raise InvalidArgument(f"{name} must be like {example}; {shown(topic)} has {shown(numbers)}")
         for number, value in numbers.items():
             if type(value) is not int or not low <= value <= MAX_INT64:
                 raise InvalidArgument(f"{name} has {shown(value)} for {topic} {number}: no such number")
-            found[_partition(name, topic, number, example)] = value
-    if not found:
+            offsets[_partition(name, topic, number, example)] = value
+    if not offsets:
         raise InvalidArgument(f"{name} names no partition: {shown(text)}")
-    return found
+    return offsets
 
 
 def _partition(name: str, topic: str, number: object, example: str) -> TopicPartition:

@@ -56,35 +56,35 @@ class Progress:
             topic = topics.setdefault(
                 tp.topic, {"topic_id": self.topic_ids.get(tp.topic, ""), "partitions": {}}
             )
-            found = {"offset": position.offset, "leader_epoch": position.leader_epoch}
+            place = {"offset": position.offset, "leader_epoch": position.leader_epoch}
             if position.begin is not None:
-                found["begin"] = position.begin
-            topic["partitions"][str(tp.partition)] = found
+                place["begin"] = position.begin
+            topic["partitions"][str(tp.partition)] = place
         return {"version": VERSION, "topics": topics}
 
     @classmethod
-    def of(cls, given: Any) -> Progress:
+    def of(cls, offset: Any) -> Progress:
         """Parse an offset of a checkpoint. Raises InvalidArgument if embedlog did not write it."""
         try:
-            version = given["version"]
+            version = offset["version"]
             if version != VERSION:
                 raise InvalidArgument(
                     f"the query's checkpoint has offsets of version {shown(version)}, this embedlog knows "
                     f"version {VERSION}: run the query with the embedlog that began it, or a newer one"
                 )
             positions, topic_ids = {}, {}
-            for topic, about in given["topics"].items():
+            for topic, about in offset["topics"].items():
                 topic_ids[topic] = str(about["topic_id"])
-                for number, found in about["partitions"].items():
+                for number, place in about["partitions"].items():
                     tp = TopicPartition(topic, int(number))
-                    positions[tp] = Position(_offset(found["offset"]), _epoch(found["leader_epoch"]))
-                    if "begin" in found:
-                        positions[tp] = positions[tp]._replace(begin=_offset(found["begin"]))
+                    positions[tp] = Position(_offset(place["offset"]), _epoch(place["leader_epoch"]))
+                    if "begin" in place:
+                        positions[tp] = positions[tp]._replace(begin=_offset(place["begin"]))
         except InvalidArgument:
             raise
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise InvalidArgument(
-                f"the query's checkpoint has offsets that are not embedlog's: {shown(given)}; a checkpoint "
+                f"the query's checkpoint has offsets that are not embedlog's: {shown(offset)}; a checkpoint "
                 "belongs to one query over one source: give this query a new checkpointLocation"
             ) from error
         return cls(positions, topic_ids)
@@ -104,13 +104,13 @@ class Progress:
 
     def begins(self, before: Progress) -> dict[TopicPartition, int]:
         """The start of the batch that ends here; `before` is the end of the previous batch."""
-        found = {}
+        begins = {}
         for tp, position in self.positions.items():
             if position.begin is not None:
-                found[tp] = position.begin
+                begins[tp] = position.begin
             elif tp in before.positions:
-                found[tp] = before.positions[tp].offset
-        return found
+                begins[tp] = before.positions[tp].offset
+        return begins
 
 
 def limited(
@@ -154,13 +154,13 @@ class Patience:
         return False
 
 
-def _offset(given: object) -> int:
-    if type(given) is not int or not 0 <= given <= MAX_INT64:
-        raise ValueError(f"{given!r} is no offset")
-    return given
+def _offset(offset: object) -> int:
+    if type(offset) is not int or not 0 <= offset <= MAX_INT64:
+        raise ValueError(f"{offset!r} is no offset")
+    return offset
 
 
-def _epoch(given: object) -> int:
-    if type(given) is not int or not -1 <= given < 1 << 31:
-        raise ValueError(f"{given!r} is no leader epoch")
-    return given
+def _epoch(epoch: object) -> int:
+    if type(epoch) is not int or not -1 <= epoch < 1 << 31:
+        raise ValueError(f"{epoch!r} is no leader epoch")
+    return epoch

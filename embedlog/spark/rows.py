@@ -74,7 +74,7 @@ class Rows:
         if self._columns is None:
             fields = [record[name] for name in _RAW]
         else:
-            fields = [StructField(each.name, each.dataType) for each in self._columns.fields]
+            fields = [StructField(column.name, column.dataType) for column in self._columns.fields]
             fields += [StructField(f"_{name}", record[name].dataType) for name in _BESIDE]
         return StructType([*fields, StructField(DATE_NAME, DateType())])
 
@@ -89,20 +89,22 @@ class Rows:
         if self._columns is None:
             return records
         text = F.col("value").cast("string")
-        fields = [StructField(each.name, _parsed_by_spark(each.dataType)) for each in self._columns.fields]
-        wanted = StructType([*fields, StructField(_CORRUPT, StringType())])
+        fields = [
+            StructField(column.name, _parsed_by_spark(column.dataType)) for column in self._columns.fields
+        ]
+        schema = StructType([*fields, StructField(_CORRUPT, StringType())])
         options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT, "timeZone": "UTC"}
-        return records.withColumn("parsed", F.from_json(text, wanted, options))
+        return records.withColumn("parsed", F.from_json(text, schema, options))
 
     def is_bad(self) -> Column | None:
         """A condition on what `read` returns: the row belongs in the side table. None if no row ever does."""
         if self._columns is None:
             return None
         broken = F.col("parsed").isNull() | F.col(f"parsed.{_CORRUPT}").isNotNull()
-        for each in self._columns.fields:
-            if not isinstance(each.dataType, StringType):
-                text = F.col("parsed").getField(each.name)
-                broken = broken | (text.isNotNull() & _value(text, each.dataType).isNull())
+        for column in self._columns.fields:
+            if not isinstance(column.dataType, StringType):
+                text = F.col("parsed").getField(column.name)
+                broken = broken | (text.isNotNull() & _value(text, column.dataType).isNull())
         return F.col("value").isNotNull() & (broken | ~F.is_valid_utf8(F.col("value").cast("string")))
 
     def good(self, read: DataFrame) -> DataFrame:
@@ -111,8 +113,8 @@ class Rows:
         if self._columns is None or is_bad is None:
             return read.select(*_RAW, _date_utc(F.col("timestamp")).alias(DATE_NAME))
         columns = [
-            _value(F.col("parsed").getField(each.name), each.dataType).alias(each.name)
-            for each in self._columns.fields
+            _value(F.col("parsed").getField(column.name), column.dataType).alias(column.name)
+            for column in self._columns.fields
         ]
         beside = [F.col(name).alias(f"_{name}") for name in _BESIDE]
         return read.where(~is_bad).select(*columns, *beside, self._date(self._columns).alias(DATE_NAME))
@@ -139,7 +141,7 @@ class Rows:
 
     def _check_date_column(self, name: str) -> None:
         assert self._columns is not None
-        dated = [each.name for each in self._columns.fields if isinstance(each.dataType, _DATED)]
+        dated = [column.name for column in self._columns.fields if isinstance(column.dataType, _DATED)]
         if name not in dated:
             raise InvalidArgument(
                 f"date_column must be a DATE or TIMESTAMP of the schema, not {shown(name)}; there "
@@ -200,8 +202,8 @@ def _is_infinite(column: Column, kind: DataType) -> Column:
         inner = F.exists(F.map_values(column), lambda item: _is_infinite(item, kind.valueType))
     elif isinstance(kind, StructType):
         inner = F.lit(False)
-        for each in kind.fields:
-            inner = inner | _is_infinite(column.getField(each.name), each.dataType)
+        for field in kind.fields:
+            inner = inner | _is_infinite(column.getField(field.name), field.dataType)
     elif isinstance(kind, FractionalType) and not isinstance(kind, DecimalType):
         inner = F.abs(column) == float("inf")
     else:

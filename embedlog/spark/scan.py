@@ -103,7 +103,7 @@ def _skip_damage(log: Log, span: Span, position: int, error: CorruptRecord, opti
     """The offset to continue from after damage; writes a report of the skipped range."""
     assert error.path is not None and error.pos is not None
     resume = log.backend.splits.next_valid_offset(*span.tp, position, str(error.path), error.pos)
-    found = {
+    damage = {
         "topic": span.topic,
         "partition": span.partition,
         "first_offset": position,
@@ -116,15 +116,15 @@ def _skip_damage(log: Log, span: Span, position: int, error: CorruptRecord, opti
     if lost:
         logger.warning("%s offsets passed over, which are damaged (skipDamaged): %s", f"{lost:,}", error)
         if options.damage_report_path is not None:
-            _report(options.damage_report_path, found)
+            _report(options.damage_report_path, damage)
     return resume
 
 
-def _report(directory: str, found: dict[str, Any]) -> None:
+def _report(directory: str, damage: dict[str, Any]) -> None:
     """Write one file for each skipped range. The name is deterministic: a retried task overwrites it."""
     os.makedirs(directory, exist_ok=True)
-    name = f"{found['topic']}-{found['partition']}-{found['first_offset']}.json"
+    name = f"{damage['topic']}-{damage['partition']}-{damage['first_offset']}.json"
     temporary = os.path.join(directory, f".{name}.{os.getpid()}")
     with open(temporary, "w", encoding="utf-8") as file:
-        file.write(json.dumps(found) + "\n")
+        file.write(json.dumps(damage) + "\n")
     os.replace(temporary, os.path.join(directory, name))

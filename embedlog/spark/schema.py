@@ -65,10 +65,10 @@ def columns_of(schema: StructType) -> list[str]:
             near = difflib.get_close_matches(field.name, _TYPES, n=1)
             hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(_TYPES)}"
             raise InvalidArgument(f"no column {shown(field.name)}: {hint}")
-        wanted = _TYPES[name]
-        if field.dataType.simpleString() != wanted.simpleString():
+        type_ = _TYPES[name]
+        if field.dataType.simpleString() != type_.simpleString():
             raise InvalidArgument(
-                f"the column {field.name} is {wanted.simpleString()}, not {field.dataType.simpleString()}: "
+                f"the column {field.name} is {type_.simpleString()}, not {field.dataType.simpleString()}: "
                 "convert it in the query"
             )
         columns.append(_FIELDS.get(name, name))

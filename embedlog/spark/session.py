@@ -195,17 +195,17 @@ _INSTALL: Final = "pip install 'embedlog[spark]'"
 def check_pyspark() -> tuple[int, int]:
     """The version of pyspark, as (4, 3). Raises EmbedlogError if it or pyarrow is missing or too old."""
     try:
-        found = version("pyspark")
+        installed = version("pyspark")
     except PackageNotFoundError:
         if find_spec("pyspark") is None:
             raise EmbedlogError(f"Spark needs pyspark, which is not installed here: {_INSTALL}") from None
         import pyspark  # a distribution of Spark brings it without metadata
 
-        found = pyspark.__version__
-    major, minor = (int(part) for part in found.split(".")[:2])
+        installed = pyspark.__version__
+    major, minor = (int(part) for part in installed.split(".")[:2])
     if (major, minor) < _OLDEST:
         raise EmbedlogError(
-            f"Spark {found} has no data sources in Python: embedlog needs Spark 4.0 or later ({_INSTALL})"
+            f"Spark {installed} has no data sources in Python: embedlog needs Spark 4.0 or later ({_INSTALL})"
         )
     if find_spec("pyarrow") is None:
         raise EmbedlogError(f"Spark needs pyarrow, which is not installed here: {_INSTALL}")

@@ -75,8 +75,8 @@ class EmbedlogSource(DataSource):
         return full_schema(read_options(self.options, "load").include_headers)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        made = PushedReader if pushes_filters() else BatchReader
-        return made(read_options(self.options, "batch"), schema)
+        reader_class = PushedReader if pushes_filters() else BatchReader
+        return reader_class(read_options(self.options, "batch"), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         return StreamReader(read_options(self.options, "stream"), schema)
@@ -136,11 +136,11 @@ class _Reader:
 class BatchReader(_Reader, DataSourceReader):
     """spark.read."""
 
-    _wanted = ALL
+    _bounds = ALL
 
     def partitions(self) -> Sequence[InputPartition]:
-        spans = planned_spans(opened(self._options.location), self._options, self._wanted)
-        return self._tasks(spans, self._wanted.not_before_ms)
+        spans = planned_spans(opened(self._options.location), self._options, self._bounds)
+        return self._tasks(spans, self._bounds.not_before_ms)
 
 
 class PushedReader(BatchReader):
@@ -151,7 +151,7 @@ class PushedReader(BatchReader):
     """
 
     def pushFilters(self, filters: list[Any]) -> Iterable[Any]:
-        self._wanted = scan_bounds(filters)
+        self._bounds = scan_bounds(filters)
         return filters  # Spark must apply them again: pruning is coarser than single records
 
 

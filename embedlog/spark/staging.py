@@ -163,14 +163,17 @@ class RowWriter:
         """The rows as BatchBuilder takes them. Spark has checked the types of all but headers' names."""
         values, keys = columns["value"], columns.get("key") or repeat(None)
         times: Iterable[int] = repeat(now, len(values))
-        if (given := columns.get("timestamp")) is not None:
-            for number, time in enumerate(given):
+        if (timestamps := columns.get("timestamp")) is not None:
+            for number, time in enumerate(timestamps):
                 if time is not None and time < 0:
                     raise InvalidArgument(f"{self._row(number)}: a timestamp before 1970 ({time} ms)")
-            times = [now if time is None else time for time in given]
+            times = [now if time is None else time for time in timestamps]
         headers: Iterable[Headers] = repeat(())
         if (pairs := columns.get("headers")) is not None:
-            headers = [self._headers(number, each) if each else () for number, each in enumerate(pairs)]
+            headers = [
+                self._headers(number, header_pairs) if header_pairs else ()
+                for number, header_pairs in enumerate(pairs)
+            ]
         return list(zip(keys, values, headers, times, strict=False))
 
     def _headers(self, number: int, pairs: Any) -> Headers:
@@ -189,13 +192,15 @@ class RowWriter:
             partition: batches_of(chosen, min(limit, BATCH_BYTES), append_time)
             for partition, chosen in placed.items()
         }
-        if any(batch.size > limit for each in batches.values() for batch in each):
+        if any(
+            batch.size > limit for batches_of_partition in batches.values() for batch in batches_of_partition
+        ):
             self._refuse_large(topic, limit, rows, numbers)
         codec = compression_number(self._target.compression, settings)
         append_batches(self._backend, topic, batches, {}, codec, limit, False, now, None, None)
 
     def _placed(
-        self, topic: str, rows: list[Row], numbers: Sequence[int], wanted: Sequence[int | None] | None
+        self, topic: str, rows: list[Row], numbers: Sequence[int], named: Sequence[int | None] | None
     ) -> dict[int, list[Row]]:
         """The rows of each partition: the one that a row names, else that of its key, else in turns."""
         count = self._backend.describe_topic(topic).partitions
@@ -204,7 +209,7 @@ class RowWriter:
         keyless: list[Row] = []
         for number in numbers:
             row = rows[number]
-            if wanted is not None and (partition := wanted[number]) is not None:
+            if named is not None and (partition := named[number]) is not None:
                 if not 0 <= partition < count:
                     try:
                         check_partition(topic, partition, count)
@@ -214,10 +219,10 @@ class RowWriter:
             elif (key := row[0]) is None:
                 keyless.append(row)
             else:
-                known = by_key.get(key)
-                if known is None:
-                    known = by_key[key] = partition_for_key(key, count)
-                placed[known].append(row)
+                partition_of_key = by_key.get(key)
+                if partition_of_key is None:
+                    partition_of_key = by_key[key] = partition_for_key(key, count)
+                placed[partition_of_key].append(row)
         run = max(-(-len(keyless) // count), 1)
         for start in range(0, len(keyless), run):
             placed[self._turn % count] += keyless[start : start + run]

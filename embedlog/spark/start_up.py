@@ -32,14 +32,14 @@ def kept_back() -> Iterator[int]:
 
     Output up to the end of the block is dropped, or shown if the block raises; later output is shown.
     """
-    said, to_say = os.pipe()
-    told, to_tell = os.pipe()
+    output, to_say = os.pipe()
+    order, to_tell = os.pipe()
     try:
         child = os.posix_spawn(
             sys.executable,
             [sys.executable, "-I", "-S", __file__],
             os.environ,
-            file_actions=[(os.POSIX_SPAWN_DUP2, said, _SAID), (os.POSIX_SPAWN_DUP2, told, _TOLD)],
+            file_actions=[(os.POSIX_SPAWN_DUP2, output, _SAID), (os.POSIX_SPAWN_DUP2, order, _TOLD)],
             setpgroup=0,  # Ctrl-C is not for it
         )
     except BaseException:
@@ -47,8 +47,8 @@ def kept_back() -> Iterator[int]:
         os.close(to_tell)
         raise
     finally:
-        os.close(said)
-        os.close(told)
+        os.close(output)
+        os.close(order)
     try:
         yield to_say
         os.write(to_tell, _STARTED)
@@ -85,9 +85,9 @@ def _run() -> None:
             _show(chunk)
 
 
-def _show(said: bytes) -> None:
-    while said:
-        said = said[os.write(2, said) :]
+def _show(output: bytes) -> None:
+    while output:
+        output = output[os.write(2, output) :]
 
 
 if __name__ == "__main__":

@@ -59,9 +59,9 @@ class _Snapshot(NamedTuple):
     edges: dict[TopicPartition, PartitionOffsets]
     topic_ids: dict[str, str]
 
-    def is_another(self, topic: str, known: Mapping[str, str]) -> bool:
+    def is_another(self, topic: str, topic_ids: Mapping[str, str]) -> bool:
         """Whether a topic was deleted and recreated."""
-        now, before = self.topic_ids.get(topic, ""), known.get(topic, "")
+        now, before = self.topic_ids.get(topic, ""), topic_ids.get(topic, "")
         return bool(now and before) and now != before
 
 
@@ -76,30 +76,30 @@ class Stream:
         self._latest: Progress | None = None
         self._verified: dict[TopicPartition, tuple[Position, PartitionOffsets]] = {}
         self._warned: set[str] = set()
-        self._told: dict[TopicPartition, int] = {}
+        self._warned_ends: dict[TopicPartition, int] = {}
 
     def initial(self) -> Progress:
         """The start of a query without a checkpoint. Raises what resolving the starting options raises."""
         options = self._options
         log = opened(options.location)
-        there = edges_of(log, chosen_partitions(log, options.selection))
+        edges = edges_of(log, chosen_partitions(log, options.selection))
         snapshot = self._take_snapshot()
         starts = resolved(
             log, options.start, snapshot.edges, latest_where_no_record=options.latest_where_no_record
         )
         positions = {}
         for tp, offset in starts.items():
-            start = within(tp, options.start.option, offset, there[tp], options.fail_on_data_loss)
+            start = within(tp, options.start.option, offset, edges[tp], options.fail_on_data_loss)
             positions[tp] = Position(start, snapshot.readable_end.epoch_before(tp, start))
         self._initial = Progress(positions, {tp.topic: snapshot.topic_ids[tp.topic] for tp in positions})
         return self._initial
 
-    def latest(self, given: Progress, *, unlimited: bool = False) -> Progress:
-        """The end of the batch that starts at `given`; `given` itself if there is nothing new.
+    def latest(self, start: Progress, *, unlimited: bool = False) -> Progress:
+        """The end of the batch that starts at `start`; `start` itself if there is nothing new.
 
         unlimited: no admission control. Raises RecordsLost, and what reading raises.
         """
-        before, snapshot = given, self._take_snapshot(given)
+        before, snapshot = start, self._take_snapshot(start)
         self._latest = Progress(
             {tp: Position(edges.log_end_offset) for tp, edges in snapshot.edges.items()}, snapshot.topic_ids
         )
@@ -120,14 +120,14 @@ class Stream:
         if not unlimited:
             waiting = sum(ends[tp] - begins[tp] for tp in ends)
             if self._target is None and self._patience.waits(waiting, time.monotonic_ns() // 1_000_000):
-                return given
+                return start
             if self._options.max_offsets_per_trigger is not None:
                 ends = limited(self._options.max_offsets_per_trigger, begins, ends)
-        if given == self._initial:
+        if start == self._initial:
             before = _NONE  # the checkpoint does not hold the first batch's start; its end must record it
         positions = {tp: self._position(snapshot, tp, begins[tp], end, before) for tp, end in ends.items()}
         after = Progress(positions, {tp.topic: snapshot.topic_ids[tp.topic] for tp in positions})
-        return given if after.stands_at(given) else after
+        return start if after.stands_at(start) else after
 
     def fix_end(self) -> None:
         """Let no later batch end past the current end of the log (Trigger.AvailableNow)."""
@@ -143,7 +143,7 @@ class Stream:
             return []
         snapshot = self._take_snapshot()
         begins = end.begins(start)
-        found = []
+        spans = []
         for tp, position in sorted(end.positions.items()):
             edges = snapshot.edges.get(tp)
             begin = begins[tp]
@@ -157,14 +157,16 @@ class Stream:
                 self._deleted(tp, begin, edges.log_start_offset)
                 begin = edges.log_start_offset
             if begin < stop:
-                found.append(Span(*tp, begin, stop))
-        return found
+                spans.append(Span(*tp, begin, stop))
+        return spans
 
     # -- internals ---------------------------------------------------------------------------------------
 
     def _take_snapshot(self, before: Progress = _NONE) -> _Snapshot:
         log = opened(self._options.location)
-        readable_end = _ReadableEnd(log.backend, self._told, read_committed=self._options.read_committed)
+        readable_end = _ReadableEnd(
+            log.backend, self._warned_ends, read_committed=self._options.read_committed
+        )
         snapshot = _Snapshot(readable_end, {}, {})
         for topic, numbers in _chosen(log, self._options.selection).items():
             try:
@@ -247,10 +249,10 @@ class Stream:
 def _chosen(log: Log, selection: Selection) -> dict[str, set[int] | None]:
     """The selected topics and their partitions at this moment; None means all partitions."""
     if selection.partitions is not None:
-        found: dict[str, set[int] | None] = {}
+        partitions: dict[str, set[int] | None] = {}
         for topic, number in selection.partitions:
-            found[topic] = (found.get(topic) or set()) | {number}
-        return found
+            partitions[topic] = (partitions.get(topic) or set()) | {number}
+        return partitions
     if selection.pattern is not None:
         return dict.fromkeys(topic for topic in log.topics() if re.fullmatch(selection.pattern, topic))
     return dict.fromkeys(selection.topics or ())
@@ -265,11 +267,13 @@ class _ReadableEnd:
     lower.
     """
 
-    def __init__(self, backend: Backend, told: dict[TopicPartition, int], *, read_committed: bool) -> None:
-        """told: where open transactions have ended a partition, of which the log was told."""
+    def __init__(
+        self, backend: Backend, warned_ends: dict[TopicPartition, int], *, read_committed: bool
+    ) -> None:
+        """warned_ends: where open transactions have ended a partition, of which a warning in the log told."""
         self._backend = backend
         self._read_committed = read_committed
-        self._told = told
+        self._warned_ends = warned_ends
 
     def edges(self, topic: str) -> dict[int, PartitionOffsets]:
         """The readable range of each partition of a topic. Raises TopicNotFound, and what reading raises."""
@@ -285,8 +289,8 @@ class _ReadableEnd:
             end = edges.log_end_offset
         if self._read_committed and end > edges.log_start_offset:
             stable = stable_end(self._backend, tp, end)
-            if stable < end and self._told.get(tp) != stable:
-                self._told[tp] = stable
+            if stable < end and self._warned_ends.get(tp) != stable:
+                self._warned_ends[tp] = stable
                 warn_of_open_transactions(self._backend, tp, stable)
             end = min(end, stable)
         end = max(end, edges.log_start_offset)

@@ -101,10 +101,10 @@ class TableUpdate:
                 for partition in pc.unique(batch[self._partition]).to_pylist():
                     offsets = batch[self._offset].filter(pc.equal(batch[self._partition], partition))
                     first, last = pc.min_max(offsets).values()
-                    found = Span(first.as_py(), last.as_py(), len(offsets))
-                    known = spans.get(partition, found._replace(rows=0))
+                    span = Span(first.as_py(), last.as_py(), len(offsets))
+                    before = spans.get(partition, span._replace(rows=0))
                     spans[partition] = Span(
-                        min(known.first, found.first), max(known.last, found.last), known.rows + found.rows
+                        min(before.first, span.first), max(before.last, span.last), before.rows + span.rows
                     )
                     start = self._plan.partitions[partition].start
                     self.new_rows += pc.sum(pc.greater_equal(offsets, start)).as_py()

@@ -37,13 +37,13 @@ def watched(spark: SparkSession, what: str, progress: Progress | None) -> Iterat
     failures: list[BaseException] = []
 
     def watch() -> None:
-        told = 0, 0
+        shown = 0, 0
         try:
             while not finished.wait(_EVERY_S):
                 tasks = _tasks(spark, group)
-                if tasks != told:
+                if tasks != shown:
                     progress(what, *tasks)
-                told = tasks
+                shown = tasks
         except BaseException as failure:
             failures.append(failure)
 
@@ -68,8 +68,8 @@ def _tasks(spark: SparkSession, group: str) -> tuple[int, int]:
     stages = {
         stage: info
         for job in tracker.getJobIdsForGroup(group)
-        if (known := tracker.getJobInfo(job)) is not None
-        for stage in known.stageIds
+        if (job_info := tracker.getJobInfo(job)) is not None
+        for stage in job_info.stageIds
         if (info := tracker.getStageInfo(stage)) is not None
     }
     return (

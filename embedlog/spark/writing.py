@@ -131,8 +131,8 @@ class Writer:
             return
         try:
             names = os.listdir(os.path.join(path, STAGING_DIRECTORY))
-            for left in {set_of(name) for name in names} & {chosen, *named}:
-                tool_requests.discard(path, left)
+            for leftover in {set_of(name) for name in names} & {chosen, *named}:
+                tool_requests.discard(path, leftover)
         except FileNotFoundError:
             return
         except (EmbedlogError, OSError) as error:  # they expire after a week
@@ -165,7 +165,9 @@ class _StreamWriter(Writer):
         return self._set(None if context is None else context.getLocalProperty(_BATCH_ID))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        queries = {each.query_id for each in messages if isinstance(each, Staged) and each.query_id}
+        queries = {
+            message.query_id for message in messages if isinstance(message, Staged) and message.query_id
+        }
         name = self._options.txn_app_id or (queries.pop() if queries else None)
         if name is None and _by_partition(messages):
             raise InvalidArgument(
@@ -236,9 +238,9 @@ def _checked_columns(schema: StructType, topic: str | None) -> dict[str, int]:
 
 def _check_topic(options: WriteOptions, topics: Sequence[str]) -> None:
     if options.topic not in topics:
-        known = ", ".join(topics[:10]) or "none yet"
+        listed = ", ".join(topics[:10]) or "none yet"
         raise TopicNotFound(
-            f"no topic {shown(options.topic)} in {options.location} (topics: {known}). Writing makes none: "
+            f"no topic {shown(options.topic)} in {options.location} (topics: {listed}). Writing makes none: "
             f"`embedlog topics create {options.location} {options.topic} --partitions N`"
         )
 
