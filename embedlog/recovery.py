@@ -417,7 +417,7 @@ class _Opening:
                 self.report.indexes_rebuilt += 1
 
     def has_indexes(self, segment: Segment) -> bool:
-        """Does the segment have index files?"""
+        """Whether the segment has index files."""
         stem = self.files.layout.stem(segment.base_offset)
         return stem + INDEX in self.names and stem + TIME_INDEX in self.names
 

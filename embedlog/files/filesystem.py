@@ -185,14 +185,14 @@ class FileSystem:
 
     def names(self, path: str) -> dict[str, int]:
         """The directory's entries as name -> inode. Costs no stat per file."""
-        with os.scandir(path) as found:
-            return {entry.name: entry.inode() for entry in found}
+        with os.scandir(path) as entries:
+            return {entry.name: entry.inode() for entry in entries}
 
     def list(self, path: str) -> list[Entry]:
         """The directory's entries with sizes and times, sorted. Files that vanish meanwhile are left out."""
         entries = []
-        with os.scandir(path) as found:
-            for entry in found:
+        with os.scandir(path) as directory_entries:
+            for entry in directory_entries:
                 with contextlib.suppress(FileNotFoundError):
                     stat = entry.stat()
                     entries.append(
@@ -327,7 +327,7 @@ class FileSystem:
 
 
 def is_out_of_space(error: OSError) -> bool:
-    """Was there no space: on the disk, in a quota, or within the maximum file size?"""
+    """Whether there was no space: on the disk, in a quota, or within the maximum file size."""
     return error.errno in _OUT_OF_SPACE
 
 

@@ -125,8 +125,8 @@ class Layout(Fields, frozen=True):
 
     def base_offsets(self, names: Iterable[str]) -> list[int]:
         """The base offsets of the segment files among `names`, sorted."""
-        found = (self.parse_segment(name) for name in names if name.endswith(self.records))
-        return sorted(base for base in found if base is not None)
+        bases = (self.parse_segment(name) for name in names if name.endswith(self.records))
+        return sorted(base for base in bases if base is not None)
 
     def parse_snapshot(self, name: str) -> int | None:
         return self._parse(name, SNAPSHOT)
@@ -170,9 +170,9 @@ def colliding_topic(name: str, topics: Container[str]) -> str | None:
     if len(parts) > _MOST_PARTS:
         return None
     for separators in itertools.product("._", repeat=len(parts) - 1):
-        other = parts[0] + "".join(map("".join, zip(separators, parts[1:], strict=True)))
-        if other != name and other in topics:
-            return other
+        variant = parts[0] + "".join(map("".join, zip(separators, parts[1:], strict=True)))
+        if variant != name and variant in topics:
+            return variant
     return None
 
 

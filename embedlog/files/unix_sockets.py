@@ -51,8 +51,8 @@ def listen(path: str) -> socket.socket:
 
 def identity(path: str) -> tuple[int, int]:
     """What tells the file at a path from another that takes its place. Raises OSError."""
-    found = os.lstat(path)
-    return found.st_dev, found.st_ino
+    stat = os.lstat(path)
+    return stat.st_dev, stat.st_ino
 
 
 def connect(path: str, timeout_s: float) -> socket.socket:
@@ -75,8 +75,8 @@ def peer_pid(connected: socket.socket) -> int:
     """
     try:
         if sys.platform == "linux":
-            found = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-            return int(_CREDENTIALS.unpack(found)[0])
+            credentials = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+            return int(_CREDENTIALS.unpack(credentials)[0])
         return connected.getsockopt(_MAC_LOCAL, _MAC_PEER_PID)
     except OSError:
         return 0

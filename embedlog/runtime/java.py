@@ -33,10 +33,10 @@ def own_java_home(least: int = 0) -> Path | None:
         if not _is_home(Path(named)):
             raise JavaNotFound(f"JAVA_HOME is {named}, which has no bin/java: correct it, or unset it")
         return _new_enough(Path(named), least)
-    found = shutil.which("java")
-    if found is None:
+    java = shutil.which("java")
+    if java is None:
         return None
-    home = Path(found).resolve().parent.parent  # PATH usually has a symlink to it
+    home = Path(java).resolve().parent.parent  # PATH usually has a symlink to it
     return _new_enough(home, least) if _is_home(home) else None
 
 
@@ -60,7 +60,7 @@ def _new_enough(home: Path, least: int) -> Path | None:
     """None if its release file states an older version (Java 8 states 1.8); accepted without that file."""
     try:
         with (home / "release").open(encoding="utf-8", errors="replace") as file:
-            said = _VERSION.search(file.read(_RELEASE_CHARACTERS))
+            version = _VERSION.search(file.read(_RELEASE_CHARACTERS))
     except OSError:
         return home
-    return None if said is not None and int(said[1]) < least else home
+    return None if version is not None and int(version[1]) < least else home

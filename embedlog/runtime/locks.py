@@ -44,7 +44,7 @@ class Held(Protocol):
     """What a thread may hold, so that others wait for it."""
 
     def _is_owned(self) -> bool:
-        """Does this thread hold it?"""
+        """Whether this thread holds it."""
 
 
 class Thread:
@@ -164,7 +164,7 @@ def calls_out(function: F) -> F:
 
 
 def interrupts(holder: int = 0) -> bool:
-    """Is the caller a signal handler's or finalizer's, which has interrupted a call of embedlog?
+    """Whether the caller is a signal handler's or finalizer's, which has interrupted a call of embedlog.
 
     holder: the id of the frame to look down to; by default all of the stack.
     """
@@ -186,7 +186,7 @@ def interrupts(holder: int = 0) -> bool:
 
 
 def _is_in_library(file_name: str) -> bool:
-    """Is it code of Python's library?"""
+    """Whether it is code of Python's library."""
     if file_name.startswith("<frozen "):
         return file_name[8:-1].partition(".")[0] in sys.stdlib_module_names
     return file_name.startswith(_LIBRARY)
@@ -216,7 +216,7 @@ def wait_for(held: Held, wait: Callable[[], T]) -> T:
 
 
 def holds_up_others() -> bool:
-    """Does another thread wait for something that this one holds?"""
+    """Whether another thread waits for something that this one holds."""
     me = threading.get_ident()
     owned = [held._is_owned() for thread, held in list(_waiting_for.items()) if thread != me]
     return True in owned

@@ -40,8 +40,9 @@ def _at_exit_of_multiprocessing(function: Callable[[], None]) -> None:
 
     if parent_process() is None:
         return
-    known = _finalizers.get(function)
-    if known is None or not known.still_active():  # multiprocessing drops those of the parent after the fork
+    finalizer = _finalizers.get(function)
+    # multiprocessing drops those of the parent after the fork
+    if finalizer is None or not finalizer.still_active():
         _finalizers[function] = Finalize(None, function, exitpriority=_LAST)
 
 

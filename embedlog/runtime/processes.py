@@ -1,4 +1,4 @@
-"""Processes of this machine, known also after their end: does one still run?
+"""Processes of this machine, and whether one still runs, told also after its end.
 
     boot, pid namespace, pid, start time
 
@@ -44,10 +44,10 @@ class Process(NamedTuple):
             return True
         except (OSError, OverflowError):
             pass  # another user's
-        found = _stat(self.pid)
-        if not found:
+        stat = _stat(self.pid)
+        if not stat:
             return False
-        return found[_STATE] in "ZX" or (self.start != _UNKNOWN and found[_START] != self.start)
+        return stat[_STATE] in "ZX" or (self.start != _UNKNOWN and stat[_START] != self.start)
 
 
 def this_process() -> Process:
@@ -70,17 +70,17 @@ def parsed(text: str) -> Process | None:
 
 
 def _start(pid: int) -> str:
-    found = _stat(pid)
-    return found[_START] if found else _UNKNOWN
+    stat = _stat(pid)
+    return stat[_START] if stat else _UNKNOWN
 
 
 def _stat(pid: int) -> list[str]:
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-            found = file.read().rpartition(") ")[2].split()
+            stat = file.read().rpartition(") ")[2].split()
     except OSError:
         return []
-    return found if len(found) > _START else []
+    return stat if len(stat) > _START else []
 
 
 def _boot() -> str:

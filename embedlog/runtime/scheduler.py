@@ -55,7 +55,7 @@ class Scheduler:
 
     @property
     def started(self) -> bool:
-        """Was `start` called?"""
+        """Whether `start` was called."""
         return self._thread is not None
 
     def start(self) -> None:

@@ -23,7 +23,7 @@ class ThreadGuard:
 
     @property
     def forked(self) -> bool:
-        """Is this a forked child of the process that created the object?"""
+        """Whether this is a forked child of the process that created the object."""
         return self._forks != forking.forks
 
     def acquire(self) -> None:
