@@ -189,7 +189,7 @@ class Measured:
     def results(self) -> list[tuple[Row, list[Result]]]:
         """Each row, embedlog's result first."""
         return [
-            (row, [self._result(title, each.name) for each in (Embedlog, Kafka)])
+            (row, [self._result(title, broker.name) for broker in (Embedlog, Kafka)])
             for title, row in self._rows.items()
         ]
 

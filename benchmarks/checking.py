@@ -34,15 +34,15 @@ _SEGMENTS = 2
 def rows(scale: float) -> list[Row]:
     """The rows; `scale` multiplies the number of bytes."""
     megabytes = max(int(512 * scale), 16)
-    found = []
+    rows = []
     for batch in (1, 100, 1000):
         preadv = Contender("raw preadv", _looking_through(megabytes, batch, _preadv))
         for name, work in (("recover", _recover), ("verify", _verify)):
             embedlog_first = Contender("embedlog", _looking_through(megabytes, batch, work))
-            found.append(Row(f"{name}, batches of {batch:,}", "MB/s", True, [embedlog_first, preadv]))
+            rows.append(Row(f"{name}, batches of {batch:,}", "MB/s", True, [embedlog_first, preadv]))
     deep = Contender("embedlog", _looking_through(megabytes, 100, partial(_verify, deep=True)))
     preadv = Contender("raw preadv", _looking_through(megabytes, 100, _preadv))
-    return [*found, Row("verify --deep, batches of 100", "MB/s", True, [deep, preadv])]
+    return [*rows, Row("verify --deep, batches of 100", "MB/s", True, [deep, preadv])]
 
 
 def _looking_through(megabytes: int, batch: int, work: Callable[[Path], Sample]) -> Prepare:
@@ -76,14 +76,14 @@ def _preadv(where: Path) -> Sample:
 def _recover(where: Path) -> Sample:
     (where / RECOVERY_POINT_FILE).unlink()
     size = sum(path.stat().st_size for path in _files(where))
-    told: list[tuple[float, float, int]] = []
+    reported: list[tuple[float, float, int]] = []
 
     def progress(_: object, done: int, __: int) -> None:
-        told.append((time.perf_counter(), time.process_time(), done))
+        reported.append((time.perf_counter(), time.process_time(), done))
 
     with embedlog.open(where, progress=progress) as log:
-        assert told[-1][2] == log.recovery.partitions[0].bytes_read == size
-    (started, cpu, before), (ended, cpu_ended, done) = told[0], told[-1]
+        assert reported[-1][2] == log.recovery.partitions[0].bytes_read == size
+    (started, cpu, before), (ended, cpu_ended, done) = reported[0], reported[-1]
     megabytes = (done - before) / 1e6
     return Sample(megabytes / (ended - started), (cpu_ended - cpu) / megabytes * 1e6)
 
@@ -101,8 +101,8 @@ def _fill_and_die(where: Path, megabytes: int, batch: int) -> None:
     """Runs in the child."""
     log = embedlog.open(where, flush_ms=86_400_000)
     log.create_topic(TOPIC, segment_bytes=megabytes * 1_000_000 // _SEGMENTS)
-    one = same_batch(VALUES[:batch])
-    append = one * max(_APPEND // len(one), 1)
+    batch_bytes = same_batch(VALUES[:batch])
+    append = batch_bytes * max(_APPEND // len(batch_bytes), 1)
     for _ in range(megabytes * 1_000_000 // len(append) + 2):
         log.backend.append(TOPIC, 0, bytearray(append))
     manifest = where / f"{TOPIC}_0" / SEGMENT_MANIFEST_FILE

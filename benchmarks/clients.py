@@ -123,8 +123,8 @@ def _with_aiokafka(bootstrap: str, count: int, restart: Restart) -> None:
             restart()
             left = count - 1
             while left:
-                found = await consumer.getmany(timeout_ms=1000, max_records=min(left, _AT_ONCE))
-                left -= sum(map(len, found.values()))
+                records = await consumer.getmany(timeout_ms=1000, max_records=min(left, _AT_ONCE))
+                left -= sum(map(len, records.values()))
 
     asyncio.run(consume())
 

@@ -119,7 +119,7 @@ def one_size(brokers: list[Served], zookeeper: str, partitions: int) -> list[str
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--partitions", type=int, nargs="+", default=[3, 100, 300, 1000])
-    given = parser.parse_args()
+    options = parser.parse_args()
     print(f"{os.cpu_count()} processors, one ZooKeeper, {BROKERS} brokers; ms (requests to ZooKeeper)\n")
     print("| partitions | made | a broker stops | is back | deleted | MiB |")
     print("|---|---|---|---|---|---|")
@@ -130,7 +130,7 @@ def main() -> None:
         for number in range(BROKERS):
             brokers.append(Served(number, directory / str(number), zookeeper))
             ends.callback(brokers[-1].stop)
-        for partitions in given.partitions:
+        for partitions in options.partitions:
             print(f"| {partitions:,} | {' | '.join(one_size(brokers, zookeeper, partitions))} |", flush=True)
 
 

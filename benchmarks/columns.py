@@ -88,15 +88,17 @@ def _aiokafka(thousands: int) -> Prepare:
 
         def read(chunks: list[bytes]) -> None:
             for chunk in chunks:
-                found: dict[str, list[Any]] = {"key": [], "value": [], "offset": [], "timestamp": []}
+                columns: dict[str, list[Any]] = {"key": [], "value": [], "offset": [], "timestamp": []}
                 records = MemoryRecords(chunk)
                 while (batch := records.next_batch()) is not None:
                     for record in batch:
-                        found["key"].append(record.key)
-                        found["value"].append(record.value)
-                        found["offset"].append(record.offset)
-                        found["timestamp"].append(record.timestamp)
-                pa.RecordBatch.from_arrays([pa.array(each) for each in found.values()], names=list(found))
+                        columns["key"].append(record.key)
+                        columns["value"].append(record.value)
+                        columns["offset"].append(record.offset)
+                        columns["timestamp"].append(record.timestamp)
+                pa.RecordBatch.from_arrays(
+                    [pa.array(column) for column in columns.values()], names=list(columns)
+                )
 
         read(chunks[:1])
         yield rate(thousands * 1000, lambda: read(chunks))

@@ -72,14 +72,14 @@ def _one(scale: float) -> Row:
 
 
 def _group_commit(threads: int, scale: float) -> Row:
-    each = max(int(10_000 * scale) // threads, 5)
-    few = max(each // 10, 1)
+    records_per_thread = max(int(10_000 * scale) // threads, 5)
+    few = max(records_per_thread // 10, 1)
     return Row(
         f"durable append, {threads} threads (group commit)",
         "records/s",
         True,
         [
-            Contender("embedlog", _crowd(embedlog_one(flush=True), threads, each)),
+            Contender("embedlog", _crowd(embedlog_one(flush=True), threads, records_per_thread)),
             Contender("sqlite WAL FULL", _crowd(_locked(sqlite_one("FULL")), threads, few)),
             Contender("lmdb sync", _crowd(lmdb_one(sync=True), threads, few)),
             _one_thread(scale),
@@ -127,7 +127,7 @@ def _one_thread(scale: float) -> Contender:
     return Contender("one thread, os.write + fdatasync", calling(opener, None, 1, int(600 * scale)))
 
 
-def _crowd(opener: Opener, count: int, each: int) -> Prepare:
+def _crowd(opener: Opener, count: int, records_per_thread: int) -> Prepare:
     """Several threads, each of which appends one record after another."""
 
     @contextmanager
@@ -135,7 +135,7 @@ def _crowd(opener: Opener, count: int, each: int) -> Prepare:
         with opener(where) as append:
 
             def one_of_many() -> None:
-                for _ in range(each):
+                for _ in range(records_per_thread):
                     append(VALUES[0])
 
             def all_of_them() -> None:
@@ -145,7 +145,7 @@ def _crowd(opener: Opener, count: int, each: int) -> Prepare:
                 for thread in threads:
                     thread.join()
 
-            yield rate(count * each, all_of_them)
+            yield rate(count * records_per_thread, all_of_them)
 
     return prepare
 

@@ -88,9 +88,9 @@ def main() -> None:
         for name, table in _TABLES.items():
             if name in (options.only or _TABLES):
                 points = table.large if options.large else table.points
-                told = _print(table.title, points, table.lines(directory, points))
+                markdown = _print(table.title, points, table.lines(directory, points))
                 if options.page is not None:
-                    text = replaced(options.page.read_text(), told, f"growth-{name}")
+                    text = replaced(options.page.read_text(), markdown, f"growth-{name}")
                     options.page.write_text(text)
     finally:
         shutil.rmtree(directory)
@@ -98,16 +98,16 @@ def main() -> None:
 
 def _print(what: str, points: Sequence[int], lines: Iterator[Figures]) -> str:
     """Print a Markdown table, each line as soon as it is measured. Returns it."""
-    told: list[str] = []
+    table: list[str] = []
     print()
     for point, figures in zip(points, lines, strict=True):
         cells = (f"{value:,.0f}" if value >= 100 else f"{value:,.3g}" for value in figures.values())
-        found = [f"| {point:,} | " + " | ".join(cells) + " |"]
-        if not told:
-            found[:0] = [f"| {what} | " + " | ".join(figures) + " |", "|---:" * (1 + len(figures)) + "|"]
-        print("\n".join(found), flush=True)
-        told += found
-    return "\n".join(told) + "\n"
+        rows = [f"| {point:,} | " + " | ".join(cells) + " |"]
+        if not table:
+            rows[:0] = [f"| {what} | " + " | ".join(figures) + " |", "|---:" * (1 + len(figures)) + "|"]
+        print("\n".join(rows), flush=True)
+        table += rows
+    return "\n".join(table) + "\n"
 
 
 # -- the tables ----------------------------------------------------------------------------------------
@@ -434,14 +434,14 @@ def _each(call: Callable[[], object], times: int) -> float:
 
 def _cpu_us(call: Callable[[], object], times: int, slices: int = 10) -> float:
     """CPU time of this process per call, in microseconds: the least over slices of so many calls together."""
-    each = times // slices
+    calls_per_slice = times // slices
     least = float("inf")
     for _ in range(slices):
         started = time.process_time()
-        for _ in range(each):
+        for _ in range(calls_per_slice):
             call()
         least = min(least, time.process_time() - started)
-    return least / each * 1e6
+    return least / calls_per_slice * 1e6
 
 
 def _cpu_us_of_items(items: Iterator[object]) -> float:

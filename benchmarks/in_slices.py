@@ -92,14 +92,14 @@ def main() -> None:
 def _line(name: str, sides: list[Side], slices: int) -> str:
     for side in sides:
         side.ask(name)
-    found: list[list[float]] = [[], []]
+    durations: list[list[float]] = [[], []]
     for number in range(slices):
         for which in (0, 1) if number % 2 else (1, 0):
-            found[which].append(float(sides[which].ask("")))
+            durations[which].append(float(sides[which].ask("")))
     for side in sides:
         side.tell("end")
-    before, after = min(found[0]), min(found[1])
-    noise = min(found[0][::2]) / min(found[0][1::2])
+    before, after = min(durations[0]), min(durations[1])
+    noise = min(durations[0][::2]) / min(durations[0][1::2])
     return f"{name:<56}{before:>12,.3f}{after:>12,.3f}{after / before:>7.2f}x{noise:>7.2f}x"
 
 

@@ -81,8 +81,8 @@ def _compare(directory: Path, options: argparse.Namespace) -> None:
     runs: list[list[Results]] = []
     for number in range(options.rounds):
         order = (0, 1) if number % 2 else (1, 0)
-        found = {which: _run(pair[which], directory, options) for which in order}
-        runs.append([found[0], found[1]])
+        results = {which: _run(pair[which], directory, options) for which in order}
+        runs.append([results[0], results[1]])
         print(f"round {number + 1} of {options.rounds}", file=sys.stderr, flush=True)
     print(_line(("", "before", "after", "after / before", "")))
     for name in runs[0][1]:
@@ -97,15 +97,15 @@ def _run(checkout: Path, directory: Path, options: argparse.Namespace) -> Result
     with tempfile.TemporaryDirectory(dir=directory) as name:
         where = Path(name)
         (where / "benchmarks").symlink_to(checkout / "benchmarks" if options.own else _HERE)
-        told = where / "told.json"
+        report = where / "told.json"
         command = [sys.executable, "-m", "benchmarks.run", "--rounds", str(_TIMES), "--alone"]
-        command += ["--json", str(told), "--dir", str(directory)]
+        command += ["--json", str(report), "--dir", str(directory)]
         command += [f"--only={text}" for text in options.only or ()]
         command += ["--quick"] if options.quick else []
         env = {**os.environ, "PYTHONPATH": os.pathsep.join((str(where), str(checkout)))}
         # In a directory that holds the benchmarks and no embedlog: the current one comes first.
         subprocess.run(command, cwd=where, env=env, check=True, stdout=subprocess.DEVNULL)
-        rows = json.loads(told.read_text())["rows"]
+        rows = json.loads(report.read_text())["rows"]
         return {(row["row"], result["name"]): row | result for row in rows for result in row["results"]}
 
 
@@ -114,10 +114,12 @@ def _run(checkout: Path, directory: Path, options: argparse.Namespace) -> Result
 
 def _block(name: tuple[str, str], runs: Sequence[Sequence[Results]]) -> Iterator[str]:
     first = runs[0][0][name]
-    walls = [[found[name]["median"] for found in pair] for pair in runs]
+    walls = [[results[name]["median"] for results in pair] for pair in runs]
     # A rate is inverted, so that every ratio is one of times.
     ratio = _ratio([b / a if first["more_is_better"] else a / b for b, a in walls])
-    cpus = [[statistics.median(found[name]["cpu_us"]) for found in pair] for pair in runs if first["cpu_us"]]
+    cpus = [
+        [statistics.median(results[name]["cpu_us"]) for results in pair] for pair in runs if first["cpu_us"]
+    ]
     title = f"{name[0]}: {name[1]}, {first['unit']}"
     yield _line((title, *_medians(walls), str(ratio), "" if cpus else ratio.verdict))
     if cpus:
@@ -126,7 +128,7 @@ def _block(name: tuple[str, str], runs: Sequence[Sequence[Results]]) -> Iterator
 
 
 def _medians(pairs: Sequence[Sequence[float]]) -> tuple[str, str]:
-    before, after = (statistics.median(each) for each in zip(*pairs, strict=True))
+    before, after = (statistics.median(samples) for samples in zip(*pairs, strict=True))
     return _number(before), _number(after)
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from .measure import Result, Row
-from .table import MARKDOWN_HEAD, found, markdown_row, replaced
+from .table import MARKDOWN_HEAD, between_marks, markdown_row, replaced
 
 _TITLE = re.compile(r"\| \*\*(.+)\*\* \(")
 
@@ -64,7 +64,7 @@ class Page:
         """
         self._path = path
         text = path.read_text()
-        before = found(text, "bench-machine")
+        before = between_marks(text, "bench-machine")
         if before != machine:
             if not fresh:
                 raise ValueError(f"{path} is of\n{before}and this is\n{machine}Run all rows, without --only.")
@@ -75,7 +75,7 @@ class Page:
     def put(self, family: str, titles: Sequence[str], row: Row, results: Sequence[Result]) -> None:
         """Write a row. `titles` are those of all of the family's rows, in order: others are removed."""
         text, name = self._path.read_text(), f"bench-{family}"
-        rows = rows_of(found(text, name))
+        rows = rows_of(between_marks(text, name))
         rows[row.title] = markdown_row(row, results)
         lines = [line for title in titles for line in rows.get(title, ())]
         self._path.write_text(replaced(text, "\n".join([*MARKDOWN_HEAD, *lines]) + "\n", name))

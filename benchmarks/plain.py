@@ -58,8 +58,8 @@ def _alone(what: str, thousands: int) -> Prepare:
 def _measured(what: str, thousands: int, where: Path) -> Sample:
     command = [sys.executable, "-m", __name__, what, str(thousands), str(where)]
     plain = {**environment(), LOOPS_VARIABLE: "plain"}
-    told = subprocess.run(command, check=True, env=plain, stdout=subprocess.PIPE).stdout
-    return Sample(*json.loads(told))
+    output = subprocess.run(command, check=True, env=plain, stdout=subprocess.PIPE).stdout
+    return Sample(*json.loads(output))
 
 
 def _prepared(what: str, thousands: int) -> Prepare:

@@ -78,14 +78,14 @@ def _repeat(times: int, call: Callable[[], object]) -> Prepare:
 
 def _ours() -> dict[str, dict[str, Callable[[], object]]]:
     produced, fetched = _produce_request().encode(_PRODUCE), _fetch_request().encode(_FETCH)
-    appended, found = _produce_response(), _fetch_response()
+    produce_response, fetch_response = _produce_response(), _fetch_response()
     return {
         "decode a Produce request": {"embedlog": lambda: ProduceRequest.decode(produced, _PRODUCE)},
         "decode a Fetch request": {"embedlog": lambda: FetchRequest.decode(fetched, _FETCH)},
-        "encode a Produce response": {"embedlog": lambda: appended.encode(_PRODUCE)},
+        "encode a Produce response": {"embedlog": lambda: produce_response.encode(_PRODUCE)},
         "encode a Fetch response": {
-            "embedlog, in chunks": lambda: found.encode_chunks(_FETCH),
-            "embedlog, copied": lambda: found.encode(_FETCH),
+            "embedlog, in chunks": lambda: fetch_response.encode_chunks(_FETCH),
+            "embedlog, copied": lambda: fetch_response.encode(_FETCH),
         },
     }
 
@@ -94,13 +94,13 @@ def _theirs() -> dict[str, Callable[[], object]]:
     read_produce = entity_reader(produce_request.ProduceRequest)
     read_fetch = entity_reader(fetch_request.FetchRequest)
     produced, fetched = _produce_request().encode(_PRODUCE), _fetch_request().encode(_FETCH)
-    appended = _writing(_kio_produce_response(), _produce_response().encode(_PRODUCE))
-    found = _writing(_kio_fetch_response(), _fetch_response().encode(_FETCH))
+    write_produce = _writing(_kio_produce_response(), _produce_response().encode(_PRODUCE))
+    write_fetch = _writing(_kio_fetch_response(), _fetch_response().encode(_FETCH))
     return {
         "decode a Produce request": lambda: read_produce(produced, 0),
         "decode a Fetch request": lambda: read_fetch(fetched, 0),
-        "encode a Produce response": appended,
-        "encode a Fetch response": found,
+        "encode a Produce response": write_produce,
+        "encode a Fetch response": write_fetch,
     }
 
 

@@ -75,12 +75,12 @@ with queues.WORKERS[kind](where, durable) as take:
 
 def rows(scale: float) -> list[Row]:
     """The rows; `scale` multiplies the number of jobs."""
-    found = [
+    taking = [
         _taking(workers, int((_DURABLE_JOBS if durable else _JOBS) * scale), durable=durable)
         for durable in (False, True)
         for workers in (1, 4, 16)
     ]
-    return [*found, _waiting(int(_JOBS * scale)), _sending(int(_JOBS * scale))]
+    return [*taking, _waiting(int(_JOBS * scale)), _sending(int(_JOBS * scale))]
 
 
 def _taking(workers: int, jobs: int, *, durable: bool) -> Row:
@@ -175,10 +175,10 @@ def _threads(
     def prepare(where: Path) -> Iterator[Work]:
         with (
             opener(where, durable, max(jobs, waiting)) as make,
-            ExitStack() as made,
+            ExitStack() as workers_stack,
             ThreadPoolExecutor(workers) as pool,
         ):
-            takes = [made.enter_context(make()) for _ in range(workers)]
+            takes = [workers_stack.enter_context(make()) for _ in range(workers)]
 
             def run(take: Take) -> None:
                 for _ in range(jobs // workers):
@@ -294,10 +294,10 @@ def _sqlite_worker(where: Path, durable: bool) -> Iterator[Take]:
 
         def take() -> bool:
             now_ms = time.time_ns() // 1_000_000
-            found = table.execute(_SQL_TAKE, (now_ms + 30_000, now_ms)).fetchall()
-            for number, _ in found:
+            jobs = table.execute(_SQL_TAKE, (now_ms + 30_000, now_ms)).fetchall()
+            for number, _ in jobs:
                 table.execute("DELETE FROM jobs WHERE id = ?", (number,))
-            return bool(found)
+            return bool(jobs)
 
         yield take
 
@@ -366,10 +366,10 @@ def _huey(where: Path, durable: bool, jobs: int) -> Iterator[Any]:
         _fill(table, insert, ((1,) for _ in range(jobs - 1)))
 
     def take() -> bool:
-        found = tasks.dequeue()
-        if found is None:
+        job = tasks.dequeue()
+        if job is None:
             return False
-        tasks.execute(found)
+        tasks.execute(job)
         return True
 
     @contextmanager

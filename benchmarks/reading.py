@@ -196,9 +196,9 @@ def _reader_seek(thousands: int, offsets: list[int]) -> Prepare:
 def fill_sqlite(where: Path, thousands: int) -> None:
     """The same records in a table."""
     with closing(sqlite_connection(where, "NORMAL")) as connection:
-        given = [(_TIME_MS, _KEY, value) for value in VALUES]
+        rows = [(_TIME_MS, _KEY, value) for value in VALUES]
         for _ in range(thousands):
-            connection.executemany("INSERT INTO log (timestamp_ms, key, value) VALUES (?, ?, ?)", given)
+            connection.executemany("INSERT INTO log (timestamp_ms, key, value) VALUES (?, ?, ?)", rows)
             connection.commit()
 
 

@@ -40,8 +40,8 @@ def requests(address: str) -> int:
     host, port = address.rsplit(":", 1)
     with socket.create_connection((host, int(port))) as connection:
         connection.sendall(b"mntr")
-        told = b"".join(iter(lambda: connection.recv(65536), b"")).decode()
-    return int(dict(line.split("\t")[:2] for line in told.splitlines())["zk_packets_received"])
+        response = b"".join(iter(lambda: connection.recv(65536), b"")).decode()
+    return int(dict(line.split("\t")[:2] for line in response.splitlines())["zk_packets_received"])
 
 
 def measured(address: str, change: Callable[[], object], settled: Callable[[], bool]) -> Took:
@@ -71,7 +71,7 @@ def one_size(zookeepers: ZooKeepers, broker: Broker, partitions: int, consumers:
             zookeeper.create(paths.partition_state(topic, number), state)
             zookeeper.create(paths.offset("g", topic, number), contents.encode_number(0))
 
-        def made(number: int) -> ConsumerConnector:
+        def new_connector(number: int) -> ConsumerConnector:
             return ConsumerConnector(
                 connect,
                 "g",
@@ -87,10 +87,10 @@ def one_size(zookeepers: ZooKeepers, broker: Broker, partitions: int, consumers:
             connector.create_message_streams({topic: 1})
 
         def settled(group: list[ConsumerConnector]) -> bool:
-            loads = [len(each.owned()) for each in group]
+            loads = [len(connector.owned()) for connector in group]
             return sum(loads) == partitions and max(loads) - min(loads) <= 1
 
-        group = [made(number) for number in range(consumers)]
+        group = [new_connector(number) for number in range(consumers)]
         try:
             with ThreadPoolExecutor(consumers) as pool:
                 list(pool.map(join, group[:-1]))
@@ -100,8 +100,8 @@ def one_size(zookeepers: ZooKeepers, broker: Broker, partitions: int, consumers:
                 left = measured(address, group[0].shutdown, lambda: settled(group[1:]))
                 list(pool.map(ConsumerConnector.shutdown, group))
         finally:
-            for each in group:
-                each.shutdown()
+            for connector in group:
+                connector.shutdown()
     return joined, left
 
 
@@ -109,14 +109,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--partitions", type=int, nargs="+", default=[10, 100, 1000])
     parser.add_argument("--consumers", type=int, nargs="+", default=[2, 5, 10, 20, 50])
-    given = parser.parse_args()
+    options = parser.parse_args()
     print(f"{os.cpu_count()} processors, one ZooKeeper server, one broker, all on this machine\n")
     print("| partitions | consumers | joins: ms | CPU ms | requests | leaves: ms | CPU ms | requests |")
     print("|---|---|---|---|---|---|---|---|")
     with ZooKeepers() as zookeepers, Broker() as broker:
-        for partitions in given.partitions:
+        for partitions in options.partitions:
             broker.log.create_topic(f"t{partitions}", partitions=partitions)
-            for consumers in given.consumers:
+            for consumers in options.consumers:
                 cells = [
                     cell
                     for took in one_size(zookeepers, broker, partitions, consumers)

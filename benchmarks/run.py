@@ -77,12 +77,12 @@ def main() -> None:
             for row in rows:
                 if not any(_names(text, family, row.title) for text in options.only or [""]):
                     continue
-                ours = [each for each in row.contenders if "embedlog" in each.name]
+                ours = [contender for contender in row.contenders if "embedlog" in contender.name]
                 chosen = row._replace(contenders=ours) if options.alone else row
                 measured.append((chosen, measure(chosen, rounds, directory)))
                 print(block(*measured[-1]), flush=True)
                 if page is not None:
-                    page.put(family, [each.title for each in rows], *measured[-1])
+                    page.put(family, [sibling.title for sibling in rows], *measured[-1])
     finally:
         shutil.rmtree(directory)
     if options.json is not None:

@@ -92,8 +92,8 @@ class _Client:
             exchange(self._ask)
 
     def _client_key(self, salt: bytes, iterations: int) -> bytes:
-        known = self._salted.get((salt, iterations))
-        if known is None:
-            known = salted_password(_MECHANISM, PASSWORD.encode(), salt, iterations)
-            self._salted[salt, iterations] = known
-        return hmac.digest(known, b"Client Key", "sha256")
+        salted = self._salted.get((salt, iterations))
+        if salted is None:
+            salted = salted_password(_MECHANISM, PASSWORD.encode(), salt, iterations)
+            self._salted[salt, iterations] = salted
+        return hmac.digest(salted, b"Client Key", "sha256")

@@ -140,7 +140,9 @@ def broker_with_sasl() -> None:
 
     with Broker(sys.argv[2], listeners="SASL_PLAINTEXT://127.0.0.1:0") as serving:
         assert serving.context.users is not None
-        serving.context.users.alter(USER, {each: credential_of(each, PASSWORD) for each in DIGESTS})
+        serving.context.users.alter(
+            USER, {mechanism: credential_of(mechanism, PASSWORD) for mechanism in DIGESTS}
+        )
         print(serving.port, flush=True)
         sys.stdin.read()
 

@@ -155,7 +155,7 @@ def _draw(figures: dict[str, dict[int, dict[str, float]]]) -> None:
             for store in next(iter(points.values())):
                 axis.plot(
                     list(points),
-                    [each[store] for each in points.values()],
+                    [rates[store] for rates in points.values()],
                     marker="o",
                     markersize=3.5,
                     linewidth=2 if store == "embedlog" else 1.2,

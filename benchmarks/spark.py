@@ -141,7 +141,7 @@ def cpu_seconds() -> float:
 
 
 def measured(
-    frames: dict[str, Callable[[], DataFrame]], asked: str, records: int, rounds: int
+    frames: dict[str, Callable[[], DataFrame]], query: str, records: int, rounds: int
 ) -> dict[str, Measured]:
     """Median rate and least CPU time of each contender, over rounds in turns after one to warm up."""
     seconds: dict[str, list[float]] = {name: [] for name in frames}
@@ -149,7 +149,7 @@ def measured(
     for number in range(rounds + 1):
         for name, frame in frames.items():
             started, used = time.perf_counter(), cpu_seconds()
-            frame().selectExpr(*_expressions(asked)).collect()
+            frame().selectExpr(*_expressions(query)).collect()
             if number:
                 seconds[name].append(time.perf_counter() - started)
                 cpu[name].append(cpu_seconds() - used)
@@ -159,8 +159,8 @@ def measured(
     }
 
 
-def _expressions(asked: str) -> list[str]:
-    return asked.split(", ")
+def _expressions(query: str) -> list[str]:
+    return query.split(", ")
 
 
 def from_log(spark: SparkSession, path: Path, schema: str, **options: object) -> DataFrame:
@@ -186,31 +186,31 @@ def compared(
                     spark.read.format("benchmark_tuples").options(**tuples).schema(schema).load()
                 ),
             },
-            asked,
+            columns,
             records,
             rounds,
         )
-        for query, (schema, asked) in _QUERIES.items()
+        for query, (schema, columns) in _QUERIES.items()
     }
 
 
 def growth(spark: SparkSession, directory: Path, records: int, rounds: int) -> dict[str, dict[str, float]]:
     """embedlog's values alone, by number of partitions, by size, and with one partition in pieces."""
-    schema, asked = _QUERIES["value only"]
-    found: dict[str, dict[str, float]] = {"partitions": {}, "records": {}, "pieces of one partition": {}}
+    schema, query = _QUERIES["value only"]
+    rates: dict[str, dict[str, float]] = {"partitions": {}, "records": {}, "pieces of one partition": {}}
     for partitions in (1, 4, 16, 64, 400):
         path = make_log(directory / f"partitions-{partitions}", records, partitions)
         frames = {"it": lambda path=path: from_log(spark, path, schema)}  # type: ignore[misc]
-        found["partitions"][f"{partitions}"] = measured(frames, asked, records, rounds)["it"].rate
+        rates["partitions"][f"{partitions}"] = measured(frames, query, records, rounds)["it"].rate
     for part in (100, 10, 1):
         path = make_log(directory / f"records-{part}", records // part, 4)
         frames = {"it": lambda path=path: from_log(spark, path, schema)}  # type: ignore[misc]
-        found["records"][f"{records // part:,}"] = measured(frames, asked, records // part, rounds)["it"].rate
+        rates["records"][f"{records // part:,}"] = measured(frames, query, records // part, rounds)["it"].rate
     path = directory / "partitions-1"
     for pieces in (1, 2, 4, 8):
         frames = {"it": lambda pieces=pieces: from_log(spark, path, schema, minPartitions=pieces)}  # type: ignore[misc]
-        found["pieces of one partition"][f"{pieces}"] = measured(frames, asked, records, rounds)["it"].rate
-    return found
+        rates["pieces of one partition"][f"{pieces}"] = measured(frames, query, records, rounds)["it"].rate
+    return rates
 
 
 def main() -> None:
@@ -227,44 +227,45 @@ def main() -> None:
     options.dir.mkdir(parents=True, exist_ok=True)
     directory = Path(tempfile.mkdtemp(prefix="spark-", dir=options.dir))
     spark = embedlog.spark.session("benchmark", options.master, spark__driver__memory="2g")
-    found: dict[str, object] = {}
+    tables: dict[str, object] = {}
     try:
         if options.only != "growth":
             first = compared(spark, directory, options.records, options.rounds)
-            found["compared"] = {
-                query: {name: each._asdict() for name, each in row.items()} for query, row in first.items()
+            tables["compared"] = {
+                query: {name: measurement._asdict() for name, measurement in row.items()}
+                for query, row in first.items()
             }
             about = f"{options.records:,} records of 100 bytes in 4 partitions, `{options.master}`:"
             _tell(f"{about}\n\n{compared_table(first)}", options.page, "bench-spark")
         if options.only != "compared":
             second = growth(spark, directory, options.records, options.rounds)
-            found["growth"] = second
+            tables["growth"] = second
             _tell(growth_tables(second), options.page, "bench-spark-growth")
     finally:
         spark.stop()
         shutil.rmtree(directory)
     if options.json is not None:
-        options.json.write_text(json.dumps(found, indent=1) + "\n")
+        options.json.write_text(json.dumps(tables, indent=1) + "\n")
 
 
-def compared_table(found: dict[str, dict[str, Measured]]) -> str:
+def compared_table(measurements: dict[str, dict[str, Measured]]) -> str:
     """Rows a second, and microseconds of CPU for each, of all contenders."""
     lines = ["| | embedlog | Parquet | tuples | embedlog / Parquet |", "|---|---:|---:|---:|---:|"]
-    for query, row in found.items():
+    for query, row in measurements.items():
         ours, parquet = row["embedlog"], row["Parquet"]
-        rates = " | ".join(f"{each.rate:,.0f}" for each in row.values())
+        rates = " | ".join(f"{measurement.rate:,.0f}" for measurement in row.values())
         lines.append(f"| {query}, rows/s | {rates} | {ours.rate / parquet.rate:.2f}x |")
-        cpu = " | ".join(f"{each.cpu_us:.2f}" for each in row.values())
+        cpu = " | ".join(f"{measurement.cpu_us:.2f}" for measurement in row.values())
         lines.append(f"| {query}, CPU us a row | {cpu} | {ours.cpu_us / parquet.cpu_us:.2f}x |")
     return "\n".join(lines) + "\n"
 
 
-def growth_tables(found: dict[str, dict[str, float]]) -> str:
+def growth_tables(tables: dict[str, dict[str, float]]) -> str:
     """Values a second, a table for each thing that grows."""
     return "\n".join(
         f"| {what} | {' | '.join(rows)} |\n|---{'|---:' * len(rows)}|\n"
         f"| values/s | {' | '.join(f'{rate:,.0f}' for rate in rows.values())} |\n"
-        for what, rows in found.items()
+        for what, rows in tables.items()
     )
 
 

@@ -100,8 +100,8 @@ def _data(directory: Path, records: int) -> Path:
     data.mkdir()
     lines = data / "lines.jsonl"
     with duckdb.connect() as connection:
-        made = _MADE.format(start=_START_MS, records=records)
-        connection.execute(f"COPY ({made}) TO '{lines}' (FORMAT json)")
+        select = _MADE.format(start=_START_MS, records=records)
+        connection.execute(f"COPY ({select}) TO '{lines}' (FORMAT json)")
         connection.execute(f"COPY (FROM '{lines}') TO '{data / 'rows.parquet'}'")
     with closing(embedlog.open(data / "log")) as log, open(lines, "rb") as file:
         log.create_topic(TOPIC, partitions=_PARTITIONS)

@@ -104,10 +104,10 @@ def _with_partitions(where: Path) -> Path:
     return where
 
 
-def _opening(made: Callable[[Path], Path]) -> Prepare:
+def _opening(make_log: Callable[[Path], Path]) -> Prepare:
     @contextmanager
     def prepare(where: Path) -> Iterator[Work]:
-        path = made(where)
+        path = make_log(where)
         with ExitStack() as stack:
             yield duration(1, 1e-3, lambda: stack.enter_context(embedlog.open(path)))
 

@@ -50,7 +50,8 @@ def block(row: Row, results: Sequence[Result]) -> str:
 
 def markdown_rows(measured: Sequence[tuple[Row, Sequence[Result]]]) -> str:
     """A table with a line for each contender: median, range, CPU time per item, embedlog's ratio."""
-    return "\n".join([*MARKDOWN_HEAD, *(line for each in measured for line in markdown_row(*each))]) + "\n"
+    lines = [line for row, results in measured for line in markdown_row(row, results)]
+    return "\n".join([*MARKDOWN_HEAD, *lines]) + "\n"
 
 
 def markdown_row(row: Row, results: Sequence[Result]) -> list[str]:
@@ -71,7 +72,7 @@ def replaced(text: str, table: str, name: str) -> str:
     return f"{before}\n{table}{after}"
 
 
-def found(text: str, name: str) -> str:
+def between_marks(text: str, name: str) -> str:
     """What stands between the marks of that name. Raises ValueError if the page has no marks."""
     return _divided(text, name)[1].removeprefix("\n")
 
@@ -156,5 +157,5 @@ def _cpu(result: Result) -> str:
     return _number(cpu_us) if cpu_us >= 10 else f"{cpu_us:.2f}"
 
 
-def _ratio(ours: Result, other: Result) -> str:
-    return "" if other is ours else f"{ours.median / other.median:,.2f}x"
+def _ratio(ours: Result, contender: Result) -> str:
+    return "" if contender is ours else f"{ours.median / contender.median:,.2f}x"

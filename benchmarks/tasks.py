@@ -132,15 +132,15 @@ def _consuming(thousands: int) -> Row:
     )
 
 
-def _durable(each: int) -> Row:
+def _durable(records_per_task: int) -> Row:
     """Many tasks, each of which appends one record after another."""
 
     async def append_all(log: embedlog.aio.Log) -> None:
-        await _all_tasks(each, lambda: log.append(TOPIC, VALUES[0], flush=True))
+        await _all_tasks(records_per_task, lambda: log.append(TOPIC, VALUES[0], flush=True))
 
     def in_threads(log: embedlog.Log) -> None:
         def one_of_many() -> None:
-            for _ in range(max(each // 5, 1)):
+            for _ in range(max(records_per_task // 5, 1)):
                 log.append(TOPIC, VALUES[0], flush=True)
 
         threads = [threading.Thread(target=one_of_many) for _ in range(_TASKS)]
@@ -149,7 +149,7 @@ def _durable(each: int) -> Row:
         for thread in threads:
             thread.join()
 
-    few = max(each // 20, 1)
+    few = max(records_per_task // 20, 1)
 
     async def insert_all(sqlite: _Sqlite) -> None:
         await _all_tasks(few, lambda: sqlite.insert([(VALUES[0],)]))
@@ -160,17 +160,19 @@ def _durable(each: int) -> Row:
         "records/s",
         True,
         [
-            *_on_each_loop(_TASKS * each, append_all),
-            Contender(f"embedlog, {_TASKS} threads", _in_thread(_TASKS * max(each // 5, 1), in_threads)),
+            *_on_each_loop(_TASKS * records_per_task, append_all),
+            Contender(
+                f"embedlog, {_TASKS} threads", _in_thread(_TASKS * max(records_per_task // 5, 1), in_threads)
+            ),
             Contender("sqlite WAL FULL in a thread", _sqlite(_TASKS * few, insert_all, synchronous="FULL")),
-            Contender("one thread, os.write + fdatasync", calling(opener, None, 1, 6 * each)),
+            Contender("one thread, os.write + fdatasync", calling(opener, None, 1, 6 * records_per_task)),
         ],
     )
 
 
-async def _all_tasks(each: int, call: Call) -> None:
+async def _all_tasks(records_per_task: int, call: Call) -> None:
     async def one_of_many() -> None:
-        for _ in range(each):
+        for _ in range(records_per_task):
             await call()
 
     await asyncio.gather(*[one_of_many() for _ in range(_TASKS)])

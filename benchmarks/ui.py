@@ -175,7 +175,7 @@ def _ask(connection: http.client.HTTPConnection, page: str, cookie: str) -> floa
 
 
 def _show(page: str, *seconds: float) -> None:
-    print(f"{page:<44}" + "".join(f"{each * 1e3:>9,.1f} ms" for each in seconds), flush=True)
+    print(f"{page:<44}" + "".join(f"{duration_s * 1e3:>9,.1f} ms" for duration_s in seconds), flush=True)
 
 
 if __name__ == "__main__":

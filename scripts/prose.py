@@ -75,7 +75,7 @@ def docstrings(source: str) -> Iterator[tuple[int, str]]:
                 yield node.body[0].lineno - 1, text
 
 
-def _found(path: Path) -> Iterator[tuple[int, str]]:
+def _findings(path: Path) -> Iterator[tuple[int, str]]:
     if path.suffix != ".py":
         yield from findings(path.read_text())
         return
@@ -101,7 +101,7 @@ def main(names: list[str]) -> int:
     )
     count = 0
     for path in paths:
-        for line, advice in sorted(_found(path)):
+        for line, advice in sorted(_findings(path)):
             print(f"{path.relative_to(ROOT) if path.is_relative_to(ROOT) else path}:{line}: {advice}")
             count += 1
     return 1 if count else 0

@@ -245,7 +245,7 @@ def without_none(annotation: Any) -> tuple[Any, bool]:
     """A type without None, and whether it allowed None."""
     if NoneType not in get_args(annotation):
         return annotation, False
-    (rest,) = (each for each in get_args(annotation) if each is not NoneType)
+    (rest,) = (type_ for type_ in get_args(annotation) if type_ is not NoneType)
     return rest, True
 
 
@@ -425,7 +425,7 @@ _ALL: Final = (
 {exchanges}
 )
 
-APIS: Final[Mapping[int, Exchange]] = MappingProxyType({{each.api.key: each for each in _ALL}})
+APIS: Final[Mapping[int, Exchange]] = MappingProxyType({{exchange.api.key: exchange for exchange in _ALL}})
 """
 
 

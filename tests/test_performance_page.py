@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.measure import Contender, Result, Row
 from benchmarks.page import Page, figures, rows_of
-from benchmarks.table import found
+from benchmarks.table import between_marks
 
 ROOT = Path(__file__).resolve().parent.parent
 _EMPTY = """# Figures
@@ -50,7 +50,7 @@ def test_a_row_replaces_its_own_and_no_other(path: Path) -> None:
     page.put("reading", ["a", "b (c)"], _row("a"), _results(2000))
     Page(path, _FAMILIES, "one\n", fresh=False).put("reading", ["a", "b (c)"], _row("b (c)"), _results(5000))
     text = path.read_text()
-    rows = rows_of(found(text, "bench-reading"))
+    rows = rows_of(between_marks(text, "bench-reading"))
     assert list(rows) == ["a", "b (c)"]
     assert rows["a"][1] == "| embedlog | 4,000 | 2,000 to 6,000 | 0.25 |  |"
     assert rows["b (c)"] == [
@@ -58,7 +58,7 @@ def test_a_row_replaces_its_own_and_no_other(path: Path) -> None:
         "| embedlog | 10,000 | 5,000 to 15,000 | 0.25 |  |",
         "| lmdb no sync | 5,000 | 5,000 to 5,000 |  | 2.00x |",
     ]
-    assert list(rows_of(found(text, "bench-disk"))) == ["d"]
+    assert list(rows_of(between_marks(text, "bench-disk"))) == ["d"]
     assert text.startswith("# Figures\n") and text.endswith("The end.\n")
 
 
@@ -77,7 +77,7 @@ def test_two_machines_do_not_mix(path: Path) -> None:
     assert path.read_text() == before
     Page(path, _FAMILIES, "two\n", fresh=True)
     assert not rows_of(path.read_text())
-    assert found(path.read_text(), "bench-machine") == "two\n"
+    assert between_marks(path.read_text(), "bench-machine") == "two\n"
 
 
 def test_a_page_without_marks_is_refused(path: Path) -> None:
@@ -88,5 +88,5 @@ def test_a_page_without_marks_is_refused(path: Path) -> None:
 
 def test_readme_has_the_figures_of_the_page() -> None:
     page = (ROOT / "docs/explanation/performance.md").read_text()
-    assert found((ROOT / "README.md").read_text(), "bench") == figures(page)
+    assert between_marks((ROOT / "README.md").read_text(), "bench") == figures(page)
     assert figures(page).count("\n") == 15

@@ -170,4 +170,4 @@ _ALL: Final = (
     ),
 )
 
-APIS: Final[Mapping[int, Exchange]] = MappingProxyType({each.api.key: each for each in _ALL})
+APIS: Final[Mapping[int, Exchange]] = MappingProxyType({exchange.api.key: exchange for exchange in _ALL})
