@@ -97,7 +97,7 @@ def _run(checkout: Path, directory: Path, options: argparse.Namespace) -> Result
     with tempfile.TemporaryDirectory(dir=directory) as name:
         where = Path(name)
         (where / "benchmarks").symlink_to(checkout / "benchmarks" if options.own else _HERE)
-        report = where / "told.json"
+        report = where / "report.json"
         command = [sys.executable, "-m", "benchmarks.run", "--rounds", str(_TIMES), "--alone"]
         command += ["--json", str(report), "--dir", str(directory)]
         command += [f"--only={text}" for text in options.only or ()]
