@@ -139,7 +139,7 @@ class _Reader:
                     want = 2 * len(data)
 
     def _changes(self, data: bytes) -> bool:
-        """Does another format start here? If so, go on in it."""
+        """Whether another format starts here, in which reading then continues."""
         format = _BY_SNIFF.get(identify(data))
         if self._forced is not None or format is None or format == self._format:
             return False

@@ -82,7 +82,7 @@ class Source:
 
 
 def parse_sources(sources: object) -> list[tuple[str, str | Log]]:
-    """The (name, location) of each source; `sources` is one or several. Raises InvalidArgument, InvalidType."""
+    """The (name, location) of each source; one or several are passed. Raises InvalidArgument, InvalidType."""
     listed = [sources] if isinstance(sources, str | Log | os.PathLike) else sources
     if not isinstance(listed, Iterable) or isinstance(listed, bytes | bytearray | memoryview):
         raise InvalidType(f"sources must be addresses, directories or Logs, not {shown(sources)}")
