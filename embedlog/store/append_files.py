@@ -42,21 +42,21 @@ class AppendFiles:
         """A partition has opened its file, under its append lock: close others if there are too many."""
         with self._lock:
             self._open[partition] = None
-            chosen = self._surplus(partition)
-            for other in chosen:
-                del self._open[other]
+            surplus = self._surplus(partition)
+            for old_partition in surplus:
+                del self._open[old_partition]
             self._reading.resize(self.reads)
-        if not chosen:
+        if not surplus:
             return
         try:
-            sync_all(_sync, [other for other in chosen if not other.is_flushed])
-            for other in list(chosen):
-                if other.park():
-                    del chosen[other]
+            sync_all(_sync, [old_partition for old_partition in surplus if not old_partition.is_flushed])
+            for old_partition in list(surplus):
+                if old_partition.park():
+                    del surplus[old_partition]
         finally:
-            if chosen:  # in use
+            if surplus:  # in use
                 with self._lock:
-                    self._open.update(chosen)
+                    self._open.update(surplus)
 
     @property
     def reads(self) -> int:
@@ -66,13 +66,13 @@ class AppendFiles:
 
     def _surplus(self, opened: HostedPartition) -> dict[HostedPartition, None]:
         """The partitions to close: of twice as many of the oldest those that are flushed first. Lock held."""
-        number = len(self._open) - self._limit
-        if number <= 0:
+        excess = len(self._open) - self._limit
+        if excess <= 0:
             return {}
-        number += min(_BATCH, self._limit // _BATCHES)
-        older = [each for each in islice(self._open, 2 * number + 1) if each is not opened]
-        flushed = [each for each in older if each.is_flushed]
-        return dict.fromkeys(islice(dict.fromkeys((*flushed, *older)), number))
+        excess += min(_BATCH, self._limit // _BATCHES)
+        older = [partition for partition in islice(self._open, 2 * excess + 1) if partition is not opened]
+        flushed = [partition for partition in older if partition.is_flushed]
+        return dict.fromkeys(islice(dict.fromkeys((*flushed, *older)), excess))
 
     def forget(self, partition: HostedPartition) -> None:
         """The partition has closed its file."""

@@ -230,18 +230,18 @@ def tidy_staging(store: AppendableStore) -> None:
 # -- before the intent -------------------------------------------------------------------------------------
 
 
-def _named(given: object) -> dict[TopicPartition, tuple[str, ...]]:
+def _named(staged: object) -> dict[TopicPartition, tuple[str, ...]]:
     """Partition -> its files in order. Raises InvalidType, InvalidArgument."""
-    if not isinstance(given, Mapping):
-        raise InvalidType(f"staged must map each TopicPartition to names of files; it is {shown(given)}")
-    named = {}
-    for name, files in given.items():
-        several = tuple(files) if is_several(files) else (files,)
-        named[as_topic_partition(name)] = tuple(staging.check_name(file) for file in several)
-    every = [file for several in named.values() for file in several]
+    if not isinstance(staged, Mapping):
+        raise InvalidType(f"staged must map each TopicPartition to names of files; it is {shown(staged)}")
+    files_by_partition = {}
+    for name, files in staged.items():
+        file_names = tuple(files) if is_several(files) else (files,)
+        files_by_partition[as_topic_partition(name)] = tuple(staging.check_name(file) for file in file_names)
+    every = [file for several in files_by_partition.values() for file in several]
     if len(set(every)) < len(every):
         raise InvalidArgument("a staged file is named twice")
-    return named
+    return files_by_partition
 
 
 def _validated(store: AppendableStore, named: Mapping[TopicPartition, Iterable[str]]) -> dict[str, int]:
@@ -279,18 +279,18 @@ class _Intent(NamedTuple):
 def _intent(store: AppendableStore) -> _Intent | None:
     """Read the intent; None if there is none. Raises CorruptCheckpoint."""
     try:
-        found = store.catalog.read_json(INTENT_FILE)
+        intent_json = store.catalog.read_json(INTENT_FILE)
     except FileNotFoundError:
         return None
     try:
-        if found["version"] != 1:
-            raise ValueError(f"unknown version {found['version']!r}")
+        if intent_json["version"] != 1:
+            raise ValueError(f"unknown version {intent_json['version']!r}")
         appends = [
             (str(a["topic"]), int(a["partition"]), staging.check_name(a["file"]), int(a["base_offset"]))
-            for a in found["appends"]
+            for a in intent_json["appends"]
         ]
-        named = str(found["transaction_id"]), int(found["batch_id"])
-        return _Intent(*named, found.get("once", False) is True, appends)
+        named = str(intent_json["transaction_id"]), int(intent_json["batch_id"])
+        return _Intent(*named, intent_json.get("once", False) is True, appends)
     except (KeyError, TypeError, ValueError, OverflowError, InvalidArgument) as error:
         path = store.catalog.file(INTENT_FILE)
         raise CorruptCheckpoint(f"not a publish intent ({error})", path=path) from error
@@ -329,7 +329,7 @@ def _finish(
 ) -> None:
     last, remembered = _transactions(store)
     if once:
-        remembered = [each for each in remembered if each != transaction_id]
+        remembered = [earlier_id for earlier_id in remembered if earlier_id != transaction_id]
         remembered = [*remembered, transaction_id][-REMEMBERED:]
     else:
         last = {**last, transaction_id: batch_id}
@@ -345,15 +345,15 @@ def _finish(
 
 def _transactions(store: AppendableStore) -> _Transactions:
     try:
-        found = store.catalog.read_json(TRANSACTIONS_FILE)
+        transactions_json = store.catalog.read_json(TRANSACTIONS_FILE)
     except FileNotFoundError:
         return _Transactions({}, [])
-    last, once = found.get("transactions"), found.get("once", [])
+    last, once = transactions_json.get("transactions"), transactions_json.get("once", [])
     if (
         not isinstance(last, dict)
         or not isinstance(once, list)
         or not all(type(number) is int for number in last.values())
-        or not all(isinstance(each, str) for each in once)
+        or not all(isinstance(earlier_id, str) for earlier_id in once)
     ):
         raise CorruptCheckpoint(
             "not a list of transactions with their batch ids; restore it from a backup, or move it away if "

@@ -105,7 +105,7 @@ class _Copy:
         partitions = [partition for name in topics for partition in self._store.partitions_of(name)]
         checkpoints = {partition.name: partition.checkpoint_for_copy() for partition in partitions}
         self._store.checkpointer.save_recovery_points({name: at for name, (at, _) in checkpoints.items()})
-        self._total = sum(size for each in partitions for _, size in each.readable_segments())
+        self._total = sum(size for partition in partitions for _, size in partition.readable_segments())
         for partition in partitions:
             with partition.lifecycle.lifecycle_lock:
                 self._copy_partition(partition, *checkpoints[partition.name])
@@ -134,12 +134,13 @@ class _Copy:
         if LEADER_EPOCH_FILE in names:
             source = os.path.join(partition.directory, LEADER_EPOCH_FILE)
             self._copy(source, os.path.join(directory, LEADER_EPOCH_FILE))
-        aborted = [each for each in partition.lifecycle.for_cleaning().aborted if each.last_offset < end]
-        chosen = [each for each in partition.readable_segments() if each[0].base_offset <= end]
-        for segment, size in chosen:
+        aborted = [t for t in partition.lifecycle.for_cleaning().aborted if t.last_offset < end]
+        segments = [(s, size) for s, size in partition.readable_segments() if s.base_offset <= end]
+        for segment, size in segments:
             to = os.path.join(directory, self._layout.stem(segment.base_offset))
             # The copy's next appends go to the last segment: never link it.
-            if segment is not chosen[-1][0]:
+            is_last = segment is segments[-1][0]
+            if not is_last:
                 self._link(segment.path, to + self._layout.records, size)
             else:
                 size = segment.locate(end, size)
@@ -147,14 +148,14 @@ class _Copy:
             ended = [t for t in aborted if segment.base_offset <= t.last_offset < segment.next_offset]
             if ended:
                 self._fs.write_file(to + TXN_INDEX, encode_aborted(ended))
-            if segment is not chosen[-1][0]:
+            if not is_last:
                 self._copy_indexes(partition, segment, to, names)
             else:
                 self._cut_indexes(partition, segment, to, end, size)
             begins_epoch = int(partition.log.new_epoch)
             copied = CleanEnd(end, segment.base_offset, size, segment.created_ms, begins_epoch)
             self._ends[partition.name] = copied
-        copies = [segment for segment, _ in chosen]
+        copies = [segment for segment, _ in segments]
         SegmentManifest(self._fs, directory).begin(copies, partition.log.manifest.summaries)
         self._fs.sync_dir(directory)
 
@@ -169,8 +170,8 @@ class _Copy:
         """`_copy_indexes` of the segment that may have grown meanwhile: without what lies past the end."""
         stem = os.path.join(partition.directory, self._store.catalog.layout.stem(segment.base_offset))
         with contextlib.suppress(CorruptIndex, FileNotFoundError):  # opening the copy makes them anew
-            found = IndexFiles(self._fs, stem + INDEX, stem + TIME_INDEX).load(UNBOUNDED, UNBOUNDED)
-            entries = IndexBuilder(segment.base_offset, 0, *found)
+            indexes = IndexFiles(self._fs, stem + INDEX, stem + TIME_INDEX).load(UNBOUNDED, UNBOUNDED)
+            entries = IndexBuilder(segment.base_offset, 0, *indexes)
             entries.truncate(end, size)
             IndexFiles(self._fs, to + INDEX, to + TIME_INDEX).replace(entries.offsets, entries.times)
 

@@ -109,24 +109,24 @@ class Catalog:
         """Read embedlog.json. Raises NotALog, UnsupportedFormat, CorruptCheckpoint, InvalidArgument."""
         path = self.file(FORMAT_FILE)
         try:
-            found = self.read_json(FORMAT_FILE)
+            format_json = self.read_json(FORMAT_FILE)
         except FileNotFoundError:
             if not os.path.isdir(self.path):
                 raise self._no_directory() from None
             raise self._not_a_log() from None
         except NotADirectoryError:
             raise DirectoryError(f"{self.path} is a file: a log is a directory", path=self.path) from None
-        version = found.get("format")
+        version = format_json.get("format")
         if version != FORMAT_VERSION:
             raise UnsupportedFormat(
                 f"{path}: format {shown(version)} is unknown to this version of embedlog "
                 f"(it knows {FORMAT_VERSION}); nothing was changed",
                 path=self.path,
             )
-        if found.get("layout") not in LAYOUTS or not isinstance(found.get("log_id"), str):
+        if format_json.get("layout") not in LAYOUTS or not isinstance(format_json.get("log_id"), str):
             raise CorruptCheckpoint("layout or log id is missing", path=path)
-        self.layout = LAYOUTS[found["layout"]]
-        self.log_id = found["log_id"]
+        self.layout = LAYOUTS[format_json["layout"]]
+        self.log_id = format_json["log_id"]
         if layout is not None and layout != self.layout.name:
             raise InvalidArgument(
                 f"{self.path} has the layout {self.layout.name!r}, not {layout!r}: leave the layout out, or "
@@ -144,15 +144,15 @@ class Catalog:
             )
 
     def _no_directory(self) -> DirectoryError:
-        what = "is a file: a log is a directory"
+        reason = "is a file: a log is a directory"
         try:
             with contextlib.suppress(NotADirectoryError):  # a parent is a file
                 self._fs.stat(self.path)
         except FileNotFoundError:
-            what = "does not exist"
+            reason = "does not exist"
         except OSError as error:  # it may be a directory
-            what = f"cannot be read: {error.strerror}"
-        return DirectoryError(f"{self.path} {what}", path=self.path)
+            reason = f"cannot be read: {error.strerror}"
+        return DirectoryError(f"{self.path} {reason}", path=self.path)
 
     def _holds_nothing(self) -> bool:
         return all(_is_attempt(entry.name) for entry in self._fs.list(self.path))
@@ -174,17 +174,17 @@ class Catalog:
 
         Raises CorruptCheckpoint, StorageError.
         """
-        read = self._read_topics()
+        contents = self._read_topics()
         while True:
-            topics, self.deleting = self._parse_topics(*read)
+            topics, self.deleting = self._parse_topics(*contents)
             stray = self._unclaimed({**topics, **self.deleting})
-            before, read = read, self._read_topics() if stray else read
-            if before == read:  # else its topic has just been created
+            before, contents = contents, self._read_topics() if stray else contents
+            if before == contents:  # else its topic has just been created
                 break
         if stray:
             raise CorruptCheckpoint(
-                f"{'missing' if read[0] is None else 'outdated or emptied'}: {stray} holds records, and no "
-                "topic claims them; restore the file from a backup, or move that directory away and "
+                f"{'missing' if contents[0] is None else 'outdated or emptied'}: {stray} holds records, and "
+                "no topic claims them; restore the file from a backup, or move that directory away and "
                 "`embedlog import` its records",
                 path=self.file(TOPICS_FILE),
             )
@@ -192,16 +192,16 @@ class Catalog:
 
     def _read_topics(self) -> tuple[dict[str, Any] | None, bytes]:
         """topics.json, and the bytes of its journal."""
-        found = self._topics_json()
+        topics_json = self._topics_json()
         while True:
-            self.journal_name = None if found is None else found.get("journal")
-            if found is None or not is_journal(self.journal_name):
-                return found, b""
+            self.journal_name = None if topics_json is None else topics_json.get("journal")
+            if topics_json is None or not is_journal(self.journal_name):
+                return topics_json, b""
             try:
-                return found, self._fs.read_file(self.file(found["journal"]))
+                return topics_json, self._fs.read_file(self.file(topics_json["journal"]))
             except FileNotFoundError:
-                before, found = found, self._topics_json()
-                if before == found:  # else a new one was created
+                before, topics_json = topics_json, self._topics_json()
+                if before == topics_json:  # else a new one was created
                     reason = "missing: restore it, with topics.json, from a backup"
                     raise CorruptCheckpoint(reason, path=self.file(before["journal"])) from None
 
@@ -212,16 +212,18 @@ class Catalog:
             return None
 
     def _parse_topics(
-        self, found: dict[str, Any] | None, journal: bytes
+        self, topics_json: dict[str, Any] | None, journal: bytes
     ) -> tuple[dict[str, Topic], dict[str, Topic]]:
         """The topics that exist, and those that are being deleted."""
-        if found is None:
+        if topics_json is None:
             return {}, {}
         path = self.file(TOPICS_FILE)
-        if found.get("version") not in (1, _WITH_JOURNAL):
-            raise UnsupportedFormat(f"{path}: unknown version {shown(found.get('version'))}", path=self.path)
+        if topics_json.get("version") not in (1, _WITH_JOURNAL):
+            raise UnsupportedFormat(
+                f"{path}: unknown version {shown(topics_json.get('version'))}", path=self.path
+            )
         try:
-            stated, computed = found.get("crc32"), _crc(found)
+            stated, computed = topics_json.get("crc32"), _crc(topics_json)
         except RecursionError:
             raise CorruptCheckpoint("not a list of topics", path=path) from None
         if stated != computed:
@@ -232,7 +234,7 @@ class Catalog:
                 path=path,
             )
         try:
-            topics, deleting = dict(found["topics"]), dict(found.get("deleting", {}))
+            topics, deleting = dict(topics_json["topics"]), dict(topics_json.get("deleting", {}))
             apply_changes(journal, computed, self.file(str(self.journal_name)), topics, deleting)
             return topics_of(topics), topics_of(deleting)
         except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
@@ -359,18 +361,18 @@ class Catalog:
     def take_clean_shutdown(self) -> dict[TopicPartition, CleanEnd] | None:
         """How the last writer closed the log; None after a crash. Removes the note, durably."""
         try:
-            found = self.read_json(CLEAN_SHUTDOWN_FILE)
+            shutdown_json = self.read_json(CLEAN_SHUTDOWN_FILE)
         except FileNotFoundError:
             return None
         except CorruptCheckpoint:
-            found = {}
+            shutdown_json = {}
         self._fs.unlink(self.file(CLEAN_SHUTDOWN_FILE))
         self._fs.sync_dir(self.path)
         ends: dict[TopicPartition, CleanEnd] = {}
         try:
-            if found["crc32"] != _crc(found):
+            if shutdown_json["crc32"] != _crc(shutdown_json):
                 return None
-            for name, numbers in found["partitions"].items():
+            for name, numbers in shutdown_json["partitions"].items():
                 topic, _, number = name.rpartition(" ")
                 ends[TopicPartition(topic, int(number))] = CleanEnd(*map(int, numbers))
         except (KeyError, TypeError, AttributeError, ValueError, OverflowError, RecursionError):
@@ -386,16 +388,16 @@ class Catalog:
         """Read a file at the root. Raises FileNotFoundError, StorageError, CorruptCheckpoint."""
         path = self.file(name)
         try:
-            found = json.loads(self._fs.read_file(path))
+            document = json.loads(self._fs.read_file(path))
         except (FileNotFoundError, NotADirectoryError):
             raise
         except OSError as error:
             raise StorageError(f"{path} cannot be read: {error.strerror}", path=path) from error
         except (ValueError, RecursionError) as error:
             raise CorruptCheckpoint(f"not JSON ({error})", path=path) from error
-        if not isinstance(found, dict):
+        if not isinstance(document, dict):
             raise CorruptCheckpoint("not a JSON object", path=path)
-        return found
+        return document
 
 
 def _described(topic: Topic) -> str:
@@ -409,9 +411,9 @@ def _is_attempt(name: str) -> bool:
     return name.startswith(f"{FORMAT_FILE}.") and name.endswith(TEMPORARY)
 
 
-def _crc(found: Mapping[str, Any]) -> int:
+def _crc(document: Mapping[str, Any]) -> int:
     """The CRC-32 of a file without its `crc32`."""
-    return crc32(to_json({key: value for key, value in found.items() if key != "crc32"}))
+    return crc32(to_json({key: value for key, value in document.items() if key != "crc32"}))
 
 
 def _sealed(body: Mapping[str, Any]) -> bytes:

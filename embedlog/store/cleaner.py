@@ -85,11 +85,11 @@ class Cleaner:
 
     def blocked(self) -> list[str]:
         """A line for each partition whose retention a record with a time of the future holds up."""
-        now_ms, found = self._clock_ms(), []
+        now_ms, lines = self._clock_ms(), []
         for partition in self._partitions():
             with contextlib.suppress(EmbedlogError, OSError):  # retention itself reports what it cannot read
-                found.append(blocked_retention(partition, now_ms))
-        return [line for line in found if line is not None]
+                lines.append(blocked_retention(partition, now_ms))
+        return [line for line in lines if line is not None]
 
     def pace(self) -> Pace:
         """A thread calls the result between the small steps of its background work."""

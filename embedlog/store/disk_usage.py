@@ -93,10 +93,10 @@ class CountingFileSystem(FileSystem):
         """Count again, by walking the directory; no effect if it changes meanwhile. Raises OSError."""
         with self._lock:
             changes, in_flight = self._changes, self._in_flight
-        found = measure(self._fs, self._path)
+        used = measure(self._fs, self._path)
         with self._lock:
             if self._changes == changes and not in_flight:
-                self.used = found
+                self.used = used
 
     def _counts(self, path: str) -> bool:
         return path.startswith(self._inside) and not path.startswith(self._others)
@@ -133,11 +133,11 @@ class CountingFileSystem(FileSystem):
 
     def open_write(self, path: str, *, create: bool = False, truncate: bool = False) -> int:
         with self._changing() if truncate else contextlib.nullcontext():
-            taken = self._taken(path) if truncate else 0
+            disk_bytes = self._taken(path) if truncate else 0
             fd = self._fs.open_write(path, create=create, truncate=truncate)
             if self._counts(path):
                 self._sizes[fd] = os.fstat(fd).st_size
-                self._add(-taken)
+                self._add(-disk_bytes)
         return fd
 
     def close(self, fd: int) -> None:
@@ -188,9 +188,9 @@ class CountingFileSystem(FileSystem):
 
     def unlink(self, path: str) -> None:
         with self._changing():
-            taken = self._taken(path)
+            disk_bytes = self._taken(path)
             self._fs.unlink(path)
-            self._add(-taken)
+            self._add(-disk_bytes)
 
     def make_dir(self, path: str) -> None:
         with self._changing():

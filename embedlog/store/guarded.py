@@ -35,8 +35,8 @@ class GuardedFileSystem(FileSystem):
 
     def hold(self, lock_fd: int) -> None:
         """The writer's lock was taken: from now on changes are for this directory."""
-        held = os.fstat(lock_fd)
-        self._held = held.st_dev, held.st_ino
+        lock_stat = os.fstat(lock_fd)
+        self._held = lock_stat.st_dev, lock_stat.st_ino
 
     def open_write(self, path: str, *, create: bool = False, truncate: bool = False) -> int:
         self._check(path)

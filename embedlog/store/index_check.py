@@ -103,9 +103,9 @@ class IndexCheck:
         """All batches before an offset were compared."""
         time, offsets = self._compared.next_time, self._entries.timestamp_offsets
         while time < len(offsets) and offsets[time] + self._base < before:
-            said = self._entries.timestamps[time]
-            if said < largest or (whole and said > largest):
-                reason = f"entry {time} says {said} is the largest timestamp up to offset"
+            timestamp = self._entries.timestamps[time]
+            if timestamp < largest or (whole and timestamp > largest):
+                reason = f"entry {time} says {timestamp} is the largest timestamp up to offset"
                 self._fault(self._time_path, f"{reason} {offsets[time] + self._base:,}; it is {largest}")
             time += 1
         self._compared = self._compared._replace(next_time=time)

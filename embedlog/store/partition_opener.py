@@ -103,9 +103,13 @@ class PartitionOpener:
         self, topics: Iterable[tuple[Topic, TopicSettings]], last: LastRun, at_once: int
     ) -> dict[TopicPartition, tuple[Partition, PartitionRecovery | None]]:
         """Open the partitions of all topics, so many at once. Raises as `open`."""
-        names = [(name, topic, settings) for topic, settings in topics for name in topic.names()]
-        found = run_in_rounds([self.open(*each, last) for each in names], at_once)
-        return {name: opened for (name, *_), opened in zip(names, found, strict=True)}
+        openings = {
+            name: self.open(name, topic, settings, last)
+            for topic, settings in topics
+            for name in topic.names()
+        }
+        partitions = run_in_rounds(list(openings.values()), at_once)
+        return dict(zip(openings, partitions, strict=True))
 
     @contextlib.contextmanager
     def created(self, topic: Topic, first: int, settings: TopicSettings) -> Iterator[list[Partition]]:
@@ -114,7 +118,7 @@ class PartitionOpener:
         If it fails, they are closed, and removed unless the catalog has them. Raises OSError, and as `open`.
         """
         names = topic.names()[first:]
-        made: list[str] = []
+        directories: list[str] = []
         begun: dict[TopicPartition, Partition] = {}
 
         def begin(name: TopicPartition) -> None:
@@ -122,7 +126,7 @@ class PartitionOpener:
 
         try:
             for name in names:
-                made.append(self._directories.make(name, topic.topic_id))
+                directories.append(self._directories.make(name, topic.topic_id))
             run_parallel(begin, names)
             self._fs.sync_dir(self._catalog.path)
             yield [begun[name] for name in names]
@@ -131,7 +135,7 @@ class PartitionOpener:
                 partition.close()
             with contextlib.suppress(OSError, EmbedlogError):  # the next open does it
                 if self._catalog.load_topics().get(topic.name) != topic:
-                    for directory in made:
+                    for directory in directories:
                         self._directories.remove(directory)
             raise
 

@@ -48,11 +48,11 @@ class ProducerIds:
 
     def _read_next_id(self) -> int:
         try:
-            found = self._store.catalog.read_json(PRODUCER_IDS_FILE)
+            ids_json = self._store.catalog.read_json(PRODUCER_IDS_FILE)
         except FileNotFoundError:
             return 0
-        number = found.get("next_producer_id")
-        if found.get("version") != _VERSION or not isinstance(number, int) or not 0 <= number <= _LAST_ID:
+        number = ids_json.get("next_producer_id")
+        if ids_json.get("version") != _VERSION or not isinstance(number, int) or not 0 <= number <= _LAST_ID:
             path = self._store.catalog.file(PRODUCER_IDS_FILE)
             raise StorageError(f"{path} is invalid: producer ids might be assigned twice", path=path)
         return number
@@ -66,7 +66,7 @@ _creating: Final = Lock()
 def producer_ids_of(store: Store) -> ProducerIds:
     """Those of an open store."""
     with _creating:
-        found = _producer_ids.get(store)
-        if found is None:
-            found = _producer_ids[store] = ProducerIds(store)
-        return found
+        producer_ids = _producer_ids.get(store)
+        if producer_ids is None:
+            producer_ids = _producer_ids[store] = ProducerIds(store)
+        return producer_ids

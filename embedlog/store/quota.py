@@ -124,19 +124,19 @@ class Quota:
         if self._taken(disk, size) + needed <= self.limit:
             return
         with self._room_lock:  # one thread at a time: another must not drop the same segment
-            while (taken := self._taken(disk, size)) + needed > self.limit:
+            while (used := self._taken(disk, size)) + needed > self.limit:
                 if self._unlink_oldest() or self._drop_finished():
                     continue
-                if self._waiting or self._taken(disk, size) < taken:  # retention came before us
+                if self._waiting or self._taken(disk, size) < used:  # retention came before us
                     continue
                 drops = self._on_full == "drop_oldest" and needed <= self.limit
                 # Other threads' appends may have used the room that was made: try again.
-                if drops and (self._drop_oldest() or self._taken(disk, size) != taken):
+                if drops and (self._drop_oldest() or self._taken(disk, size) != used):
                     continue
                 if needed <= self.limit:
                     self._refused = needed
                 raise LogFull(
-                    f"{self._path} takes {taken:,} bytes on disk and may take {self.limit:,} "
+                    f"{self._path} takes {used:,} bytes on disk and may take {self.limit:,} "
                     f"(max_bytes): no room for {size:,} more; nothing was appended",
                     path=self._path,
                 )
@@ -167,7 +167,7 @@ class Quota:
                     first = next((segment for segment in partition.segments() if segment.size), None)
                     if first is not None:
                         oldest.append((first.youngest_ms, partition, first))
-        for _, partition, first in sorted(oldest, key=lambda each: each[0]):
+        for _, partition, first in sorted(oldest, key=lambda candidate: candidate[0]):
             with self._failures.tolerated("dropping the oldest records of", partition.name, *_ERRORS):
                 if partition.lifecycle.drop_up_to(first):
                     return True
@@ -202,8 +202,8 @@ class Quota:
         """Remove what has waited long enough. Returns in how many ms there is more to remove."""
         now = time.monotonic()
         with self._lock:
-            due = [each for each in self._waiting if each[0] <= now]
-            self._waiting = [each for each in self._waiting if each[0] > now]
+            due = [removal for removal in self._waiting if removal[0] <= now]
+            self._waiting = [removal for removal in self._waiting if removal[0] > now]
             next_at = min((at for at, _, _ in self._waiting), default=None)
         for _, path, remove in due:
             self._remove(path, remove)

@@ -251,9 +251,9 @@ class ReadOnlyPartition:
         Makes no system call while the partition's slot does not change: a writer marks its file superseded
         when another one takes its place. Older writers do not always, hence _CHECK_S.
         """
-        known = self._known
-        if known is not None:
-            mapped, at, slot, check_at, bounds = known
+        cached_bounds = self._known
+        if cached_bounds is not None:
+            mapped, at, slot, check_at, bounds = cached_bounds
             try:
                 is_current = mapped[at : at + len(slot)] == slot and not is_superseded(mapped)
             except ValueError:  # the store is closed
@@ -334,11 +334,11 @@ class ReadOnlyPartition:
                 edges = self._scanned()
                 version = LayoutVersion(0, edges.leader_epoch, self._scans, edges.last_segment)
                 return edges, version, self._segments
-            wanted = LayoutVersion(writer, edges.leader_epoch, edges.layout_version, edges.last_segment)
-            if wanted != self._listed_for:
+            layout = LayoutVersion(writer, edges.leader_epoch, edges.layout_version, edges.last_segment)
+            if layout != self._listed_for:
                 manifest = self._manifest()
                 self._list(self._names(), manifest, edges.log_start_offset, edges.last_segment)
-                self._listed_for = wanted
+                self._listed_for = layout
                 edges = self._with_log_start(writer, edges)
             if writer != self._checked_writer:
                 checked = self._check_tail(edges)
@@ -346,7 +346,7 @@ class ReadOnlyPartition:
                 self._checked_writer = writer
             if self._shortened is not None and self._shortened[0] == edges:
                 edges = self._shortened[1]
-            return edges, wanted, self._segments
+            return edges, layout, self._segments
 
     def _with_log_start(self, writer: int, edges: PublishedOffsets) -> PublishedOffsets:
         """The same edges with the log start as of after the listing, which may lack segments before it.
@@ -388,20 +388,20 @@ class ReadOnlyPartition:
         files = self._files
         swaps = pending_swaps(files, self.directory, names)
         names = decided_names(files, names, swaps)
-        found = list_segments(files, self.directory, names, self.settings)
-        present = {segment.base_offset for segment in found}
+        segments = list_segments(files, self.directory, names, self.settings)
+        present = {segment.base_offset for segment in segments}
         missing = missing_to_readers(files.fs, self.directory, manifest, present, log_start_offset)
         if missing and self._writer.manifests_trusted():
-            found = with_missing(files, self.directory, found, missing, self.settings)
+            segments = with_missing(files, self.directory, segments, missing, self.settings)
         if last_segment is not None:
-            found = [segment for segment in found if segment.base_offset <= last_segment]
-        stand_in(self.directory, found, swaps)
-        for segment in found:
+            segments = [segment for segment in segments if segment.base_offset <= last_segment]
+        stand_in(self.directory, segments, swaps)
+        for segment in segments:
             segment.inode = names.get(files.layout.segment(segment.base_offset), 0)
-        self._listing = [(segment.base_offset, segment.inode) for segment in found], swaps
-        self._segments = tuple(found)
-        if found:
-            found[-1].grows_elsewhere = True
+        self._listing = [(segment.base_offset, segment.inode) for segment in segments], swaps
+        self._segments = tuple(segments)
+        if segments:
+            segments[-1].grows_elsewhere = True
         with contextlib.suppress(CorruptCheckpoint):
             self._epochs.load()
 
@@ -411,10 +411,10 @@ class ReadOnlyPartition:
             return edges
         active = self._segments[-1]
         size = min(edges.readable_bytes, active.size)
-        found = self._valid_end(active, size, self._durable_end())
-        if found is None or found[0] >= edges.readable_bytes:
+        valid_end = self._valid_end(active, size, self._durable_end())
+        if valid_end is None or valid_end[0] >= edges.readable_bytes:
             return edges
-        pos, end = found
+        pos, end = valid_end
         if end > edges.log_end_offset:
             return edges  # a batch with a wrong base offset: an error to its reader
         return edges._replace(

@@ -80,25 +80,25 @@ class ReadOnlyStore:
     def partition(self, topic: str, number: int) -> ReadOnlyPartition:
         """Raises TopicNotFound, PartitionNotFound, Closed."""
         with self._lock:
-            known = self._topic(topic)
-            if not isinstance(number, int) or not 0 <= number < known.partitions:
+            catalog_topic = self._topic(topic)
+            if not isinstance(number, int) or not 0 <= number < catalog_topic.partitions:
                 raise PartitionNotFound(
-                    f"topic {topic!r} has partitions 0 to {known.partitions - 1}, not {shown(number)}"
+                    f"topic {topic!r} has partitions 0 to {catalog_topic.partitions - 1}, not {shown(number)}"
                 )
             name = TopicPartition(topic, number)
-            found = self._partitions.get(name)
-            if found is None:
-                directory, settings = self.directory(name), self._settings_of(known)
-                gaps = known.gaps or settings.compacts
-                found = self._partitions[name] = ReadOnlyPartition(
+            partition = self._partitions.get(name)
+            if partition is None:
+                directory, settings = self.directory(name), self._settings_of(catalog_topic)
+                gaps = catalog_topic.gaps or settings.compacts
+                partition = self._partitions[name] = ReadOnlyPartition(
                     name, directory, self.writer, self.files, self.check_current, settings, gaps
                 )
-            return found
+            return partition
 
     def record_at(self, topic: str, number: int, offset: int) -> Record | None:
         """See `PartitionReader.record_at`. Raises as `partition`, or returns None, if the topic is gone."""
-        known = self._partitions.get((topic, number))  # type: ignore[call-overload]  # equal to the name
-        return (known or self.partition(topic, number)).record_at(offset)
+        partition = self._partitions.get((topic, number))  # type: ignore[call-overload]  # equal to the name
+        return (partition or self.partition(topic, number)).record_at(offset)
 
     def partitions_of(self, topic: str) -> list[ReadOnlyPartition]:
         return [self.partition(topic, number) for number in range(self.topic(topic).partitions)]
@@ -152,7 +152,7 @@ class ReadOnlyStore:
         stamp = self._stamp(TOPICS_FILE), None if journal is None else self._stamp(journal)
         if stamp[0] is not None and stamp == self._topics_file:
             return self._topics
-        held = self._topics_fd
+        old_fd = self._topics_fd
         try:
             # Kept open, so that the next topics.json cannot get the same inode.
             self._topics_fd = self.fs.open_read(self.catalog.file(TOPICS_FILE))
@@ -160,8 +160,8 @@ class ReadOnlyStore:
             self._topics_fd = -1
         except OSError as error:
             raise self._unreadable(error) from error
-        if held >= 0:
-            self.fs.close(held)
+        if old_fd >= 0:
+            self.fs.close(old_fd)
         before = self._topics
         try:
             self._topics = self.catalog.load_topics()

@@ -152,8 +152,8 @@ def repair_partition(
     try:
         topics = catalog.load_topics()
         if topic not in topics:
-            known = ", ".join(topics) or "none"
-            raise TopicNotFound(f"no topic {topic!r} in {catalog.path} (topics: {known})")
+            topic_names = ", ".join(topics) or "none"
+            raise TopicNotFound(f"no topic {topic!r} in {catalog.path} (topics: {topic_names})")
         check_partition(topic, partition, topics[topic].partitions)
         catalog.writer_lock.note(time.time_ns() // 1_000_000)
         return _Repair(fs, catalog, topics, TopicPartition(topic, partition), dry_run, progress).run()
@@ -276,9 +276,12 @@ class _Repair:
             if not self._may_have_gaps:
                 self._lose(expected, segment.base_offset)
             else:
-                for each in missing:
-                    if each.next_offset is not None and expected <= each.base_offset < segment.base_offset:
-                        self._lose(each.base_offset, each.next_offset)
+                for absent in missing:
+                    if (
+                        absent.next_offset is not None
+                        and expected <= absent.base_offset < segment.base_offset
+                    ):
+                        self._lose(absent.base_offset, absent.next_offset)
             expected = end = max(expected, segment.base_offset)
 
             def read(
@@ -299,19 +302,19 @@ class _Repair:
                 records=True,
             )
             plan = _Plan(segment, [], [], [], [])
-            for found in walk:
-                if isinstance(found, ValidBatches):
-                    plan.keep.append((found.pos, found.end))
-                    plan.counts.append((found.batches, found.records, found.heads))
-                    end = found.next_offset
-                elif isinstance(found, Mislabelled):
-                    plan.keep.append((found.pos, found.pos + found.header.size))
-                    plan.labels.append(found)
-                    end = found.base_offset + found.header.last_offset_delta + 1
+            for span in walk:
+                if isinstance(span, ValidBatches):
+                    plan.keep.append((span.pos, span.end))
+                    plan.counts.append((span.batches, span.records, span.heads))
+                    end = span.next_offset
+                elif isinstance(span, Mislabelled):
+                    plan.keep.append((span.pos, span.pos + span.header.size))
+                    plan.labels.append(span)
+                    end = span.base_offset + span.header.last_offset_delta + 1
                 else:
-                    if found.end > found.pos:
-                        plan.damage.append(found)
-                    self._lose(found.first_offset, found.last_offset + 1)
+                    if span.end > span.pos:
+                        plan.damage.append(span)
+                    self._lose(span.first_offset, span.last_offset + 1)
             if walk.superseded_at is not None:
                 reason = "these bytes were moved to the next segment"
                 plan.damage.append(Damage(walk.superseded_at, segment.size, end, end - 1, reason))
@@ -331,8 +334,8 @@ class _Repair:
         self, missing: list[Missing], plans: list[_Plan], rewrites: list[_Plan]
     ) -> tuple[tuple[str, str], ...]:
         """(path, reason) of the segments that are not as the manifest lists them."""
-        stem = self._files.layout.segment
-        found = [(os.path.join(self._directory, stem(each.base_offset)), each.reason) for each in missing]
+        file_name = self._files.layout.segment
+        faults = [(os.path.join(self._directory, file_name(m.base_offset)), m.reason) for m in missing]
         summaries = self._manifest.summaries
         for plan in plans[:-1]:
             noted = summaries.get(plan.segment.base_offset)
@@ -341,9 +344,9 @@ class _Repair:
             batches, records, heads = (sum(column) for column in zip((0, 0, 0), *plan.counts, strict=True))
             reason = disagreement(plan.segment, noted, batches, records, heads)
             if reason is not None:
-                found.append((plan.segment.path, reason))
+                faults.append((plan.segment.path, reason))
                 self._disagreeing.add(plan.segment.base_offset)
-        return tuple(found)
+        return tuple(faults)
 
     def _is_shared_end(self, plan: _Plan, plans: list[_Plan]) -> bool:
         """Will it be appended to again, although a backup shares the file?"""
@@ -445,12 +448,12 @@ class _Repair:
         """Truncate the leader epochs to the log end; rebuild them from the batches if the file was lost."""
         entries = self._history.entries
         if lost:
-            found: list[tuple[int, int]] = []
+            epochs: list[tuple[int, int]] = []
             for plan in plans:
                 for header in plan.segment.walk(0, plan.segment.size):
-                    if header.leader_epoch > (found[-1][0] if found else -1):
-                        found.append((header.leader_epoch, header.base_offset))
-            entries = tuple(found)
+                    if header.leader_epoch > (epochs[-1][0] if epochs else -1):
+                        epochs.append((header.leader_epoch, header.base_offset))
+            entries = tuple(epochs)
         if entries and entries[-1][1] > end:
             # The last epoch stays, so that its number is not used again.
             entries = (*(entry for entry in entries if entry[1] <= end), (entries[-1][0], end))

@@ -90,12 +90,12 @@ def pieces(fs: FileSystem, path: str, size: int) -> Iterator[tuple[bytes, list[B
         end, pos, want = fs.size(path), 0, size
         while pos < end:
             piece = fs.pread(fd, min(want, end - pos), pos)
-            found = scan(piece)
-            if found.error is not None:
-                raise _torn(path, pos + found.end)
-            if found.headers:
-                yield piece, found.headers
-                pos, want = pos + found.end, size
+            batches = scan(piece)
+            if batches.error is not None:
+                raise _torn(path, pos + batches.end)
+            if batches.headers:
+                yield piece, batches.headers
+                pos, want = pos + batches.end, size
             else:
                 # A batch larger than the piece, as its header says; or a torn one.
                 want = _size_of_first(piece, path, pos)
@@ -105,18 +105,18 @@ def pieces(fs: FileSystem, path: str, size: int) -> Iterator[tuple[bytes, list[B
         fs.close(fd)
 
 
-def discard(fs: FileSystem, directory: str, chosen: str, kept: Collection[str]) -> int:
+def discard(fs: FileSystem, directory: str, set_name: str, kept_files: Collection[str]) -> int:
     """Remove a set's files except those to keep. Returns how many."""
-    return _remove(fs, directory, kept, lambda name, _: name == chosen)
+    return _remove(fs, directory, kept_files, lambda name, _: name == set_name)
 
 
-def tidy(fs: FileSystem, directory: str, now_ms: int, kept: Collection[str]) -> int:
+def tidy(fs: FileSystem, directory: str, now_ms: int, kept_files: Collection[str]) -> int:
     """Remove abandoned sets. Returns how many files."""
-    return _remove(fs, directory, kept, lambda _, touched_ms: touched_ms < now_ms - ABANDONED_MS)
+    return _remove(fs, directory, kept_files, lambda _, touched_ms: touched_ms < now_ms - ABANDONED_MS)
 
 
 def _remove(
-    fs: FileSystem, directory: str, kept: Collection[str], has_ended: Callable[[str, int], bool]
+    fs: FileSystem, directory: str, kept_files: Collection[str], has_ended: Callable[[str, int], bool]
 ) -> int:
     """Remove the sets that have ended: `has_ended` takes the set and when it was last touched."""
     try:
@@ -130,7 +130,7 @@ def _remove(
     removed = 0
     for entry in entries:
         name = set_of(entry.name)
-        if entry.name not in kept and has_ended(name, touched_ms[name]):
+        if entry.name not in kept_files and has_ended(name, touched_ms[name]):
             with contextlib.suppress(FileNotFoundError, IsADirectoryError, PermissionError):
                 fs.unlink(os.path.join(directory, entry.name))
                 removed += 1

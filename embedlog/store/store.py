@@ -245,8 +245,8 @@ class Store:
         if topic is None:
             self.check_open()
             check_topic_name(name)
-            known = ", ".join(sorted(list(self._topics)[:10])) or "none yet"
-            raise TopicNotFound(f"no topic {name!r} in {self.path} (topics: {known}); create_topic makes one")
+            names = ", ".join(sorted(list(self._topics)[:10])) or "none yet"
+            raise TopicNotFound(f"no topic {name!r} in {self.path} (topics: {names}); create_topic makes one")
         return topic
 
     def topic_id(self, name: str) -> str:
@@ -303,8 +303,8 @@ class Store:
                 raise TopicExists(
                     f"topic {name!r} exists already: exist_ok=True takes it as it is, alter_topic changes it"
                 )
-            going = self.catalog.deleting.get(name)
-            if going is not None and not self.deletions.finish(going, self._topics):
+            deleted_topic = self.catalog.deleting.get(name)
+            if deleted_topic is not None and not self.deletions.finish(deleted_topic, self._topics):
                 raise StorageError(
                     f"a topic {name!r} was deleted, but its directories cannot be renamed yet: see the log "
                     "messages, and try again",
@@ -315,12 +315,12 @@ class Store:
             compacts = self.defaults.with_changes(checked).compacts
             topic = Topic(name, topic_id or new_id(), partitions, checked, compacts)
             self._add_partitions(topic, 0, makes_room)
-            if (other := colliding_topic(name, self._topics)) is not None:
+            if (colliding_name := colliding_topic(name, self._topics)) is not None:
                 logger.warning(
                     "%s: topics %s and %s differ only in . and _: a Kafka broker would refuse the first",
                     self.path,
                     name,
-                    other,
+                    colliding_name,
                 )
             return True
 
@@ -356,13 +356,13 @@ class Store:
     @whole
     def alter_topic(self, name: str, settings: Mapping[str, Any]) -> TopicDescription:
         """Change a topic's settings; a value of None returns one to its default."""
-        given, dropped = TopicSettings.parse_changes(settings)
+        changes, resets = TopicSettings.parse_changes(settings)
         with self.topics_lock:
             topic = self.topic(name)
-            if not {*given, *dropped} <= _OF_INTERNAL_TOPICS:
+            if not {*changes, *resets} <= _OF_INTERNAL_TOPICS:
                 check_not_internal(name, f"only {' and '.join(sorted(_OF_INTERNAL_TOPICS))} can be altered")
-            kept = {key: value for key, value in topic.settings.items() if key not in dropped}
-            altered = topic.replaced(settings={**kept, **given})
+            unchanged = {key: value for key, value in topic.settings.items() if key not in resets}
+            altered = topic.replaced(settings={**unchanged, **changes})
             compacts = self.settings_of(altered).compacts
             self._replace_topic(altered.replaced(gaps=topic.gaps or compacts))
         self.cleaner.settings_changed()
@@ -415,9 +415,9 @@ class Store:
                 return self.by_topic[topic][number]
         except (KeyError, IndexError, TypeError, ValueError):
             pass
-        found = self.topic(topic)
+        catalog_topic = self.topic(topic)
         raise PartitionNotFound(
-            f"topic {topic!r} has partitions 0 to {found.partitions - 1}, not {shown(number)}"
+            f"topic {topic!r} has partitions 0 to {catalog_topic.partitions - 1}, not {shown(number)}"
         )
 
     def record_at(self, topic: str, number: int, offset: int) -> Record | None:

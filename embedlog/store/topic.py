@@ -75,9 +75,9 @@ def _topic(name: str, *, id: str, partitions: int, settings: dict[str, Any], gap
     return Topic(name, id, partitions, TopicSettings.parse(settings), gaps)
 
 
-def topics_of(found: dict[str, dict[str, Any]]) -> dict[str, Topic]:
+def topics_of(table: dict[str, dict[str, Any]]) -> dict[str, Topic]:
     """The topics of one of topics.json's two tables. Raises TypeError or ValueError if one is invalid."""
-    return {check_topic_name(name): _topic(name, **topic) for name, topic in found.items()}
+    return {check_topic_name(name): _topic(name, **topic) for name, topic in table.items()}
 
 
 def entry_of(topic: Topic) -> dict[str, Any]:

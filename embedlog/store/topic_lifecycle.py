@@ -162,9 +162,10 @@ class TopicDeletions:
             self._quota.remove_later(path, delay_ms, functools.partial(self._directories.remove, path))
         if len(retired) < topic.partitions:
             return False
-        left = {name: other for name, other in self._catalog.deleting.items() if name != topic.name}
+        deleting = {**self._catalog.deleting}
+        deleting.pop(topic.name, None)
         try:
-            self._catalog.replace_topics(topics, topics, left)
+            self._catalog.replace_topics(topics, topics, deleting)
         except StorageError:
             logger.exception("topic %s is deleted; the next open completes its removal", topic.name)
         return True

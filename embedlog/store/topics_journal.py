@@ -55,11 +55,11 @@ def change_between(
     before: Mapping[str, T], after: Mapping[str, T], entry: Callable[[T], dict[str, Any]]
 ) -> dict[str, dict[str, Any] | None]:
     """The entries to set, or to remove (None), to turn one table into the other."""
-    found: dict[str, dict[str, Any] | None] = dict.fromkeys(before.keys() - after.keys())
+    changes: dict[str, dict[str, Any] | None] = dict.fromkeys(before.keys() - after.keys())
     for name, topic in after.items():
         if before.get(name) is not topic:
-            found[name] = entry(topic)
-    return found
+            changes[name] = entry(topic)
+    return changes
 
 
 def _changes(data: bytes, crc: int, path: str) -> Iterator[dict[str, Any]]:

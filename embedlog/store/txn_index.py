@@ -101,9 +101,9 @@ class TransactionIndex:
     def _read_indexes(self, snapshot: LogSnapshot) -> None:
         """Read the .txnindex files, or what was added to them since."""
         start = bisect_left(snapshot.segments, self._indexed_from, key=_base_offset)
-        known = len(self._indexed) - bisect_left(self._indexed, self._indexed_from, key=_last_offset)
+        indexed_count = len(self._indexed) - bisect_left(self._indexed, self._indexed_from, key=_last_offset)
         last = self._indexed[-1].last_offset if self._indexed else -1
-        added = self._recovery.aborted_in(snapshot.segments[start:], skip=known)
+        added = self._recovery.aborted_in(snapshot.segments[start:], skip=indexed_count)
         self._indexed += [transaction for transaction in added if transaction.last_offset > last]
         self._indexed_from = snapshot.high_watermark.segment.base_offset
         stable = snapshot.last_stable_offset

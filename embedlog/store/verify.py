@@ -173,7 +173,7 @@ def verify_log(
             names = [store.partition(topic, partition).name]
         else:
             topics = store.topics() if topic is None else [topic]
-            names = [name for each in topics for name in store.topic(each).names()]
+            names = [name for topic_name in topics for name in store.topic(topic_name).names()]
         total = sum(_bytes_of(store, name) for name in names)
         checks: list[_Check] = []
         for name in names:
@@ -198,13 +198,13 @@ def verify_log(
 
 def _from(progress: Progress | None, done: int, total: int) -> Callable[[int], None]:
     """Adds a partition's bytes to those of the log, and reports them now and then."""
-    told = 0
+    reported = 0
 
-    def report(read: int) -> None:
-        nonlocal told
-        if progress is not None and read >= told + _TOLD_BYTES:
-            told = read
-            progress(min(done + read, total), total)
+    def report(bytes_read: int) -> None:
+        nonlocal reported
+        if progress is not None and bytes_read >= reported + _TOLD_BYTES:
+            reported = bytes_read
+            progress(min(done + bytes_read, total), total)
 
     return report
 
@@ -225,7 +225,7 @@ def _verify_partition(
     A writer states a compaction or deletion only when it is done. So a finding in a log that may be open for
     writing counts once it is found twice.
     """
-    found: list[Finding] | None = None
+    earlier_findings: list[Finding] | None = None
     for attempt in range(_TRIES):
         before = _layout_version(store, name)
         check = _Check(store, name, deep, progress)
@@ -236,9 +236,9 @@ def _verify_partition(
                 raise
             continue
         closed = check.closed and store.fs.exists(store.catalog.file(CLEAN_SHUTDOWN_FILE))
-        if not check.findings or closed or check.findings == found:
+        if not check.findings or closed or check.findings == earlier_findings:
             break
-        found = check.findings if _layout_version(store, name) == before else None
+        earlier_findings = check.findings if _layout_version(store, name) == before else None
     return check
 
 
@@ -355,12 +355,12 @@ class _Check:
                 records=self._deep,
                 inspect=indexes.inspect,
             )
-            found, before = len(self.findings), (self.batches, self.records, self._heads)
+            finding_count, counts_before = len(self.findings), (self.batches, self.records, self._heads)
             try:
                 self._verify_segment(segment, walk, indexes, durable if is_last else None)
-                if noted is not None and len(self.findings) == found:
+                if noted is not None and len(self.findings) == finding_count:
                     sums = self.batches, self.records, self._heads
-                    differs = disagreement(segment, noted, *map(operator.sub, sums, before))
+                    differs = disagreement(segment, noted, *map(operator.sub, sums, counts_before))
                     if differs is not None:
                         self.find(DAMAGE, segment.path, differs)
             except FileNotFoundError:
@@ -380,28 +380,28 @@ class _Check:
     ) -> None:
         """Check a segment's batches. `durable` is the recovery point, for the last segment."""
         tail: Damage | None = None
-        for found in walk:
+        for span in walk:
             if tail is not None:
                 self._damaged(DAMAGE, segment, tail)
                 tail = None
-            if isinstance(found, ValidBatches):
-                self._verify_batches(segment, found, indexes)
-                self.batches += found.batches
-                self.records += found.records
-                self._heads += found.heads
-                self.bytes += found.end - found.pos
-            elif isinstance(found, Mislabelled):
-                header = found.header
-                lost = (found.base_offset, found.base_offset + header.last_offset_delta + 1)
-                if found.is_readable:
+            if isinstance(span, ValidBatches):
+                self._verify_batches(segment, span, indexes)
+                self.batches += span.batches
+                self.records += span.records
+                self._heads += span.heads
+                self.bytes += span.end - span.pos
+            elif isinstance(span, Mislabelled):
+                header = span.header
+                lost = (span.base_offset, span.base_offset + header.last_offset_delta + 1)
+                if span.is_readable:
                     lost = (0, 0)
-                self.find(DAMAGE, segment.path, found.reason, pos=found.pos, size=header.size, lost=lost)
-                indexes.passed_over(found.pos, found.pos + header.size)
+                self.find(DAMAGE, segment.path, span.reason, pos=span.pos, size=header.size, lost=lost)
+                indexes.passed_over(span.pos, span.pos + header.size)
                 self.bytes += header.size
             else:
-                indexes.passed_over(found.pos, found.end)
-                self.bytes += found.end - found.pos
-                tail = found
+                indexes.passed_over(span.pos, span.end)
+                self.bytes += span.end - span.pos
+                tail = span
             self._progress(self.bytes)
         if tail is not None:
             torn = durable is not None and tail.first_offset >= durable and not tail.crc_matches
@@ -414,10 +414,10 @@ class _Check:
         lost = (damage.first_offset, damage.last_offset + 1)
         self.find(kind, segment.path, damage.reason, pos=damage.pos, size=damage.end - damage.pos, lost=lost)
 
-    def _verify_batches(self, segment: Segment, found: ValidBatches, indexes: IndexCheck) -> None:
+    def _verify_batches(self, segment: Segment, span: ValidBatches, indexes: IndexCheck) -> None:
         """Read the bytes only if an entry disagreed, or was not compared yet."""
-        if not indexes.agree(found.inspected if isinstance(found.inspected, tuple) else None):
-            indexes.compare(read_bytes(segment.pread_into, found.pos, found.end - found.pos), found.pos)
+        if not indexes.agree(span.inspected if isinstance(span.inspected, tuple) else None):
+            indexes.compare(read_bytes(segment.pread_into, span.pos, span.end - span.pos), span.pos)
 
     # -- files beside the segments ---------------------------------------------------------------------
 
