@@ -220,13 +220,13 @@ class IndexFiles:
 
     def sizes(self) -> tuple[int, int]:
         """Sizes of the two files in bytes, -1 for a missing one."""
-        found = []
+        sizes = []
         for path in (self.offset_path, self.time_path):
             try:
-                found.append(self._fs.size(path))
+                sizes.append(self._fs.size(path))
             except FileNotFoundError:
-                found.append(-1)
-        return found[0], found[1]
+                sizes.append(-1)
+        return sizes[0], sizes[1]
 
     def append(
         self, offsets: OffsetEntries, times: TimeEntries, from_offset: int, from_time: int
@@ -274,11 +274,11 @@ class IndexCache:
         if latest is not None and latest[0] is path:  # without the lock: it is last in the order
             return latest[1]
         with self._lock:
-            found = self._loaded.get(path)
-            if found is not None:
+            entries = self._loaded.get(path)
+            if entries is not None:
                 self._loaded.move_to_end(path)
-                self._latest = path, found
-            return found
+                self._latest = path, entries
+            return entries
 
     def put(self, path: str, entries: tuple[OffsetEntries, TimeEntries]) -> None:
         with self._lock:

@@ -224,10 +224,10 @@ class _Opening:
 
     # -- missing segments --------------------------------------------------------------------------------
 
-    def incomplete(self, found: list[Segment], missing: list[Missing], clean: CleanEnd | None) -> OpenedLog:
+    def incomplete(self, present: list[Segment], missing: list[Missing], clean: CleanEnd | None) -> OpenedLog:
         """Open with missing segments: nothing is changed or recovered; the others can be read."""
-        load_epochs(self.epochs, found, self.name)
-        segments = with_missing(self.files, self.directory, found, missing, self.settings)
+        load_epochs(self.epochs, present, self.name)
+        segments = with_missing(self.files, self.directory, present, missing, self.settings)
         last = segments[-1]
         if missing[-1].next_offset is None:
             end = max(self.recovery_point, last.base_offset)
@@ -325,11 +325,11 @@ class _Opening:
             write_indexes(self.files, segment, before)
         if not replay:
             return self.opened(segments, start, expected, replay, new_epoch=True)
-        found: list[OpenedLog] = []  # a snapshot is written
+        logs: list[OpenedLog] = []  # a snapshot is written
         yield Step(
-            lambda: found.append(self.opened(segments, start, expected, replay, new_epoch=True)),
+            lambda: logs.append(self.opened(segments, start, expected, replay, new_epoch=True)),
         )
-        return found[0]
+        return logs[0]
 
     def end_segment(self, segment: Segment, following: Segment) -> str | None:
         """Truncate what a killed recovery has already moved to the next segment. Returns damage, if any."""
@@ -373,10 +373,10 @@ class _Opening:
         end = min(segment.size, tail.end + _SEARCHED_BEHIND_DAMAGE)
         from .scan.segment_scan import count_batches
 
-        found, first, last = count_batches(segment.pread_into, tail.end, end, tail.next_offset)
-        if found:
+        batch_count, first, last = count_batches(segment.pread_into, tail.end, end, tail.next_offset)
+        if batch_count:
             report.damage.append(
-                f"{found:,} valid batches (offsets {first:,} to {last:,}) follow the invalid one at "
+                f"{batch_count:,} valid batches (offsets {first:,} to {last:,}) follow the invalid one at "
                 f"byte {tail.end:,} of {segment.path}; they are kept in {path}"
             )
 

@@ -215,9 +215,9 @@ class Segment(SegmentFields):
             if base + delta == self.base_offset + relative and base >= self.base_offset:
                 return self._scan_for(offset, pos, end, base, may_have_gaps, data)
         # Damage, or a wrong index: a scan raises in the first case.
-        found = self._scan_for(offset, 0, end, self.base_offset, may_have_gaps)
+        pos_of_batch = self._scan_for(offset, 0, end, self.base_offset, may_have_gaps)
         self._repair_indexes()
-        return found
+        return pos_of_batch
 
     def read_near(self, offset: int, end: int) -> tuple[bytes, int, int]:
         """The bytes that contain the batch with `offset`, according to the index. They start with a batch.
@@ -294,10 +294,10 @@ class Segment(SegmentFields):
         from .scan.resync import batch_after_damage  # for damage alone
 
         near = lookup_offset(self.entries()[0], max(min_offset - self.base_offset, 0))[1]
-        found = batch_after_damage(
+        batch_pos = batch_after_damage(
             self.pread_into, near, pos, end, min_offset, limit_offset, may_have_gaps=may_have_gaps
         )
-        return self._header_at(found, end)
+        return self._header_at(batch_pos, end)
 
     def _find_largest_timestamp(self) -> tuple[int, int]:
         """(largest timestamp, last offset of the first batch with it): by the last time entry, and by a scan
@@ -320,12 +320,12 @@ class Segment(SegmentFields):
         """Index the batches from byte `pos` on. Raises CorruptRecord as `walk` does."""
         expected = self.base_offset
         rules = Rules(expected, end_offset=self._limit_offset, may_have_gaps=True)
-        for found in scan_batches(self.pread_into, pos, self.size, rules, builder, check_crc=False):
-            if isinstance(found, Run):
-                expected = found.scanned.rules.next_offset
+        for span in scan_batches(self.pread_into, pos, self.size, rules, builder, check_crc=False):
+            if isinstance(span, Run):
+                expected = span.scanned.rules.next_offset
             else:
-                self._check_place(found, expected)
-                expected = found.next_offset
+                self._check_place(span, expected)
+                expected = span.next_offset
 
     def _header_of(
         self, timestamp_ms: int, relative_offset: int, end: int, may_have_gaps: bool
@@ -355,9 +355,9 @@ class Segment(SegmentFields):
         while pos < end:
             data = data or self.pread(min(_WALK_CHUNK, end - pos), pos)
             rules = Rules(expected, end_offset=self._limit_offset, may_have_gaps=may_have_gaps)
-            passed, expected, found = loops.find_offset(data, 0, end - pos, rules, offset)
+            passed, expected, is_found = loops.find_offset(data, 0, end - pos, rules, offset)
             pos += passed
-            if found:
+            if is_found:
                 return pos
             if not passed:
                 break  # unusual or damaged: batch by batch

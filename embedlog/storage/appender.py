@@ -175,7 +175,7 @@ class Appender:
         with log.append_lock:
             if not log.is_sound():
                 raise log.refusal()
-            empty = not any(each.size for each in log.segments)
+            empty = not any(segment.size for segment in log.segments)
             if offset == log.next_offset:
                 return empty and offset > log.log_start_offset
             if offset < log.next_offset or not log.may_have_gaps:

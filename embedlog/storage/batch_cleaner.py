@@ -56,13 +56,13 @@ class OffsetMap:
 
     def add(self, header: BatchHeader, records: Iterable[Record]) -> bool:
         """Add a batch's records (none if aborted). Returns False, unchanged, if they do not fit."""
-        found = {_digest(record.key): record.offset for record in records if record.key is not None}
+        offsets = {_digest(record.key): record.offset for record in records if record.key is not None}
         last = self._last
-        if last and len(last) + len(found) > self.capacity:
-            new = sum(digest not in last for digest in found)
+        if last and len(last) + len(offsets) > self.capacity:
+            new = sum(digest not in last for digest in offsets)
             if len(last) + new > self.capacity:
                 return False
-        last.update(found)
+        last.update(offsets)
         self.next_offset = header.next_offset
         return True
 
@@ -110,9 +110,9 @@ class Transactions:
         return kind == ABORT or (kind == COMMIT and not committed)
 
     def _at(self, header: BatchHeader) -> AbortedTransaction | None:
-        known = self._aborted.get(header.producer_id, ())
-        i = bisect_right(known, header.base_offset, key=_first_offset) - 1
-        return known[i] if i >= 0 and header.base_offset <= known[i].last_offset else None
+        transactions = self._aborted.get(header.producer_id, ())
+        i = bisect_right(transactions, header.base_offset, key=_first_offset) - 1
+        return transactions[i] if i >= 0 and header.base_offset <= transactions[i].last_offset else None
 
 
 class BatchCleaner:
@@ -166,16 +166,16 @@ class BatchCleaner:
             and self._offsets.is_latest(record)
             for record in self._in_steps(records)
         ]
-        kept = sum(keep)
-        if not kept:
+        keep_count = sum(keep)
+        if not keep_count:
             return self._emptied(buffer, header, original)
-        self.records_removed += len(records) - kept
+        self.records_removed += len(records) - keep_count
         cleaned: ReadBuffer = original
-        if kept < len(records):
+        if keep_count < len(records):
             cleaned = filter_batch(buffer, header, keep, max_bytes=MAX_BATCH_BYTES)
         tombstones = any(
-            wanted and record.value is None and record.key is not None
-            for record, wanted in zip(records, keep, strict=True)
+            keeps and record.value is None and record.key is not None
+            for record, keeps in zip(records, keep, strict=True)
         )
         return self._with_horizon(cleaned) if tombstones and not header.has_delete_horizon else cleaned
 

@@ -41,10 +41,10 @@ def check_epochs(epochs: LeaderEpochs, segments: list[Segment], name: TopicParti
     """Rebuild a checkpoint that contradicts the records, unless these contradict each other."""
     if all(_begins(segments, epoch, offset) for epoch, offset in epochs.entries):
         return
-    found, consistent = _epochs_of(segments)
+    epochs_of_records, consistent = _epochs_of(segments)
     if consistent:
         logger.warning("the leader epochs of %s do not match its records: rebuilding them", name)
-        epochs.replace(found)
+        epochs.replace(epochs_of_records)
 
 
 def _begins(segments: list[Segment], epoch: int, offset: int) -> bool:
@@ -57,28 +57,28 @@ def _begins(segments: list[Segment], epoch: int, offset: int) -> bool:
         pos = segment.locate(offset, segment.size)
         if pos + HEADER_SIZE <= segment.size:
             header = read_header(segment.pread(HEADER_SIZE, pos))
-            said = header.leader_epoch == epoch or header.base_offset > offset
-            return said or not intact(segment, header)
+            agrees = header.leader_epoch == epoch or header.base_offset > offset
+            return agrees or not intact(segment, header)
     return True
 
 
 def _epochs_of(segments: list[Segment]) -> tuple[tuple[tuple[int, int], ...], bool]:
     """(the epochs of the records, whether they never decrease)"""
-    found: list[tuple[int, int]] = []
+    epochs: list[tuple[int, int]] = []
     consistent = True
     for segment in segments:
         with contextlib.suppress(CorruptRecord):
             for header in _changes(segment):
-                latest = found[-1][0] if found else -1
+                latest = epochs[-1][0] if epochs else -1
                 if header.leader_epoch == latest:
                     continue
                 if not intact(segment, header):
                     break
                 if header.leader_epoch > latest:
-                    found.append((header.leader_epoch, header.base_offset))
+                    epochs.append((header.leader_epoch, header.base_offset))
                 else:
                     consistent = False
-    return tuple(found), consistent
+    return tuple(epochs), consistent
 
 
 def _changes(segment: Segment) -> Iterator[BatchHeader]:

@@ -54,7 +54,7 @@ def split_offsets(
         pos = _byte_near(segment, first, size)
         end_pos = size if following < end else _byte_near(segment, following, size)
         runs[-1].append(_Part(segment, first, following, pos, max(pos, end_pos)))
-    return [each for run in runs if run for each in _split(run, split_bytes)]
+    return [offset_range for run in runs if run for offset_range in _split(run, split_bytes)]
 
 
 def _byte_near(segment: Segment, offset: int, size: int) -> int:
@@ -72,8 +72,8 @@ def _split(run: list[_Part], split_bytes: int) -> list[OffsetRange]:
     count = min(max(1, -(-total // split_bytes)), end - start)
     ranges = []
     begin, passed, number = start, 0, 0
-    for wanted in range(1, count):
-        target = total * wanted // count
+    for cut in range(1, count):
+        target = total * cut // count
         while passed + run[number].end_pos - run[number].pos < target:
             passed += run[number].end_pos - run[number].pos
             number += 1
@@ -88,5 +88,5 @@ def _offset_near(part: _Part, pos: int) -> int:
     """The offset of a batch near `pos`: after the last one before it in the index."""
     offsets, positions = part.segment.entries()[0]
     i = bisect_right(positions, pos) - 1
-    found = part.start if i < 0 else part.segment.base_offset + offsets[i] + 1
-    return min(max(found, part.start), part.end)
+    offset = part.start if i < 0 else part.segment.base_offset + offsets[i] + 1
+    return min(max(offset, part.start), part.end)

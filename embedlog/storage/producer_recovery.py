@@ -110,9 +110,9 @@ class ProducerRecovery:
         known. Raises CorruptCheckpoint, OSError.
         """
         while True:
-            found = map(self.files.layout.parse_snapshot, names or self.fs.names(self.directory))
+            snapshot_offsets = map(self.files.layout.parse_snapshot, names or self.fs.names(self.directory))
             names = None
-            offsets = sorted(offset for offset in found if offset is not None)
+            offsets = sorted(offset for offset in snapshot_offsets if offset is not None)
             while offsets and offsets[-1] > log_end_offset:
                 lost = offsets.pop()
                 if self.files.writable:
@@ -129,14 +129,14 @@ class ProducerRecovery:
         Skips the first `skip` entries of the first file. A writer may be active. Raises CorruptCheckpoint,
         OSError.
         """
-        found: set[AbortedTransaction] = set()
+        transactions: set[AbortedTransaction] = set()
         # Compaction copies entries to an earlier file before it removes theirs, so read from the end.
         for segment in reversed(segments):
             path = self.path(segment.base_offset, TXN_INDEX)
             with contextlib.suppress(FileNotFoundError):
-                known = skip * ABORTED_SIZE if segment is segments[0] else 0
-                found.update(decode_aborted(self.fs.read_file(path)[known:], path))
-        return sorted(found, key=lambda transaction: transaction.last_offset)
+                skipped_bytes = skip * ABORTED_SIZE if segment is segments[0] else 0
+                transactions.update(decode_aborted(self.fs.read_file(path)[skipped_bytes:], path))
+        return sorted(transactions, key=lambda transaction: transaction.last_offset)
 
     def batches_before(self, segments: list[Segment], offset: int) -> Iterator[tuple[Segment, BatchHeader]]:
         """The batches up to an offset, as far as they can be read."""

@@ -251,7 +251,7 @@ class ProducerState:
             for producer_id, producer in self.transactions.items()
         ]
 
-    def expire(self, up_to_ms: int, kept: Container[int]) -> int:
+    def expire(self, up_to_ms: int, kept_ids: Container[int]) -> int:
         """Forget the producers that last appended at or before a time, without those `kept`, without mirrors'
         sources, and without those that have a transaction open. Returns how many."""
         idle = [
@@ -260,7 +260,7 @@ class ProducerState:
             if producer.last_timestamp_ms <= up_to_ms
             and producer.transaction_start < 0
             and producer_id < FIRST_MIRROR_ID
-            and producer_id not in kept
+            and producer_id not in kept_ids
         ]
         for producer_id in idle:
             del self.producers[producer_id]
@@ -305,8 +305,8 @@ class ProducerState:
             state.producers[producer_id] = ProducerStateEntry(
                 epoch, batches, started, coordinator_epoch, timestamp, from_snapshot=bool(batches)
             )
-        opened = ((number, each) for number, each in state.producers.items() if each.transaction_start >= 0)
-        state.transactions = dict(sorted(opened, key=lambda item: item[1].transaction_start))
+        opened = [(id_, producer) for id_, producer in state.producers.items() if producer.transaction_start >= 0]
+        state.transactions = dict(sorted(opened, key=lambda pair: pair[1].transaction_start))
         return state
 
 
@@ -317,9 +317,9 @@ def encode_aborted(transactions: list[AbortedTransaction]) -> bytes:
 
 def decode_aborted(data: bytes, path: str) -> list[AbortedTransaction]:
     """Decode a .txnindex file, without a partial last entry. Raises CorruptCheckpoint."""
-    found = []
+    transactions = []
     for version, *fields in _TXN_ENTRY.iter_unpack(data[: len(data) - len(data) % _TXN_ENTRY.size]):
         if version != 0:
             raise CorruptCheckpoint(f"unknown version {version} of a transaction index", path=path)
-        found.append(AbortedTransaction(*fields))
-    return found
+        transactions.append(AbortedTransaction(*fields))
+    return transactions

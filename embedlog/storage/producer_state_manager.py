@@ -183,10 +183,11 @@ class ProducerStateManager(ProducerStateFields):
                     f"producer {producer_id}: a transaction has ended in {self._name} while its coordinator "
                     "was asked"
                 )
-        known = self._permissions.get(producer_id)
-        if known is not None and producer_epoch < known.producer_epoch:
+        permission = self._permissions.get(producer_id)
+        if permission is not None and producer_epoch < permission.producer_epoch:
             raise InvalidProducerEpoch(
-                f"producer {producer_id}: epoch {producer_epoch} was fenced by epoch {known.producer_epoch}"
+                f"producer {producer_id}: epoch {producer_epoch} was fenced by epoch "
+                f"{permission.producer_epoch}"
             )
         self._permissions[producer_id] = Permission(producer_epoch, transaction_version)
 
@@ -227,8 +228,8 @@ class ProducerStateManager(ProducerStateFields):
 
     def aborted_from(self, offset: int) -> list[AbortedTransaction]:
         """Those whose markers are at or after an offset."""
-        known = self._aborted
-        return known[bisect_left(known, offset, key=lambda transaction: transaction.last_offset) :]
+        aborted = self._aborted
+        return aborted[bisect_left(aborted, offset, key=lambda transaction: transaction.last_offset) :]
 
     def forget_before(self, offset: int) -> None:
         """Drop those that end before a new log start offset."""
@@ -295,13 +296,13 @@ class ProducerStateManager(ProducerStateFields):
         with self._snapshot_lock:
             fs.write_file(self._path(offset, SNAPSHOT), data)
             if self._snapshots is None:
-                found = map(layout.parse_snapshot, fs.names(self._directory))
-                self._snapshots = {number for number in found if number is not None}
+                offsets = map(layout.parse_snapshot, fs.names(self._directory))
+                self._snapshots = {at for at in offsets if at is not None}
             self._snapshots.add(offset)
-            for old in [n for n in sorted(self._snapshots) if n <= offset][:-_SNAPSHOTS_KEPT]:
+            for old_offset in [at for at in sorted(self._snapshots) if at <= offset][:-_SNAPSHOTS_KEPT]:
                 with contextlib.suppress(FileNotFoundError):
-                    fs.unlink(self._path(old, SNAPSHOT))
-                self._snapshots.discard(old)
+                    fs.unlink(self._path(old_offset, SNAPSHOT))
+                self._snapshots.discard(old_offset)
 
     def save(self, offset: int) -> None:
         """Write a snapshot at the end of a segment, if there are producers. Raises OSError."""
@@ -312,7 +313,8 @@ class ProducerStateManager(ProducerStateFields):
     @property
     def largest_producer_id(self) -> int:
         """The largest id, without those of mirrors' sources; -1 if there is none."""
-        return max((each for each in self._state.producers if each < FIRST_MIRROR_ID), default=-1)
+        ids = self._state.producers
+        return max((number for number in ids if number < FIRST_MIRROR_ID), default=-1)
 
     def producers(self) -> dict[int, ProducerStateEntry]:
         """A copy of the producers, by id."""
@@ -350,22 +352,22 @@ def _batches_before(
     A snapshot has only the last batch, but the others may be sent again after a restart. Looks back at most
     _RECALLED_BYTES, and skips what cannot be read.
     """
-    first, left = producer.batches[0].base_offset, _RECALLED_BYTES
-    found: list[SentBatch] = []
+    first, bytes_left = producer.batches[0].base_offset, _RECALLED_BYTES
+    batches: list[SentBatch] = []
     for segment in reversed(segments):
-        if segment.base_offset >= first or left <= 0:
+        if segment.base_offset >= first or bytes_left <= 0:
             continue
         with contextlib.suppress(OSError, CorruptRecord):
             end = segment.locate(first, segment.size)
             (_, positions), _ = segment.entries()
-            entry = bisect_left(positions, end - left)
-            start = positions[entry] if end > left and entry < len(positions) else 0
-            left -= end - start
-            found[:0] = [
+            entry = bisect_left(positions, end - bytes_left)
+            start = positions[entry] if end > bytes_left and entry < len(positions) else 0
+            bytes_left -= end - start
+            batches[:0] = [
                 SentBatch.of(header)
                 for header in sequenced_batches(segment.pread_into, start, end)
                 if header.producer_id == producer_id
                 and header.producer_epoch == producer.epoch
                 and header.base_sequence >= 0
             ]
-    return found
+    return batches

@@ -183,10 +183,10 @@ class PartitionReader:
         if offset >= upper:
             return empty
         try:
-            found = self._read_chunk(snapshot, offset, max_bytes, upper, buffer)
+            chunk = self._read_chunk(snapshot, offset, max_bytes, upper, buffer)
         except CorruptRecord as error:
             raise error.at(offset=offset) from None
-        if found is None:
+        if chunk is None:
             if self._log.may_have_gaps and self._log.state is not PartitionState.DAMAGED:
                 return empty
             raise CorruptRecord(
@@ -196,7 +196,7 @@ class PartitionReader:
                 offset=offset,
                 last_offset=snapshot.high_watermark.offset - 1,
             )
-        segment, pos, data, next_offset = found
+        segment, pos, data, next_offset = chunk
         aborted = tuple(t for t in stable.aborted if t.first_offset < next_offset and t.last_offset >= offset)
         return empty._replace(data=data, aborted=aborted, path=segment.path, pos=pos, next_offset=next_offset)
 
@@ -276,12 +276,12 @@ class PartitionReader:
         For the latest epoch, and any above it, the offset is the log end. (KIP-101, KIP-320.)
         """
         snapshot = self._log.snapshot()
-        found = -1
+        latest = -1
         for epoch, start in snapshot.epochs:
             if epoch > leader_epoch:
-                return (found, start) if found >= 0 else (-1, -1)
-            found = epoch
-        return (found, snapshot.high_watermark.offset) if found >= 0 else (-1, -1)
+                return (latest, start) if latest >= 0 else (-1, -1)
+            latest = epoch
+        return (latest, snapshot.high_watermark.offset) if latest >= 0 else (-1, -1)
 
     def offset_for_time(self, time_ms: int) -> OffsetAndTimestamp | None:
         """The first record with a timestamp of time_ms or later; None if there is none."""
@@ -329,9 +329,9 @@ class PartitionReader:
             (segment, snapshot.end_of(segment)) for segment in snapshot.segments if snapshot.end_of(segment)
         ]
         largest = max((segment.largest_timestamp_ms for segment, _ in readable), default=-1)
-        found = self.offset_for_time(largest) if largest >= 0 else None
-        if found is not None or largest < 0:
-            return found
+        largest_record = self.offset_for_time(largest) if largest >= 0 else None
+        if largest_record is not None or largest < 0:
+            return largest_record
         # The largest timestamp is that of a deleted or control record: read every header.
         largest = -1
         for segment, end in readable:
@@ -386,11 +386,11 @@ class PartitionReader:
             is_last = number + 1 == len(snapshot.segments)
             limit = snapshot.high_watermark.offset if is_last else snapshot.segments[number + 1].base_offset
             end = snapshot.end_of(segment)
-            found = segment.batch_after_damage(pos, end, offset, limit, may_have_gaps=self._log.may_have_gaps)
-            if found is None:
+            batch = segment.batch_after_damage(pos, end, offset, limit, may_have_gaps=self._log.may_have_gaps)
+            if batch is None:
                 return max(limit, offset)
-            self._remember(found.base_offset, segment, found.pos)
-            return found.base_offset
+            self._remember(batch.base_offset, segment, batch.pos)
+            return batch.base_offset
         return offset  # the segment was deleted: the next fetch raises
 
     def segments(self) -> tuple[Segment, ...]:

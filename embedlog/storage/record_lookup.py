@@ -54,8 +54,8 @@ class RecordLookup:
                 return None
             kept_for, first, stop, records = self._kept.get(self, _NOTHING)
             if first <= offset < stop and kept_for is segments:
-                found: Record = records[offset - first]
-                return found
+                kept_record: Record = records[offset - first]
+                return kept_record
             segment = segments[-1]
             if offset < segment.base_offset:
                 segment = segments[max(bisect_right(segments, offset, key=_base_offset) - 1, 0)]
@@ -81,8 +81,8 @@ class RecordLookup:
     def _keep(self, segments: tuple[Segment, ...], data: bytes, offset: int, epoch: int, end: int) -> None:
         """Keep the records near `offset` in `data`, whose first batch leads to it without gaps."""
         base = int.from_bytes(data[:8])
-        pos, before, found = loops.find_offset(data, 0, len(data), Rules(base), offset)
-        if not found:
+        pos, before, is_found = loops.find_offset(data, 0, len(data), Rules(base), offset)
+        if not is_found:
             return
         first = max(before, offset - _NEAR)
         records: list[Record] = []

@@ -62,10 +62,10 @@ def list_segments(
 ) -> list[Segment]:
     """The segments among a directory's names, by base offset. Does not access the files."""
     interval = settings.index_interval_bytes
-    found = [Segment(files, directory, base, base, interval) for base in files.layout.base_offsets(names)]
-    for segment, following in pairwise(found):
+    segments = [Segment(files, directory, base, base, interval) for base in files.layout.base_offsets(names)]
+    for segment, following in pairwise(segments):
         segment.next_offset = following.base_offset
-    return found
+    return segments
 
 
 def total_size(segments: Iterable[Segment]) -> int:
@@ -80,12 +80,12 @@ def total_size(segments: Iterable[Segment]) -> int:
 def clear_leftovers(files: Files, directory: str, *, may_have_gaps: bool) -> Mapping[str, int]:
     """Remove or complete what interrupted work left. Returns the directory's names. Raises OSError."""
     names = files.fs.names(directory)
-    left = [name for name in names if name.endswith(_LEFTOVERS)]
-    if any(name.endswith(SWAP) for name in left):
+    leftovers = [name for name in names if name.endswith(_LEFTOVERS)]
+    if any(name.endswith(SWAP) for name in leftovers):
         finish_swaps(files, directory, may_have_gaps=may_have_gaps)
         names = files.fs.names(directory)
-        left = [name for name in names if name.endswith(_LEFTOVERS)]
-    for name in left:
+        leftovers = [name for name in names if name.endswith(_LEFTOVERS)]
+    for name in leftovers:
         files.fs.unlink(os.path.join(directory, name))
     return names
 

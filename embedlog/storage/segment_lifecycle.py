@@ -179,10 +179,10 @@ class SegmentLifecycle:
             or segments[first : first + len(old)] != tuple(old)
         ):
             return False
-        with contextlib.ExitStack() as held:
+        with contextlib.ExitStack() as held_segments:
             # Their names are about to mean other bytes: no reader may open them by these.
             for segment in old:
-                held.enter_context(segment.held())
+                held_segments.enter_context(segment.held())
             try:
                 log.manifest.release(new.base_offset, new.next_offset)
                 deleted = commit_swap(log.files, log.directory, new.base_offset, new.next_offset)
@@ -228,28 +228,28 @@ class SegmentLifecycle:
         """
         log = self._log
         log.manifest.save()
-        known = log.manifest.summaries
-        found: dict[Segment, Summary] = {}
+        noted_summaries = log.manifest.summaries
+        summaries: dict[Segment, Summary] = {}
         for segment in log.segments[:-1]:
-            noted = known.get(segment.base_offset)
+            noted = noted_summaries.get(segment.base_offset)
             if (noted is not None and noted.times is not None) or segment in self._unsummarized:
                 continue
             if log.state is not PartitionState.ONLINE or stopped():
                 break
             try:
                 summary = summarize(segment, step) if noted is None else noted
-                found[segment] = summary._replace(times=self._times.find(segment, segment.size, step)[:2])
+                summaries[segment] = summary._replace(times=self._times.find(segment, segment.size, step)[:2])
             except (CorruptRecord, OSError) as error:
                 if segment in log.segments:  # else it was deleted or compacted meanwhile
                     logger.error("%s cannot be summarized: %s", segment.path, error)
                     self._unsummarized.add(segment)
-            if len(found) >= _SUMMARIES_AT_ONCE:
-                self._note_summaries(found)
-                found = {}
-        if found:
-            self._note_summaries(found)
+            if len(summaries) >= _SUMMARIES_AT_ONCE:
+                self._note_summaries(summaries)
+                summaries = {}
+        if summaries:
+            self._note_summaries(summaries)
 
-    def _note_summaries(self, found: dict[Segment, Summary]) -> None:
+    def _note_summaries(self, summaries: dict[Segment, Summary]) -> None:
         with self.lifecycle_lock:
-            present = found.keys() & set(self._log.segments)  # not compacted meanwhile
-            self._log.manifest.note({segment.base_offset: found[segment] for segment in present})
+            present = summaries.keys() & set(self._log.segments)  # not compacted meanwhile
+            self._log.manifest.note({segment.base_offset: summaries[segment] for segment in present})

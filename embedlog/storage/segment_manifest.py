@@ -141,20 +141,20 @@ class SegmentManifest:
         gone = [base for base in listed if base not in present]
         if not gone:
             return []
-        every = sorted({*listed, *present})
-        following = ((base, bisect_right(every, base)) for base in gone)
-        found = [
-            Missing(base, every[i] if i < len(every) else None, self._sealed.get(base))
+        bases = sorted({*listed, *present})
+        following = ((base, bisect_right(bases, base)) for base in gone)
+        missing = [
+            Missing(base, bases[i] if i < len(bases) else None, self._sealed.get(base))
             for base, i in following
         ]
-        return [m for m in found if m.next_offset is None or m.next_offset > log_start_offset]
+        return [m for m in missing if m.next_offset is None or m.next_offset > log_start_offset]
 
     # -- changes ---------------------------------------------------------------------------------------
 
-    def begin(self, segments: Sequence[Segment], known: dict[int, Summary]) -> None:
+    def begin(self, segments: Sequence[Segment], summaries: dict[int, Summary]) -> None:
         """The first list, of a copy whose directory is not durable yet. Raises OSError."""
         with self._lock:
-            self._sealed = {each.base_offset: known.get(each.base_offset) for each in segments[:-1]}
+            self._sealed = {s.base_offset: summaries.get(s.base_offset) for s in segments[:-1]}
             self._active = segments[-1].base_offset
             if self._active:
                 self._write(name_durable=False)
@@ -180,7 +180,7 @@ class SegmentManifest:
         active = segments[-1].base_offset
         if not (active or self._exists):
             return None
-        sealed = {each.base_offset: self._sealed.get(each.base_offset) for each in segments[:-1]}
+        sealed = {segment.base_offset: self._sealed.get(segment.base_offset) for segment in segments[:-1]}
         return (sealed, active) if (sealed, active) != (self._sealed, self._active) else None
 
     def save(self) -> None:
@@ -204,7 +204,7 @@ class SegmentManifest:
             if not any(first <= base < end for base in self._sealed):
                 return
             before = self._sealed
-            self._sealed = {base: each for base, each in before.items() if not first <= base < end}
+            self._sealed = {base: summary for base, summary in before.items() if not first <= base < end}
             try:
                 self._write(name_durable=True)
             except BaseException:
@@ -223,7 +223,7 @@ class SegmentManifest:
                 self._fs.sync_dir(os.path.dirname(self.path))
                 self._sealed, self._active, self._exists = {}, -1, False
                 return
-            sealed = [each.base_offset for each in segments[:-1] if each.base_offset not in changing]
+            sealed = [segment.base_offset for segment in segments[:-1] if segment.base_offset not in changing]
             self._sealed = {base: self._sealed.get(base) for base in sealed}
             self._active = segments[-1].base_offset
             self._write(name_durable=True)
@@ -231,9 +231,9 @@ class SegmentManifest:
     def deleted(self, before_offset: int) -> None:
         """Drop segments before the log start. Handles errors as `adopt`: those may be missing anyway."""
         with self._lock:
-            left = {base: each for base, each in self._sealed.items() if base >= before_offset}
-            if left != self._sealed:
-                self._sealed = left
+            remaining = {base: summary for base, summary in self._sealed.items() if base >= before_offset}
+            if remaining != self._sealed:
+                self._sealed = remaining
                 self._try_to_write()
 
     def note(self, summaries: dict[int, Summary]) -> None:
@@ -241,9 +241,9 @@ class SegmentManifest:
         Handles errors as `adopt`."""
         with self._lock:
             news = {
-                base: each if before is None else before._replace(times=each.times)
-                for base, each in summaries.items()
-                if (before := self._sealed.get(base, each)) is not each
+                base: summary if before is None else before._replace(times=summary.times)
+                for base, summary in summaries.items()
+                if (before := self._sealed.get(base, summary)) is not summary
             }
             if news:
                 self._sealed = {**self._sealed, **news}
@@ -302,7 +302,7 @@ class MissingSegment(Segment):
 def with_missing(
     files: Files,
     directory: str,
-    found: Iterable[Segment],
+    present: Iterable[Segment],
     missing: Iterable[Missing],
     settings: TopicSettings,
 ) -> list[Segment]:
@@ -311,13 +311,13 @@ def with_missing(
         MissingSegment(
             files,
             directory,
-            each,
+            absence,
             settings.index_interval_bytes,
-            each.base_offset if each.next_offset is None else each.next_offset,
+            absence.base_offset if absence.next_offset is None else absence.next_offset,
         )
-        for each in missing
+        for absence in missing
     ]
-    segments = sorted([*found, *absent], key=lambda segment: segment.base_offset)
+    segments = sorted([*present, *absent], key=lambda segment: segment.base_offset)
     for i, segment in enumerate(segments[1:]):
         segments[i].next_offset = segment.base_offset
     return segments
@@ -330,13 +330,13 @@ def missing_to_readers(
 
     Raises OSError, CorruptCheckpoint.
     """
-    found = before.missing(present, log_start_offset)
-    if found:
+    missing = before.missing(present, log_start_offset)
+    if missing:
         after = SegmentManifest(fs, directory)
         after.load()
-        still = {each.base_offset for each in after.missing(present, log_start_offset)}
-        found = [each for each in found if each.base_offset in still]
-    return found
+        still = {absence.base_offset for absence in after.missing(present, log_start_offset)}
+        missing = [absence for absence in missing if absence.base_offset in still]
+    return missing
 
 
 def summarize(segment: Segment, step: Callable[[int], None] = lambda size: None) -> Summary:
@@ -347,14 +347,14 @@ def summarize(segment: Segment, step: Callable[[int], None] = lambda size: None)
     """
     batches = records = heads = 0
     rules = Rules(segment.base_offset, may_have_gaps=True)
-    for found in scan_batches(segment.pread_into, 0, segment.size, rules, sum_heads=True):
-        if isinstance(found, Run):
-            batches, records = batches + found.scanned.batches, records + found.scanned.records
-            heads += found.scanned.heads
-            step(found.end - found.pos)
+    for span in scan_batches(segment.pread_into, 0, segment.size, rules, sum_heads=True):
+        if isinstance(span, Run):
+            batches, records = batches + span.scanned.batches, records + span.scanned.records
+            heads += span.scanned.heads
+            step(span.end - span.pos)
         else:
-            batches, records = batches + 1, records + found.record_count
-            heads += heads_sum([found])
+            batches, records = batches + 1, records + span.record_count
+            heads += heads_sum([span])
     return Summary(segment.size, batches, records, heads % _HEADS_MODULUS)
 
 
@@ -363,9 +363,9 @@ def disagreement(segment: Segment, noted: Summary, batches: int, records: int, h
 
     `heads` is the sum of the batches' heads, not yet reduced. Raises OSError.
     """
-    found = noted._replace(size=segment.size, batches=batches, records=records)  # times are hints
-    if found != noted:
-        return f"the segment has {found}; when it was sealed it had {noted}"
+    summary = noted._replace(size=segment.size, batches=batches, records=records)  # times are hints
+    if summary != noted:
+        return f"the segment has {summary}; when it was sealed it had {noted}"
     digest = crc_of(segment) if noted.of_file else heads % _HEADS_MODULUS
     if digest != noted.digest:
         return "its batches are valid, but the segment's bytes are not those that it was sealed with"

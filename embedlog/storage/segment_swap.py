@@ -97,15 +97,15 @@ def _is_whole(files: Files, directory: str, swap: Swap) -> bool:
 
 def pending_swaps(files: Files, directory: str, names: Iterable[str]) -> list[Swap]:
     """The swaps among a directory's names whose files have the size that they should have. Raises OSError."""
-    found = []
+    swaps = []
     for name in names:
         match = _SWAP_NAME.match(name) if name.endswith(SWAP) else None
         base = files.layout.parse_segment(match["segment"]) if match else None
         if match is not None and base is not None:
             size = files.fs.size(os.path.join(directory, name))
             if size == int(match["size"]):
-                found.append(Swap(name, base, int(match["next"]), size))
-    return sorted(found)
+                swaps.append(Swap(name, base, int(match["next"]), size))
+    return sorted(swaps)
 
 
 def decided_names(files: Files, names: Mapping[str, int], swaps: Iterable[Swap]) -> dict[str, int]:

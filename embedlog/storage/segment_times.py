@@ -52,15 +52,15 @@ class SegmentTimes:
     def may_have(self, segment: Segment, end: int, times: TimeRange, *, grows: bool) -> bool:
         """Whether a record before byte `end` may be in the range. Raises OSError."""
         with contextlib.suppress(CorruptRecord):
-            found = self.known(segment)
-            if end > found.pos:
+            scanned = self.known(segment)
+            if end > scanned.pos:
                 latest = latest_of(segment.largest_timestamp_ms)
                 if latest < times.start_ms or latest < times.end_ms:
                     return latest >= times.start_ms
-                if grows and end - found.pos <= _LITTLE:
+                if grows and end - scanned.pos <= _LITTLE:
                     return True
-                found = self.find(segment, end)
-            return times.meets(found.earliest_ms, found.latest_ms)
+                scanned = self.find(segment, end)
+            return times.meets(scanned.earliest_ms, scanned.latest_ms)
         return True
 
     def bounds(self, readable: Sequence[tuple[Segment, int]], most_bytes: int) -> Bounds:
@@ -70,42 +70,42 @@ class SegmentTimes:
         earliest, latest, is_exact = MAX_INT64, MIN_INT64, True
         for segment, size in readable:
             with contextlib.suppress(CorruptRecord):
-                found = self.known(segment)
-                if found.pos < size and unknown <= most_bytes:
-                    found = self.find(segment, size)
-            if found.pos < size:
+                times = self.known(segment)
+                if times.pos < size and unknown <= most_bytes:
+                    times = self.find(segment, size)
+            if times.pos < size:
                 is_exact = False
                 with contextlib.suppress(CorruptRecord):
                     base = read_header(segment.pread(HEADER_SIZE, 0)).base_timestamp_ms
-                    found = Times(min(found.earliest_ms, base), segment.largest_timestamp_ms, size)
-            earliest, latest = min(earliest, found.earliest_ms), max(latest, found.latest_ms)
+                    times = Times(min(times.earliest_ms, base), segment.largest_timestamp_ms, size)
+            earliest, latest = min(earliest, times.earliest_ms), max(latest, times.latest_ms)
         return Bounds() if earliest > latest else Bounds(earliest, latest, is_exact)
 
     def known(self, segment: Segment) -> Times:
         """What is known of a segment by now: it may be of no byte yet."""
-        found = segment.times
-        if found is None and segment.builder is None:
+        times = segment.times
+        if times is None and segment.builder is None:
             noted = self._noted(segment.base_offset)
             if noted is not None and noted.times is not None and noted.size == segment.size:
-                found = segment.times = Times(*noted.times, noted.size)
-        return found or Times(MAX_INT64, MIN_INT64, 0)
+                times = segment.times = Times(*noted.times, noted.size)
+        return times or Times(MAX_INT64, MIN_INT64, 0)
 
     def find(self, segment: Segment, end: int, step: Callable[[int], None] = lambda size: None) -> Times:
         """Read the timestamps before byte `end` that are not known yet. Calls `step` with the size of each
         step. Raises CorruptRecord, OSError."""
         earliest, latest, pos = self.known(segment)
-        wanted = _CHUNK
+        chunk_size = _CHUNK
         while pos < end:
-            data = segment.pread(min(wanted, end - pos), pos)
-            taken, first, last = _times(data)
-            if not taken:
-                wanted = _size_of_first(data, segment, pos, end)
+            data = segment.pread(min(chunk_size, end - pos), pos)
+            scanned_size, first, last = _times(data)
+            if not scanned_size:
+                chunk_size = _size_of_first(data, segment, pos, end)
                 continue
             earliest, latest = min(earliest, first), max(latest, last)
-            pos, wanted = pos + taken, _CHUNK
-            step(taken)
-        segment.times = found = Times(earliest, latest, pos)
-        return found
+            pos, chunk_size = pos + scanned_size, _CHUNK
+            step(scanned_size)
+        segment.times = times = Times(earliest, latest, pos)
+        return times
 
 
 def _times(data: bytes) -> tuple[int, int, int]:

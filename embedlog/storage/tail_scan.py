@@ -64,24 +64,24 @@ class Tail:
         )
         batches = scan_batches(segment.pread_into, self.end, segment.size, rules, builder, origin=origin)
         try:
-            for found in batches:
-                if isinstance(found, BatchHeader) and self._ends_before(found):
+            for batch in batches:
+                if isinstance(batch, BatchHeader) and self._ends_before(batch):
                     break
                 size = -self.end
-                self._take(found)
+                self._take(batch)
                 passed(size + self.end)
         except CorruptRecord as error:
             self.problem = error.reason
 
-    def _take(self, found: Run | BatchHeader) -> None:
-        if isinstance(found, Run):
-            self.end, self.batches = found.end, self.batches + found.scanned.batches
-            self.next_offset, self._epoch = found.scanned.rules.next_offset, found.scanned.rules.epoch
-            sequenced = [found.pos + at for at in found.scanned.sequenced[:1]]
+    def _take(self, batch: Run | BatchHeader) -> None:
+        if isinstance(batch, Run):
+            self.end, self.batches = batch.end, self.batches + batch.scanned.batches
+            self.next_offset, self._epoch = batch.scanned.rules.next_offset, batch.scanned.rules.epoch
+            sequenced = [batch.pos + at for at in batch.scanned.sequenced[:1]]
         else:
-            self.end, self.batches = found.pos + found.size, self.batches + 1
-            self.next_offset, self._epoch = found.next_offset, found.leader_epoch
-            sequenced = [found.pos] if found.is_sequenced else []
+            self.end, self.batches = batch.pos + batch.size, self.batches + 1
+            self.next_offset, self._epoch = batch.next_offset, batch.leader_epoch
+            sequenced = [batch.pos] if batch.is_sequenced else []
         if sequenced and self.first_sequenced is None:
             self.first_sequenced = sequenced[0]
 

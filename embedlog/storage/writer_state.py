@@ -195,16 +195,16 @@ class WriterStateReader:
         """Raises FileNotFoundError, or ValueError if the file is not intact."""
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # opening a pipe would block
         try:
-            opened = os.fstat(fd)
-            size = opened.st_size
-            if not stat.S_ISREG(opened.st_mode) or size < _SIZE:
+            file_stat = os.fstat(fd)
+            size = file_stat.st_size
+            if not stat.S_ISREG(file_stat.st_mode) or size < _SIZE:
                 raise ValueError("no file, or too short")
             self._map = mmap.mmap(fd, size, access=mmap.ACCESS_READ)
         finally:
             os.close(fd)
         boot_id, inode = _BOOT.unpack_from(self._map, _BOOT_AT)
-        known = any(boot_id) and _CRC.unpack_from(self._map, _BOOT_CRC_AT)[0] == _boot_crc(self._map)
-        self._boot_id = boot_id if known and inode == opened.st_ino else None
+        names_a_boot = any(boot_id) and _CRC.unpack_from(self._map, _BOOT_CRC_AT)[0] == _boot_crc(self._map)
+        self._boot_id = boot_id if names_a_boot and inode == file_stat.st_ino else None
         magic, self.writer_id, _, count, length = _HEADER.unpack_from(self._map, 0)
         names = self._map[_SIZE * (1 + count) : _SIZE * (1 + count) + length]
         (stated,) = _CRC.unpack_from(self._map, _SIZE - 4)
