@@ -43,6 +43,8 @@ Columns: TypeAlias = tuple[
 ]
 """Of some records: offset deltas, timestamp deltas, keys, values, headers."""
 
+_ColumnLists: TypeAlias = tuple[list[int], list[int], list[bytes | None], list[bytes | None], list[Headers]]
+
 _AT_LEAST: Final = 8  # records of one shape: for fewer, the check costs more than it saves
 _ONE_BY_ONE: Final = 32  # records to read one by one before the next look for some of one shape
 _UNFOLDED: Final = [(folded >> 1) ^ -(folded & 1) for folded in range(128)]
@@ -116,70 +118,81 @@ def columns_of(body: bytes, count: int, last_offset_delta: int) -> Iterator[Colu
     """
     pos = index = 0
     last = -1  # offset delta
-    try:
-        while index < count:
-            most = min(count - index, last_offset_delta - last)
-            shape = _shape_at(body, pos) if most >= _AT_LEAST else None
-            alike = shape.alike(body, last + 1, most) if shape else 0
-            if shape and alike:
-                yield shape.columns(body, last + 1, alike)
-                pos += alike * shape.size
-                last += alike
-                index += alike
-                continue
-            deltas: list[int] = []
-            time_deltas: list[int] = []
-            keys: list[bytes | None] = []
-            values: list[bytes | None] = []
-            headers: list[Headers] = []
-            for index in range(index, min(index + _ONE_BY_ONE, count)):  # noqa: B020, B007 (used in the error)
-                number = body[pos]
-                pos += 1
-                if number > 127:
-                    byte = body[pos]
-                    if byte > 127:
-                        number, pos = _number(body, pos - 1)
-                    else:
-                        number, pos = number + (byte << 7) - 128, pos + 1
-                stop = pos + (number >> 1)
-                if number & 1 or stop > len(body):
-                    _fail("its length is negative" if number & 1 else "it runs past the end")
-                # The attributes before the timestamp delta have no meaning yet.
-                number = body[pos + 1]
-                pos += 2
-                if number > 127:
-                    number, pos = _number(body, pos - 1, MAX_VARLONG_BYTES, 64)
-                time_deltas.append((number >> 1) ^ -(number & 1))
-                number = body[pos]
-                pos += 1
-                if number > 127:
-                    byte = body[pos]
-                    if byte > 127:
-                        number, pos = _number(body, pos - 1)
-                    else:
-                        number, pos = number + (byte << 7) - 128, pos + 1
-                if number & 1 or not last < number >> 1 <= last_offset_delta:
-                    _fail_delta(number, last, last_offset_delta)
-                last = number >> 1
-                deltas.append(last)
-                key, pos = _field(body, pos, "key")
-                value, pos = _field(body, pos, "value")
-                keys.append(key)
-                values.append(value)
-                pairs: Headers = ()
-                if body[pos]:
-                    pairs, pos = _decode_headers(body, pos, stop)
-                else:
-                    pos += 1
-                headers.append(pairs)
-                if pos != stop:
-                    _fail("its fields do not fill its length")
-            index += 1
-            yield deltas, time_deltas, keys, values, headers
-    except (IndexError, CorruptRecord) as error:
-        raise _in_record(index, count, error) from None
+    while index < count:
+        most = min(count - index, last_offset_delta - last)
+        shape = _shape_at(body, pos) if most >= _AT_LEAST else None
+        alike = shape.alike(body, last + 1, most) if shape else 0
+        if shape and alike:
+            yield shape.columns(body, last + 1, alike)
+            pos += alike * shape.size
+            last += alike
+            index += alike
+            continue
+        columns: _ColumnLists = [], [], [], [], []
+        deltas, *_, headers = columns
+        try:
+            pos = _read_records(body, pos, min(_ONE_BY_ONE, count - index), last, last_offset_delta, columns)
+        except (IndexError, CorruptRecord) as error:
+            raise _in_record(index + len(headers), count, error) from None
+        yield columns
+        last = deltas[-1]
+        index += len(deltas)
     if pos != len(body):
         raise CorruptRecord(f"{len(body) - pos:,} bytes after the last of {count:,} records")
+
+
+def _read_records(
+    body: bytes, pos: int, count: int, last: int, last_offset_delta: int, columns: _ColumnLists
+) -> int:
+    """Append the fields of `count` records from `pos` on; `last` is the offset delta before them.
+
+    Returns the pos after them. A record is complete once it has its headers: the last column tells at which
+    one this raised CorruptRecord, or IndexError where the body ends.
+    """
+    deltas, time_deltas, keys, values, headers = columns
+    for _ in range(count):
+        folded = body[pos]
+        pos += 1
+        if folded > 127:
+            byte = body[pos]
+            if byte > 127:
+                folded, pos = _number(body, pos - 1)
+            else:
+                folded, pos = folded + (byte << 7) - 128, pos + 1
+        stop = pos + (folded >> 1)
+        if folded & 1 or stop > len(body):
+            _fail("its length is negative" if folded & 1 else "it runs past the end")
+        # The attributes before the timestamp delta have no meaning yet.
+        folded = body[pos + 1]
+        pos += 2
+        if folded > 127:
+            folded, pos = _number(body, pos - 1, MAX_VARLONG_BYTES, 64)
+        time_deltas.append((folded >> 1) ^ -(folded & 1))
+        folded = body[pos]
+        pos += 1
+        if folded > 127:
+            byte = body[pos]
+            if byte > 127:
+                folded, pos = _number(body, pos - 1)
+            else:
+                folded, pos = folded + (byte << 7) - 128, pos + 1
+        if folded & 1 or not last < folded >> 1 <= last_offset_delta:
+            _fail_delta(folded, last, last_offset_delta)
+        last = folded >> 1
+        deltas.append(last)
+        key, pos = _field(body, pos, "key")
+        value, pos = _field(body, pos, "value")
+        keys.append(key)
+        values.append(value)
+        pairs: Headers = ()
+        if body[pos]:
+            pairs, pos = _decode_headers(body, pos, stop)
+        else:
+            pos += 1
+        if pos != stop:
+            _fail("its fields do not fill its length")
+        headers.append(pairs)
+    return pos
 
 
 class _Shape(NamedTuple):
@@ -263,19 +276,18 @@ def _shape_at(body: bytes, pos: int) -> _Shape | None:
 
 def record_spans(body: bytes, count: int) -> list[tuple[int, int]]:
     """(start, stop) of each record in `body`. Does not check their fields."""
-    spans = []
-    pos = index = 0
+    spans: list[tuple[int, int]] = []
+    start = 0
     try:
-        for index in range(count):  # noqa: B007 (used in the error)
-            start = pos
-            number, pos = decode_unsigned(body, pos, len(body), MAX_VARINT_BYTES, 32)
-            stop = pos + (number >> 1)
-            if number & 1 or stop > len(body):
-                _fail("its length is negative" if number & 1 else "it runs past the end")
+        while len(spans) < count:
+            folded, pos = decode_unsigned(body, start, len(body), MAX_VARINT_BYTES, 32)
+            stop = pos + (folded >> 1)
+            if folded & 1 or stop > len(body):
+                _fail("its length is negative" if folded & 1 else "it runs past the end")
             spans.append((start, stop))
-            pos = stop
+            start = stop
     except CorruptRecord as error:
-        raise _in_record(index, count, error) from None
+        raise _in_record(len(spans), count, error) from None
     return spans
 
 
@@ -408,7 +420,7 @@ def _number(body: bytes, pos: int, max_bytes: int = MAX_VARINT_BYTES, bits: int 
     return decode_unsigned(body, pos, len(body), max_bytes, bits)
 
 
-def _field(body: bytes, pos: int, what: str) -> tuple[bytes | None, int]:
+def _field(body: bytes, pos: int, field_name: str) -> tuple[bytes | None, int]:
     """The key or value whose length is at `pos`, and the pos after it."""
     number = body[pos]
     pos += 1
@@ -421,7 +433,7 @@ def _field(body: bytes, pos: int, what: str) -> tuple[bytes | None, int]:
     if number == 1:
         return None, pos
     if number & 1:
-        _fail(f"its {what}'s length is negative")
+        _fail(f"its {field_name}'s length is negative")
     stop = pos + (number >> 1)
     return body[pos:stop], stop
 
