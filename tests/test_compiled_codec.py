@@ -27,9 +27,6 @@ compiled_encoding = pytest.importorskip(
 compiled_decoding = pytest.importorskip(
     "embedlog.codec.compiled_decoding", reason="built without a compiler", exc_type=ImportError
 )
-compiled_scanning = pytest.importorskip(
-    "embedlog.codec.compiled_scanning", reason="built without a compiler", exc_type=ImportError
-)
 
 MAX64, MIN64 = 2**63 - 1, -(2**63)
 sizes = st.sampled_from([0, 1, 2, 55, 56, 62, 63, 64, 65, 127, 128, 8181, 8191, 8192, 8193])
@@ -141,9 +138,7 @@ def test_garbage_for_records(body: bytes, count: int) -> None:
 # -- runs --------------------------------------------------------------------------------------------
 
 
-def runs(
-    decoding: Any, scanning: Any, lookup: Any, data: Any, pos: int, end: int, rules: Rules, offset: int
-) -> list[Any]:
+def runs(decoding: Any, lookup: Any, data: Any, pos: int, end: int, rules: Rules, offset: int) -> list[Any]:
     records: list[Any] = []
     values: list[Any] = []
     return [
@@ -154,7 +149,7 @@ def runs(
         decoding.decode_run(data, pos, end, rules, ANY_OFFSET, "t", 0, True, records),
         *(decoding.values_run(data, pos, end, rules, offset, flag, values) for flag in (True, False)),
         decoding.values_run(data, pos, end, rules, ANY_OFFSET, True, values),
-        scanning.whole_batches(data, pos, end, offset),
+        lookup.whole_batches(data, pos, end, offset),
         lookup.find_offset(data, pos, end, rules, offset),
         lookup.find_offset(data[: len(data) // 2], pos, end, rules, offset),
         records,
@@ -186,8 +181,8 @@ def check_runs(seed: int) -> None:
     for buffer in (bytes(data), data, memoryview(data)):
         end, offset = chosen.choice([len(data), len(data) + 5]), chosen.randrange(98, behind + 2)
         arguments = (buffer, 0, end, rules, offset)
-        found = runs(compiled_decoding, compiled_scanning, compiled_decoding, *arguments)
-        assert found == runs(plain_decoding, plain_scanning, plain_scanning, *arguments)
+        found = runs(compiled_decoding, compiled_decoding, *arguments)
+        assert found == runs(plain_decoding, plain_scanning, *arguments)
 
 
 def test_one_record_of_a_run() -> None:
@@ -220,17 +215,14 @@ def test_a_whole_run() -> None:
         )
         for start in range(0, 50, 10)
     )
-    for module, scanning, lookup in (
-        (plain_decoding, plain_scanning, plain_scanning),
-        (compiled_decoding, compiled_scanning, compiled_decoding),
-    ):
+    for module, lookup in ((plain_decoding, plain_scanning), (compiled_decoding, compiled_decoding)):
         values: list[Any] = []
         rules = Rules(13, 0, 0, inside=True, end_offset=50)
         second = read_header(data).size
         assert module.values_run(data, second, len(data), rules, 48, False, values) == (len(data), 50)
         assert values == [b"v%02d" % i for i in range(13, 48)]
         assert lookup.find_offset(data, 0, len(data), Rules(0), 25) == (2 * second, 20, True)
-        assert scanning.whole_batches(data, 0, len(data), 30) == (3 * second, 30)
+        assert lookup.whole_batches(data, 0, len(data), 30) == (3 * second, 30)
 
 
 # -- the checksum ------------------------------------------------------------------------------------

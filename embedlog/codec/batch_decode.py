@@ -181,8 +181,8 @@ def filter_batch(
         spans = loops.record_spans(body, header.record_count)
     except CorruptRecord as error:
         raise located(header, error) from error.__cause__
-    kept = [body[start:stop] for (start, stop), wanted in zip(spans, keep, strict=True) if wanted]
-    return _with_body(header, header.compression if kept else NONE, b"".join(kept), len(kept))
+    pieces = [body[start:stop] for (start, stop), keeps in zip(spans, keep, strict=True) if keeps]
+    return _with_body(header, header.compression if pieces else NONE, b"".join(pieces), len(pieces))
 
 
 def recompressed(

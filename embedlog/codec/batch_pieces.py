@@ -47,8 +47,8 @@ def body_pieces(buffer: ReadBuffer, header: BatchHeader, max_bytes: int) -> Iter
     without a location.
     """
     body = bytes(buffer[header.pos + HEADER_SIZE : header.pos + header.size])
-    left = header.record_count
-    if header.compression and (body or left):
+    records_left = header.record_count
+    if header.compression and (body or records_left):
         parts = decompressed(header.compression, body, max_bytes, PIECE_BYTES)
     else:
         parts = iter((body,))
@@ -56,20 +56,20 @@ def body_pieces(buffer: ReadBuffer, header: BatchHeader, max_bytes: int) -> Iter
     for part in parts:
         rest += part
         pos = 0
-        while left:
-            count, stop = loops.whole_records(rest, pos, pos + PIECE_BYTES, min(left, PIECE_RECORDS))
+        while records_left:
+            count, stop = loops.whole_records(rest, pos, pos + PIECE_BYTES, min(records_left, PIECE_RECORDS))
             if not count:  # a larger record, or an incomplete one
                 count, stop = loops.whole_records(rest, pos, len(rest), 1)
             if not count:
                 break
             yield bytes(rest[pos:stop]), count
-            left -= count
+            records_left -= count
             pos = stop
         del rest[:pos]
-        if rest and not left:
+        if rest and not records_left:
             raise CorruptRecord(f"bytes follow the last of {header.record_count:,} records")
-    if left:
-        raise CorruptRecord(f"{left:,} of {header.record_count:,} records are missing")
+    if records_left:
+        raise CorruptRecord(f"{records_left:,} of {header.record_count:,} records are missing")
 
 
 def decode_pieces(

@@ -53,12 +53,12 @@ class HeadersColumn(NamedTuple):
 TakenColumns: TypeAlias = dict[str, bytearray | BytesColumn | HeadersColumn]
 
 
-def check_wanted(wanted: Collection[str]) -> frozenset[str]:
+def check_wanted(names: Collection[str]) -> frozenset[str]:
     """The wanted columns. Raises InvalidArgument for an unknown name."""
-    for name in wanted:
+    for name in names:
         if name not in COLUMNS:
             raise InvalidArgument(f"no column {name!r}: there are {', '.join(COLUMNS)}")
-    return frozenset(wanted)
+    return frozenset(names)
 
 
 def too_long() -> InvalidArgument:

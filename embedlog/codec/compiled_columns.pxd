@@ -69,12 +69,12 @@ cdef struct Out:
 
 
 # One more row, for which there is room; a size of -1 is a null. So many bytes are left to be read.
-cdef inline void put(Out* out, Reading at, int64_t size, int64_t left) noexcept nogil:
+cdef inline void put(Out* out, Reading at, int64_t size, int64_t bytes_left) noexcept nogil:
     if size < 0:
         out.nulls += 1
         out.valid[out.rows >> 3] &= ~(1 << (out.rows & 7))
     else:
-        if left - size >= BLOCK:
+        if bytes_left - size >= BLOCK:
             copy_blocks(out.data + out.used, at, size)
         else:
             copy_field(out.data + out.used, at, size)
@@ -116,7 +116,7 @@ cdef class _Bytes:
     cdef int begin(self) except -1
     cdef void point(self) noexcept
     cdef int reserve_rows(self, int64_t rows) except -1
-    cdef int reserve_bytes(self, int64_t size, int64_t left, double times) except -1
+    cdef int reserve_bytes(self, int64_t size, int64_t bytes_left, double times) except -1
     cdef void cut(self, int64_t rows) noexcept
     cdef object take(self)
 
@@ -138,7 +138,7 @@ cdef class Columns:
     cdef void _point(self) noexcept
     cdef int _add_headers(self, Fields* fields, Reading end) except -1
     cdef int _reserve_rows(self, int64_t more) except -1
-    cdef int _reserve_bytes(self, int64_t size, int64_t left, double times) except -1
+    cdef int _reserve_bytes(self, int64_t size, int64_t bytes_left, double times) except -1
     cdef int _reserve_rows_of(self, Reading at, Reading stop) except -1
     cdef int _rows(self, Reading at, Reading limit, Header* batch, int64_t start_offset, int64_t end_offset) except -1 nogil
     cdef int _batches(self, Held* run, Place* place, bint transactional, int64_t start_offset, int64_t stop_offset) except -1 nogil

@@ -96,15 +96,15 @@ class _Bytes:
             self.valid_bytes = valid_bytes
         return 0
 
-    def reserve_bytes(self, size, left, times):
+    def reserve_bytes(self, size, bytes_left, times):
         """Make room for `size` more bytes. A growing array gets room for `times` the used bytes ahead, at
-        most `left`."""
+        most `bytes_left`."""
         needed: int64_t = self.out.used + size
         if needed > MAX_BYTES:
             raise too_long()
         if needed > self.out.room:
             ahead: int64_t = cython.cast(int64_t, cython.cast(cython.double, self.out.used) * times)
-            self.out.room = min(needed + min(ahead, left), MAX_BYTES)
+            self.out.room = min(needed + min(ahead, bytes_left), MAX_BYTES)
             self.data.fit(self.out.room + BLOCK)
             self.point()
         return 0
@@ -132,16 +132,16 @@ class _Bytes:
 class Columns:
     """See `plain_columns`."""
 
-    def __init__(self, wanted):
-        wanted = check_wanted(wanted)
-        self._offsets = _Buffer() if "offset" in wanted else None
-        self._timestamps = _Buffer() if "timestamp_ms" in wanted else None
-        self._types = _Buffer() if "timestamp_type" in wanted else None
-        self._key = _Bytes() if "key" in wanted else None
-        self._value = _Bytes() if "value" in wanted else None
-        self._header_ends = _Buffer() if "headers" in wanted else None
-        self._names = _Bytes() if "headers" in wanted else None
-        self._header_values = _Bytes() if "headers" in wanted else None
+    def __init__(self, names):
+        names = check_wanted(names)
+        self._offsets = _Buffer() if "offset" in names else None
+        self._timestamps = _Buffer() if "timestamp_ms" in names else None
+        self._types = _Buffer() if "timestamp_type" in names else None
+        self._key = _Bytes() if "key" in names else None
+        self._value = _Bytes() if "value" in names else None
+        self._header_ends = _Buffer() if "headers" in names else None
+        self._names = _Bytes() if "headers" in names else None
+        self._header_values = _Bytes() if "headers" in names else None
         self._to.keys = cython.NULL if self._key is None else cython.address(self._key.out)
         self._to.values = cython.NULL if self._value is None else cython.address(self._value.out)
         self._to.names = cython.NULL if self._names is None else cython.address(self._names.out)
@@ -207,12 +207,12 @@ class Columns:
         self._point()
         return 0
 
-    def _reserve_bytes(self, size, left, times):
+    def _reserve_bytes(self, size, bytes_left, times):
         """Make room for keys and values (`_Bytes.reserve_bytes`)."""
         if self._key is not None:
-            self._key.reserve_bytes(size, left, times)
+            self._key.reserve_bytes(size, bytes_left, times)
         if self._value is not None:
-            self._value.reserve_bytes(size, left, times)
+            self._value.reserve_bytes(size, bytes_left, times)
         return 0
 
     def _reserve_rows_of(self, at, stop):
@@ -230,74 +230,61 @@ class Columns:
 
         Returns ADDED; DAMAGED if they are invalid; HEADERS if the GIL is needed. In the last two cases the
         caller removes the rows added so far.
+
+        Works on copies of the batch's header and of the columns' ends, and puts the ends back: of local
+        variables the compiler knows that writes through a byte pointer do not change them.
         """
         fields: Fields
-        last: int64_t = -1
-        offset: int64_t
-        i: int32_t
-        outcome: cython.int = ADDED
-        end: Reading = batch.end
-        count: int32_t = batch.record_count
-        last_delta: int64_t = batch.last_offset_delta
-        base_offset: int64_t = batch.base_offset
-        append_time: cython.bint = batch.attributes & TIMESTAMP_TYPE_BIT != 0
-        base_time: uint64_t = cython.cast(
-            uint64_t, batch.max_timestamp_ms if append_time else batch.base_timestamp_ms
-        )
-        rows: int64_t = self._to.rows
-        self._to.begun_at = rows
-        offsets: cython.pointer(int64_t) = self._to.offsets
-        timestamps: cython.pointer(int64_t) = self._to.timestamps
-        types: cython.pointer(int32_t) = self._to.types
-        header_ends: cython.pointer(int32_t) = self._to.header_ends
-        # Local copies: the compiler knows that writes through a byte pointer do not change them.
         keys: Out
         values: Out
-        want_keys: cython.bint = self._to.keys != cython.NULL
-        want_values: cython.bint = self._to.values != cython.NULL
-        if want_keys:
-            keys = self._to.keys[0]
-        if want_values:
-            values = self._to.values[0]
-        for i in range(count):
-            at = record(at, end, last, last_delta, cython.address(fields))
+        last: int64_t = -1
+        delta: uint64_t
+        i: int32_t
+        outcome: cython.int = ADDED
+        this: Header = batch[0]
+        append_time: cython.bint = this.attributes & TIMESTAMP_TYPE_BIT != 0
+        base_ms: int64_t = this.max_timestamp_ms if append_time else this.base_timestamp_ms
+        self._to.begun_at = self._to.rows
+        to: Rows = self._to
+        if to.keys != cython.NULL:
+            keys = to.keys[0]
+        if to.values != cython.NULL:
+            values = to.values[0]
+        for i in range(this.record_count):
+            at = record(at, this.end, last, this.last_offset_delta, cython.address(fields))
             if at == cython.NULL:
                 outcome = DAMAGED
                 break
             last = fields.offset_delta
-            offset = base_offset + last
+            offset: int64_t = this.base_offset + last
             if offset < start_offset or offset >= end_offset:
                 continue
-            if offsets != cython.NULL:
-                offsets[rows] = offset
-            if timestamps != cython.NULL:
-                if append_time:
-                    timestamps[rows] = cython.cast(int64_t, base_time)
-                else:
-                    timestamps[rows] = cython.cast(
-                        int64_t, base_time + cython.cast(uint64_t, fields.timestamp_delta)
-                    )
-            if types != cython.NULL:
-                types[rows] = append_time
-            if want_keys:
+            if to.offsets != cython.NULL:
+                to.offsets[to.rows] = offset
+            if to.timestamps != cython.NULL:
+                delta = 0 if append_time else cython.cast(uint64_t, fields.timestamp_delta)
+                to.timestamps[to.rows] = cython.cast(int64_t, cython.cast(uint64_t, base_ms) + delta)
+            if to.types != cython.NULL:
+                to.types[to.rows] = append_time
+            if to.keys != cython.NULL:
                 put(cython.address(keys), fields.key, fields.key_size, limit - fields.key)
-            if want_values:
+            if to.values != cython.NULL:
                 put(cython.address(values), fields.value, fields.value_size, limit - fields.value)
-            rows += 1
-            if header_ends != cython.NULL:
+            to.rows += 1
+            if to.header_ends != cython.NULL:
                 if fields.header_count:
                     if not self._holds_gil:
                         outcome = HEADERS
                         break
                     with cython.gil:
                         self._add_headers(cython.address(fields), at)
-                header_ends[rows] = cython.cast(int32_t, self._to.names.rows)
-        if want_keys:
-            self._to.keys[0] = keys
-        if want_values:
-            self._to.values[0] = values
-        self._to.rows = rows
-        return DAMAGED if outcome == ADDED and at != end else outcome
+                to.header_ends[to.rows] = cython.cast(int32_t, to.names.rows)
+        if to.keys != cython.NULL:
+            to.keys[0] = keys
+        if to.values != cython.NULL:
+            to.values[0] = values
+        self._to.rows = to.rows
+        return DAMAGED if outcome == ADDED and at != this.end else outcome
 
     def _batches(self, run, place, transactional, start_offset, stop_offset):
         """Add batches until one is not ADDED. Returns DAMAGED or HEADERS (see `_rows`), ROOM if there is none
@@ -439,20 +426,20 @@ class Columns:
         """See `plain_columns`."""
         self._begin()
         rows: int64_t = self._to.rows
-        taken = {}
+        columns = {}
         if self._offsets is not None:
-            taken["offset"] = self._offsets.give(8 * rows)
+            columns["offset"] = self._offsets.give(8 * rows)
         if self._timestamps is not None:
-            taken["timestamp_ms"] = self._timestamps.give(8 * rows)
+            columns["timestamp_ms"] = self._timestamps.give(8 * rows)
         if self._types is not None:
-            taken["timestamp_type"] = self._types.give(4 * rows)
+            columns["timestamp_type"] = self._types.give(4 * rows)
         if self._key is not None:
-            taken["key"] = self._key.take()
+            columns["key"] = self._key.take()
         if self._value is not None:
-            taken["value"] = self._value.take()
+            columns["value"] = self._value.take()
         if self._header_ends is not None:
             ends = self._header_ends.give(4 * (rows + 1))
-            taken["headers"] = HeadersColumn(ends, self._names.take(), self._header_values.take())
+            columns["headers"] = HeadersColumn(ends, self._names.take(), self._header_values.take())
         self._to.rows = 0
         self._has_begun = False
-        return taken
+        return columns

@@ -16,6 +16,7 @@ from .parsing cimport (
     Held,
     Place,
     Reading,
+    batch_end,
     crc32c_prepare,
     field,
     fits,
@@ -41,7 +42,7 @@ cdef extern from "Python.h":
 
 cdef extern from "named_tuple.h":
     tuple named_tuple(type kind, Py_ssize_t size)
-    void set_item(tuple made, Py_ssize_t i, object item)
+    void set_item(tuple target, Py_ssize_t i, object item)
 
 
 cdef object _bytes(Reading data, int64_t size)

@@ -88,19 +88,19 @@ def _decode(at, batch, topic, partition, start_offset, stop_offset, records):
         key = _bytes(fields.key, fields.key_size)
         value = _bytes(fields.value, fields.value_size)
         headers = () if fields.header_count == 0 else _headers(fields.headers, at, fields.header_count)
-        made: tuple = named_tuple(kind, 8)
-        set_item(made, 0, topic)
-        set_item(made, 1, partition)
-        set_item(made, 2, number)
-        set_item(made, 3, timestamp_ms)
-        set_item(made, 4, timestamp_type)
-        set_item(made, 5, key)
-        set_item(made, 6, value)
-        set_item(made, 7, headers)
+        new_record: tuple = named_tuple(kind, 8)
+        set_item(new_record, 0, topic)
+        set_item(new_record, 1, partition)
+        set_item(new_record, 2, number)
+        set_item(new_record, 3, timestamp_ms)
+        set_item(new_record, 4, timestamp_type)
+        set_item(new_record, 5, key)
+        set_item(new_record, 6, value)
+        set_item(new_record, 7, headers)
         # A record is never part of a cycle. If the garbage collector tracked it, reading a list of records
         # would take three times as long.
-        PyObject_GC_UnTrack(made)
-        records.append(made)
+        PyObject_GC_UnTrack(new_record)
+        records.append(new_record)
     return at == end
 
 
@@ -276,6 +276,30 @@ def record_at(
     if not _decode(at, cython.address(batch), topic, partition, offset, offset + 1, records):
         return None
     return records[0] if records else None
+
+
+def whole_batches(buffer, pos, end, upper_offset: int64_t):
+    """See `plain_scanning`."""
+    run: Held
+    delta: int32_t
+    base: int64_t
+    next_batch: Reading
+    next_offset: int64_t = 0
+    hold(cython.address(run), buffer, pos, end)
+    try:
+        while True:
+            next_batch = batch_end(run.at, run.stop)
+            if next_batch == cython.NULL:
+                break
+            base = cython.cast(int64_t, load_u64(run.at))
+            delta = cython.cast(int32_t, load_u32(run.at + 23))
+            if base < 0 or delta < 0 or base >= upper_offset or base > ANY_OFFSET - delta - 1:
+                break
+            next_offset = base + delta + 1
+            run.at = next_batch
+        return run.at - run.start, next_offset
+    finally:
+        release(cython.address(run))
 
 
 def find_offset(buffer, pos, end, rules, offset: int64_t):

@@ -20,7 +20,7 @@ cdef extern from "json_fields.h" nogil:
         int64_t used
     int64_t json_find_all(
         const uint8_t* data, const int32_t* ends, const uint8_t* valid, int64_t rows, json_field* fields, int count,
-        uint8_t* left)
+        uint8_t* rows_left)
     int64_t json_copy(
         const uint8_t* data, const json_field* field, int64_t rows, uint8_t* valid, int32_t* ends, uint8_t* to)
 

@@ -33,13 +33,13 @@ def json_fields(values, rows, fields):
     count: cython.int = len(fields)
     total: int64_t = rows
     i: cython.int
-    lefts: int64_t
+    left_count: int64_t
     data: Py_buffer
     ends: Py_buffer
     valid: Py_buffer
     bits: cython.pointer(cython.const[uint8_t]) = cython.NULL
-    left = bytearray((rows + 7) // 8)
-    left_bits = cython.cast(cython.pointer(uint8_t), PyByteArray_AS_STRING(left))
+    rows_left = bytearray((rows + 7) // 8)
+    left_bits = cython.cast(cython.pointer(uint8_t), PyByteArray_AS_STRING(rows_left))
     outputs = cython.cast(Fields, calloc(count + 1, cython.sizeof(json_field)))
     places = cython.cast(cython.pointer(int32_t), malloc(8 * count * total + 1))
     if outputs == cython.NULL or places == cython.NULL:
@@ -64,7 +64,7 @@ def json_fields(values, rows, fields):
             bits = cython.cast(cython.pointer(uint8_t), valid.buf)
         try:
             with cython.nogil:
-                lefts = json_find_all(
+                left_count = json_find_all(
                     cython.cast(cython.pointer(uint8_t), data.buf),
                     cython.cast(cython.pointer(int32_t), ends.buf),
                     bits,
@@ -85,4 +85,4 @@ def json_fields(values, rows, fields):
     finally:
         free(outputs)
         free(places)
-    return columns, left if lefts else None
+    return columns, rows_left if left_count else None

@@ -18,6 +18,7 @@ from .parsing cimport (
     Held,
     Place,
     Reading,
+    batch_end,
     crc32c_prepare,
     fits,
     header,
@@ -44,7 +45,7 @@ cdef extern from "crc32c.h" nogil:
 
 
 cdef extern from "fields.h" nogil:
-    bint unlike(const uint8_t* one, const uint8_t* other)
+    bint unlike(const uint8_t* batch, const uint8_t* like)
 
 
 cdef enum:
@@ -104,8 +105,10 @@ cdef bint _scan(ScanTotals* totals, Columns* columns, Reading stop, bint check_c
 cdef void _add(ScanTotals* totals, Columns* columns, Reading batch, int64_t last_offset, int64_t max_timestamp_ms) noexcept nogil
 cdef bint _scan_alike(ScanTotals* totals, Columns* columns, Reading like, Header* batch, Reading stop) noexcept nogil
 cdef bint _note_sequenced(Columns* columns, ScanTotals* totals, uint32_t pos) noexcept nogil
+cdef int _begin(ScanTotals* totals, Columns* columns, object rules, object index_state) except -1
+cdef int _allocate(Columns* columns, Py_ssize_t size) except -1
+cdef object _results(ScanTotals* totals, Columns* columns)
 cdef object _column(object code, void* items, Py_ssize_t size)
-cdef Reading _next(Reading at, Reading stop) noexcept nogil
 cdef bint _checked(Reading at, Header* batch, Times* times) noexcept nogil
 cdef bint _is_ready(Reading start, Reading stop, Header* batch) noexcept nogil
 cdef bint _agrees(Index* index, Reading at, int64_t file_pos, Py_ssize_t* entry, Py_ssize_t* time, int64_t* largest, bint whole) noexcept nogil

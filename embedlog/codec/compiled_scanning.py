@@ -111,7 +111,7 @@ def _scan_alike(totals, columns, like, batch, stop):
     at: Reading
     size: int64_t
     wrong: uint32_t
-    found: cython.bint = False
+    any_added: cython.bint = False
     step: int64_t = cython.cast(int64_t, batch.last_offset_delta) + 1
     next_offset: int64_t = totals.place.next_offset
     upper: int64_t = min(totals.place.limit_offset, totals.place.end_offset) - TOGETHER * step
@@ -122,12 +122,12 @@ def _scan_alike(totals, columns, like, batch, stop):
         at = totals.at
         for i in range(TOGETHER):
             if stop - at < HEADER_SIZE:
-                return found
+                return any_added
             size = cython.cast(int64_t, cython.cast(int32_t, load_u32(at + 8))) + LENGTH_OVERHEAD
             if size < least or size > stop - at or size > _SHORT_BATCH or unlike(at, like):
-                return found
+                return any_added
             if load_u64(at) != cython.cast(uint64_t, next_offset + i * step):
-                return found
+                return any_added
             data[i] = at + CRC32C_HEAD
             sizes[i] = size - CRC32C_HEAD
             at += size
@@ -136,7 +136,7 @@ def _scan_alike(totals, columns, like, batch, stop):
         for i in range(TOGETHER):
             wrong |= sums[i] ^ load_u32(data[i] - 4)
         if wrong:
-            return found
+            return any_added
         for i in range(TOGETHER):
             next_offset += step
             _add(
@@ -152,8 +152,8 @@ def _scan_alike(totals, columns, like, batch, stop):
         totals.records += TOGETHER * cython.cast(int64_t, batch.record_count)
         totals.place.next_offset = next_offset
         totals.at = at
-        found = True
-    return found
+        any_added = True
+    return any_added
 
 
 def _note_sequenced(columns, totals, pos):
@@ -182,8 +182,28 @@ def scan_run(buffer, pos, end, rules, index_state, check_crc=True, file_pos=0, s
     totals: ScanTotals
     columns: Columns
     run: Held
-    room: cython.size_t
     done: cython.bint
+    _begin(cython.address(totals), cython.address(columns), rules, index_state)
+    columns.file_pos = file_pos
+    columns.sum_heads = sum_heads
+    hold(cython.address(run), buffer, pos, end)
+    try:
+        totals.at = run.at
+        columns.start = run.start
+        _allocate(cython.address(columns), run.stop - run.at)
+        with cython.nogil:
+            done = _scan(cython.address(totals), cython.address(columns), run.stop, checked)
+        if not done:
+            raise MemoryError
+        return _results(cython.address(totals), cython.address(columns))
+    finally:
+        free(columns.timestamps)
+        free(columns.sequenced)
+        release(cython.address(run))
+
+
+def _begin(totals, columns, rules, index_state):
+    """Set the state of a scan, of which nothing has been read; no memory is allocated yet."""
     totals.place = place_of(rules)
     (
         columns.interval,
@@ -199,58 +219,54 @@ def scan_run(buffer, pos, end, rules, index_state, check_crc=True, file_pos=0, s
     columns.timestamps = cython.NULL
     columns.sequenced = cython.NULL
     columns.sequenced_room = 0
-    columns.file_pos = file_pos
-    columns.sum_heads = sum_heads
-    hold(cython.address(run), buffer, pos, end)
-    try:
-        totals.at = run.at
-        columns.start = run.start
-        room = max(run.stop - run.at, 0) // max(columns.interval + 1, HEADER_SIZE) + 2
-        columns.timestamps = cython.cast(cython.pointer(int64_t), malloc(room * 20))
-        if columns.timestamps == cython.NULL:
-            raise MemoryError
-        columns.positions = cython.cast(cython.pointer(uint32_t), columns.timestamps + room)
-        columns.offsets = columns.positions + room
-        columns.timestamp_offsets = columns.offsets + room
-        with cython.nogil:
-            done = _scan(cython.address(totals), cython.address(columns), run.stop, checked)
-        if not done:
-            raise MemoryError
-        return Scanned(
-            totals.at - run.start,
-            Rules(
-                totals.place.next_offset,
-                totals.place.epoch,
-                totals.place.latest_epoch,
-                totals.place.limit_offset,
-                totals.place.end_offset,
-                totals.place.may_have_gaps,
-                totals.place.inside,
-            ),
-            totals.batches,
-            totals.records,
-            IndexEntries(
-                _column("I", columns.positions, 4 * totals.entries),
-                _column("I", columns.offsets, 4 * totals.entries),
-                _column("q", columns.timestamps, 8 * totals.times),
-                _column("I", columns.timestamp_offsets, 4 * totals.times),
-            ),
-            IndexState(
-                columns.interval,
-                columns.base,
-                totals.next_entry_pos,
-                totals.largest,
-                totals.largest_offset,
-                totals.indexed,
-                totals.indexed_offset,
-            ),
-            _column("I", columns.sequenced, 4 * totals.sequenced),
-            totals.heads,
-        )
-    finally:
-        free(columns.timestamps)
-        free(columns.sequenced)
-        release(cython.address(run))
+    return 0
+
+
+def _allocate(columns, size):
+    """Make room for all entries that so many bytes can have: four columns in one piece of memory."""
+    room: cython.size_t = max(size, 0) // max(columns.interval + 1, HEADER_SIZE) + 2
+    columns.timestamps = cython.cast(cython.pointer(int64_t), malloc(room * 20))
+    if columns.timestamps == cython.NULL:
+        raise MemoryError
+    columns.positions = cython.cast(cython.pointer(uint32_t), columns.timestamps + room)
+    columns.offsets = columns.positions + room
+    columns.timestamp_offsets = columns.offsets + room
+    return 0
+
+
+def _results(totals, columns):
+    """What a scan has counted and indexed."""
+    return Scanned(
+        totals.at - columns.start,
+        Rules(
+            totals.place.next_offset,
+            totals.place.epoch,
+            totals.place.latest_epoch,
+            totals.place.limit_offset,
+            totals.place.end_offset,
+            totals.place.may_have_gaps,
+            totals.place.inside,
+        ),
+        totals.batches,
+        totals.records,
+        IndexEntries(
+            _column("I", columns.positions, 4 * totals.entries),
+            _column("I", columns.offsets, 4 * totals.entries),
+            _column("q", columns.timestamps, 8 * totals.times),
+            _column("I", columns.timestamp_offsets, 4 * totals.times),
+        ),
+        IndexState(
+            columns.interval,
+            columns.base,
+            totals.next_entry_pos,
+            totals.largest,
+            totals.largest_offset,
+            totals.indexed,
+            totals.indexed_offset,
+        ),
+        _column("I", columns.sequenced, 4 * totals.sequenced),
+        totals.heads,
+    )
 
 
 def compare_run(buffer, pos, end, base_offset: int64_t, entries, compared, file_pos: int64_t = 0):
@@ -262,15 +278,15 @@ def compare_run(buffer, pos, end, base_offset: int64_t, entries, compared, file_
     whole: cython.bint
     next_batch: Reading
     views: Py_buffer[5]
-    held: cython.Py_ssize_t = 0
+    view_count: cython.Py_ssize_t = 0
     last_offset: int64_t
     entry_pos: int64_t = -1  # where the next entries count: unknown before the first batch
     time_offset: int64_t = -1
     entry, time, largest, whole = compared
     try:
         for column in (buffer, *entries):
-            PyObject_GetBuffer(column, cython.address(views[held]), PyBUF_SIMPLE)
-            held += 1
+            PyObject_GetBuffer(column, cython.address(views[view_count]), PyBUF_SIMPLE)
+            view_count += 1
         index.base_offset = base_offset
         index.positions = cython.cast(cython.pointer(uint32_t), views[1].buf)
         index.offsets = cython.cast(cython.pointer(uint32_t), views[2].buf)
@@ -283,7 +299,7 @@ def compare_run(buffer, pos, end, base_offset: int64_t, entries, compared, file_
         stop: Reading = start + min(cython.cast(cython.Py_ssize_t, end), views[0].len)
         with cython.nogil:
             while True:
-                next_batch = _next(at, stop)
+                next_batch = batch_end(at, stop)
                 if next_batch == cython.NULL:
                     break
                 last_offset = cython.cast(int64_t, load_u64(at)) + cython.cast(int32_t, load_u32(at + 23))
@@ -307,7 +323,7 @@ def compare_run(buffer, pos, end, base_offset: int64_t, entries, compared, file_
                 at = next_batch
         return at - start, Compared(entry, time, largest, whole)
     finally:
-        for i in range(held):
+        for i in range(view_count):
             PyBuffer_Release(cython.address(views[i]))
 
 
@@ -316,20 +332,20 @@ def _agrees(index, at, file_pos, entry, time, largest, whole):
     next_entry: cython.Py_ssize_t = entry[0]
     next_time: cython.Py_ssize_t = time[0]
     up_to: int64_t
-    said: int64_t
+    indexed_offset: int64_t
     base_offset: int64_t = cython.cast(int64_t, load_u64(at))
     last_offset: int64_t = base_offset + cython.cast(int32_t, load_u32(at + 23))
     now: int64_t = max(largest[0], cython.cast(int64_t, load_u64(at + 35)))
     while next_entry < index.entries and index.positions[next_entry] <= file_pos:
-        said = index.offsets[next_entry] + index.base_offset
-        if index.positions[next_entry] < file_pos or base_offset > said:
+        indexed_offset = index.offsets[next_entry] + index.base_offset
+        if index.positions[next_entry] < file_pos or base_offset > indexed_offset:
             return False
         next_entry += 1
     while next_time < index.times:
-        said = index.timestamp_offsets[next_time] + index.base_offset
-        if said > last_offset:
+        indexed_offset = index.timestamp_offsets[next_time] + index.base_offset
+        if indexed_offset > last_offset:
             break
-        up_to = largest[0] if said < base_offset else now
+        up_to = largest[0] if indexed_offset < base_offset else now
         if index.timestamps[next_time] < up_to or (whole and index.timestamps[next_time] > up_to):
             return False
         next_time += 1
@@ -337,16 +353,6 @@ def _agrees(index, at, file_pos, entry, time, largest, whole):
     time[0] = next_time
     largest[0] = now
     return True
-
-
-def _next(at, stop):
-    """The end of the batch that begins at a byte, by its length; NULL if it is incomplete."""
-    if stop - at < HEADER_SIZE:
-        return cython.NULL
-    length: int32_t = cython.cast(int32_t, load_u32(at + 8))
-    if length < HEADER_SIZE - LENGTH_OVERHEAD or length > stop - at - LENGTH_OVERHEAD:
-        return cython.NULL
-    return at + LENGTH_OVERHEAD + length
 
 
 def intact_run(buffer, pos, end):
@@ -357,7 +363,7 @@ def intact_run(buffer, pos, end):
     try:
         with cython.nogil:
             while True:
-                next_batch = _next(run.at, run.stop)
+                next_batch = batch_end(run.at, run.stop)
                 if next_batch == cython.NULL or not intact(run.at, next_batch):
                     break
                 run.at = next_batch
@@ -490,29 +496,5 @@ def whole_records(body, pos: cython.Py_ssize_t, end: cython.Py_ssize_t, most: cy
             run.at = start + (folded >> 1)
             count += 1
         return count, run.at - run.start
-    finally:
-        release(cython.address(run))
-
-
-def whole_batches(buffer, pos, end, upper_offset: int64_t):
-    """See `plain_scanning`."""
-    run: Held
-    delta: int32_t
-    base: int64_t
-    next_batch: Reading
-    next_offset: int64_t = 0
-    hold(cython.address(run), buffer, pos, end)
-    try:
-        while True:
-            next_batch = _next(run.at, run.stop)
-            if next_batch == cython.NULL:
-                break
-            base = cython.cast(int64_t, load_u64(run.at))
-            delta = cython.cast(int32_t, load_u32(run.at + 23))
-            if base < 0 or delta < 0 or base >= upper_offset or base > ANY_OFFSET - delta - 1:
-                break
-            next_offset = base + delta + 1
-            run.at = next_batch
-        return run.at - run.start, next_offset
     finally:
         release(cython.address(run))

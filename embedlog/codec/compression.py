@@ -147,16 +147,16 @@ def _too_large(max_size: int) -> DecompressedTooLarge:
 
 
 def _decompress_gzip(data: bytes, max_size: int, piece_size: int) -> Iterator[bytes]:
-    left = max_size
+    bytes_left = max_size
     while True:
         unpacker = zlib.decompressobj(31)
         while not unpacker.eof:
             try:
-                part = unpacker.decompress(data, min(piece_size, left + 1))
+                part = unpacker.decompress(data, min(piece_size, bytes_left + 1))
             except zlib.error as error:
                 raise DecompressionError(f"gzip: {error}") from error
-            left -= len(part)
-            if left < 0:
+            bytes_left -= len(part)
+            if bytes_left < 0:
                 raise _too_large(max_size)
             if not part and not unpacker.eof:
                 raise DecompressionError("gzip: the data ends too early")
@@ -288,14 +288,14 @@ def _xxh32(data: bytes) -> int:
 
 def _zstd_compressor(level: int) -> zstandard.ZstdCompressor:
     # A context shared between threads crashes the process.
-    known: dict[int, zstandard.ZstdCompressor] | None = getattr(_thread, "compressors", None)
-    if known is None:
-        known = _thread.compressors = {}
-    if level not in known:
+    compressors: dict[int, zstandard.ZstdCompressor] | None = getattr(_thread, "compressors", None)
+    if compressors is None:
+        compressors = _thread.compressors = {}
+    if level not in compressors:
         import zstandard
 
-        known[level] = zstandard.ZstdCompressor(level=level)
-    return known[level]
+        compressors[level] = zstandard.ZstdCompressor(level=level)
+    return compressors[level]
 
 
 def _zstd_window(max_size: int) -> int:
@@ -304,14 +304,14 @@ def _zstd_window(max_size: int) -> int:
 
 def _zstd_decompressor(max_size: int) -> zstandard.ZstdDecompressor:
     window = _zstd_window(max_size)
-    known: dict[int, zstandard.ZstdDecompressor] | None = getattr(_thread, "decompressors", None)
-    if known is None:
-        known = _thread.decompressors = {}
-    if window not in known:
+    decompressors: dict[int, zstandard.ZstdDecompressor] | None = getattr(_thread, "decompressors", None)
+    if decompressors is None:
+        decompressors = _thread.decompressors = {}
+    if window not in decompressors:
         import zstandard
 
-        known[window] = zstandard.ZstdDecompressor(max_window_size=window)
-    return known[window]
+        decompressors[window] = zstandard.ZstdDecompressor(max_window_size=window)
+    return decompressors[window]
 
 
 def _decompress_zstd(data: bytes, max_size: int, piece_size: int) -> Iterator[bytes]:

@@ -69,21 +69,21 @@ class Records:
 
     def run(self, data: Chunk, pos: int, rules: Rules, end: int, transactional: bool) -> tuple[int, int]:
         before = len(self.taken)
-        found = loops.decode_run(
+        pos_and_offset = loops.decode_run(
             data, pos, len(data), rules, end, self._topic, self._partition, transactional, self.taken
         )
         if self._times is not EVER:
             self.taken[before:] = self._in_time(self.taken[before:])
-        return found
+        return pos_and_offset
 
     def batch(self, data: Chunk, header: BatchHeader, start: int, end: int, max_bytes: int) -> int:
         if not self._times.may_have(header):
             return 0
-        found = decode(data, header, self._topic, self._partition, start_offset=start, max_bytes=max_bytes)
-        size = sum(len(record.value or b"") for record in found) if header.compression else 0
+        records = decode(data, header, self._topic, self._partition, start_offset=start, max_bytes=max_bytes)
+        size = sum(len(record.value or b"") for record in records) if header.compression else 0
         if header.last_offset >= end:
-            found = [record for record in found if record.offset < end]
-        self.taken += found if self._times is EVER else self._in_time(found)
+            records = [record for record in records if record.offset < end]
+        self.taken += records if self._times is EVER else self._in_time(records)
         return size
 
     def _in_time(self, records: list[Record]) -> list[Record]:
@@ -103,19 +103,19 @@ class Values:
     def batch(self, data: Chunk, header: BatchHeader, start: int, end: int, max_bytes: int) -> int:
         if header.last_offset >= end:
             records = decode(data, header, "", -1, start_offset=start, max_bytes=max_bytes)
-            found = [record.value for record in records if record.offset < end]
+            values = [record.value for record in records if record.offset < end]
         else:
-            found = decode_values(data, header, start_offset=start, max_bytes=max_bytes)
-        self.taken += found
-        return sum(len(value or b"") for value in found) if header.compression else 0
+            values = decode_values(data, header, start_offset=start, max_bytes=max_bytes)
+        self.taken += values
+        return sum(len(value or b"") for value in values) if header.compression else 0
 
 
 class Columns:
     """A sink for columns of records; `times` leaves out whole batches only. wanted: names of Record's fields
     other than topic and partition."""
 
-    def __init__(self, wanted: Collection[str], times: TimeRange = EVER) -> None:
-        self.columns = loops.Columns(wanted)
+    def __init__(self, column_names: Collection[str], times: TimeRange = EVER) -> None:
+        self.columns = loops.Columns(column_names)
         self._times = times
 
     def run(self, data: Chunk, pos: int, rules: Rules, end: int, transactional: bool) -> tuple[int, int]:
@@ -251,12 +251,12 @@ class _Continuity:
             raise CorruptRecord(reason, pos=header.pos, offset=self.next_offset)
 
     def _reason(self, header: BatchHeader) -> str | None:
-        base, wanted = header.base_offset, self.next_offset
-        if header.last_offset < wanted:
-            return f"the batch says it ends at offset {header.last_offset:,}, before {wanted:,}"
-        if base > wanted and not self._fetched.may_have_gaps:
-            return f"the batch says it begins at offset {base:,} where {wanted:,} must be"
-        if base < wanted and (self.begun or self._at_boundary):
+        base, next_offset = header.base_offset, self.next_offset
+        if header.last_offset < next_offset:
+            return f"the batch says it ends at offset {header.last_offset:,}, before {next_offset:,}"
+        if base > next_offset and not self._fetched.may_have_gaps:
+            return f"the batch says it begins at offset {base:,} where {next_offset:,} must be"
+        if base < next_offset and (self.begun or self._at_boundary):
             return f"the batch says it begins at offset {base:,}, which the one before it holds already"
         if header.last_offset >= self._fetched.log_end_offset:
             return (
@@ -288,9 +288,9 @@ class _Aborted:
         self._begin_up_to(header.last_offset)
         return header.is_transactional and header.base_offset <= self._producers.get(header.producer_id, -1)
 
-    def control(self, header: BatchHeader, found: list[Record]) -> None:
+    def control(self, header: BatchHeader, markers: list[Record]) -> None:
         self._begin_up_to(header.last_offset)  # also those of which nothing but the marker was fetched
-        if any(control_type(record.key) == ABORT for record in found):
+        if any(control_type(record.key) == ABORT for record in markers):
             self._producers.pop(header.producer_id, None)
 
 

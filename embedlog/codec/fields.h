@@ -76,12 +76,12 @@ static inline uint64_t differing(const uint8_t *one, const uint8_t *other, size_
 }
 
 /* Do two record batches differ in their headers, but for base offset, length, CRC and timestamps? */
-static inline int unlike(const uint8_t *one, const uint8_t *other)
+static inline int unlike(const uint8_t *batch, const uint8_t *like)
 {
-    return (differing(one + 12, other + 12, 4) | differing(one + 16, other + 16, 1)    /* epoch, magic */
-            | differing(one + 21, other + 21, 4) | differing(one + 25, other + 25, 2)  /* attributes, last offset */
-            | differing(one + 43, other + 43, 8) | differing(one + 51, other + 51, 8)  /* producer */
-            | differing(one + 57, other + 57, 4)) != 0;                                 /* records */
+    return (differing(batch + 12, like + 12, 4) | differing(batch + 16, like + 16, 1)    /* epoch, magic */
+            | differing(batch + 21, like + 21, 4) | differing(batch + 25, like + 25, 2)  /* attributes, last offset */
+            | differing(batch + 43, like + 43, 8) | differing(batch + 51, like + 51, 8)  /* producer */
+            | differing(batch + 57, like + 57, 4)) != 0;                                 /* records */
 }
 
 static inline void store_u32(uint8_t *at, uint32_t number)

@@ -53,12 +53,12 @@ static inline int json_plain(const uint8_t *at, uint64_t *bytes)
     const uint64_t ones = 0x0101010101010101u, tops = 0x8080808080808080u;
     memcpy(bytes, at, 8);
     uint64_t quote = *bytes ^ (ones * '"'), backslash = *bytes ^ (ones * '\\');
-    uint64_t found = (((quote - ones) & ~quote) | ((backslash - ones) & ~backslash) | ((*bytes - ones * ' ') & ~*bytes))
+    uint64_t ends = (((quote - ones) & ~quote) | ((backslash - ones) & ~backslash) | ((*bytes - ones * ' ') & ~*bytes))
         & tops;
-    if (found == 0)
+    if (ends == 0)
         return 8;
 #ifdef FIELDS_SWAP
-    return __builtin_ctzll(found) / 8; /* borrows make others of a higher byte only */
+    return __builtin_ctzll(ends) / 8; /* borrows make others of a higher byte only */
 #else
     return 0;
 #endif
@@ -325,33 +325,33 @@ static enum json_row json_find(
     return text.high & 0x8080808080808080u && !json_is_utf8(at, end) ? JSON_NO_TEXT : JSON_TAKEN;
 }
 
-/* Find the fields in so many rows, and note in the bits of `left`, which are 0, which rows are left. Returns how many
-   are. `valid` may be NULL. */
+/* Find the fields in so many rows, and note in the bits of `rows_left`, which are 0, which rows are left. Returns how
+   many are. `valid` may be NULL. */
 static int64_t json_find_all(
     const uint8_t *data, const int32_t *ends, const uint8_t *valid, int64_t rows, struct json_field *fields, int count,
-    uint8_t *left)
+    uint8_t *rows_left)
 {
-    int64_t lefts = 0;
+    int64_t left_count = 0;
     for (int64_t row = 0; row < rows; row++) {
-        enum json_row found = JSON_NO_TEXT;
+        enum json_row outcome = JSON_NO_TEXT;
         for (int i = 0; i < count; i++)
             fields[i].sizes[row] = -1;
         if (valid == NULL || valid[row >> 3] >> (row & 7) & 1) {
             const uint8_t *at = data + ends[row], *end = data + ends[row + 1];
-            found = json_find(data, at, end, fields, count, row);
-            if (found == JSON_LEFT && json_is_utf8(at, end)) {
-                left[row >> 3] |= 1 << (row & 7);
-                lefts++;
+            outcome = json_find(data, at, end, fields, count, row);
+            if (outcome == JSON_LEFT && json_is_utf8(at, end)) {
+                rows_left[row >> 3] |= 1 << (row & 7);
+                left_count++;
             }
         }
         for (int i = 0; i < count; i++) {
-            if (found != JSON_TAKEN || fields[i].sizes[row] < 0)
+            if (outcome != JSON_TAKEN || fields[i].sizes[row] < 0)
                 fields[i].sizes[row] = -1;
             else
                 fields[i].used += fields[i].sizes[row];
         }
     }
-    return lefts;
+    return left_count;
 }
 
 static inline int json_hexadecimal(uint8_t digit)

@@ -41,15 +41,15 @@ def _plain() -> tuple[ModuleType, ...]:
     return plain_encoding, plain_decoding, plain_scanning, plain_scanning
 
 
-def _chosen(wanted: str) -> tuple[ModuleType, ...]:
-    if wanted not in ("", "compiled", "plain"):
-        raise ImportError(f"{LOOPS_VARIABLE} must be compiled or plain, not {wanted!r}")
-    if wanted == "plain" or (not wanted and os.environ.get(checksum.FORCE_VARIABLE)):
+def _chosen(variant: str) -> tuple[ModuleType, ...]:
+    if variant not in ("", "compiled", "plain"):
+        raise ImportError(f"{LOOPS_VARIABLE} must be compiled or plain, not {variant!r}")
+    if variant == "plain" or (not variant and os.environ.get(checksum.FORCE_VARIABLE)):
         return _plain()
     try:
         from . import compiled_decoding, compiled_encoding, compiled_scanning
     except ImportError as error:
-        if wanted:
+        if variant:
             raise ImportError(
                 f"{LOOPS_VARIABLE}=compiled, but embedlog was built without a compiler: install one and "
                 "reinstall embedlog"
@@ -88,7 +88,7 @@ check_run = _scanning.check_run
 times_run = _scanning.times_run
 ready_batch = _scanning.ready_batch
 whole_records = _scanning.whole_records
-whole_batches = _scanning.whole_batches
+whole_batches = _lookup.whole_batches
 find_offset = _lookup.find_offset
 bytes_near = _lookup.bytes_near
 increasing = _lookup.increasing

@@ -62,10 +62,10 @@ def iter_messages_07(
     """
     end = len(buffer) if end is None else min(end, len(buffer))
     while True:
-        found = _read(buffer, pos, end)
-        if found is None:
+        message = _read(buffer, pos, end)
+        if message is None:
             return
-        payload, codec, stop = found
+        payload, codec, stop = message
         offset, next_offset = base_offset + pos, base_offset + stop
         if not codec:
             yield Message07(offset, next_offset, 0, payload)
@@ -107,10 +107,10 @@ def _unwrapped(payload: bytes, codec: int, pos: int, max_bytes: int) -> list[byt
     try:
         body = decompress(codec, payload, max_bytes)
         while at < len(body):
-            found = _read(body, at, len(body))
-            if found is None:
+            message = _read(body, at, len(body))
+            if message is None:
                 raise CorruptRecord("a compressed message whose last message is cut off")
-            inner, inner_codec, at = found
+            inner, inner_codec, at = message
             if inner_codec:
                 raise CorruptRecord("a compressed message inside a compressed message")
             payloads.append(inner)

@@ -158,7 +158,7 @@ def inner_messages(
         message.compression, message.value, max_bytes, _PIECE_BYTES, broken_lz4_header=message.magic == 0
     )
     rest = bytearray()
-    found = False
+    any_message = False
     for piece in pieces:
         rest += piece
         stop = 0
@@ -168,10 +168,10 @@ def inner_messages(
             if inner.compression:
                 raise CorruptRecord("a compressed message inside a compressed message")
             stop = inner.pos + inner.size
-            found = True
+            any_message = True
             yield inner
         del rest[:stop]
-    if rest or not found:
+    if rest or not any_message:
         raise CorruptRecord("a compressed message whose messages are missing or cut off")
 
 
@@ -229,10 +229,10 @@ def _message(
     return struct.pack(">qiI", offset, len(body) + _CRC_START, crc32(body)) + body
 
 
-def _field(what: str, item: object) -> bytes:
+def _field(field_name: str, item: object) -> bytes:
     if item is None:
         return _LENGTH.pack(-1)
-    data = as_bytes(what, item)
+    data = as_bytes(field_name, item)
     return _LENGTH.pack(len(data)) + data
 
 

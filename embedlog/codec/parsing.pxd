@@ -189,38 +189,45 @@ cdef inline Reading record(Reading at, Reading end, int64_t last, int64_t last_d
     return stop if check_headers(at, stop, fields.header_count) == stop else NULL
 
 
-# The header of a complete batch, if record_batch.read_header would accept it.
-cdef inline bint header(Reading at, Reading end, Header* found) noexcept nogil:
-    if end - at < HEADER_SIZE or at[16] != 2:
-        return False
+# The end of the batch that begins at a byte, by its length; NULL if it is incomplete.
+cdef inline Reading batch_end(Reading at, Reading stop) noexcept nogil:
+    if stop - at < HEADER_SIZE:
+        return NULL
     cdef int32_t length = <int32_t>load_u32(at + 8)
-    if length < HEADER_SIZE - LENGTH_OVERHEAD or length > end - at - LENGTH_OVERHEAD:
+    if length < HEADER_SIZE - LENGTH_OVERHEAD or length > stop - at - LENGTH_OVERHEAD:
+        return NULL
+    return at + LENGTH_OVERHEAD + length
+
+
+# The header of a complete batch, if record_batch.read_header would accept it.
+cdef inline bint header(Reading at, Reading end, Header* batch) noexcept nogil:
+    batch.end = batch_end(at, end)
+    if batch.end == NULL or at[16] != 2:
         return False
-    found.end = at + LENGTH_OVERHEAD + length
-    found.base_offset = <int64_t>load_u64(at)
-    found.leader_epoch = <int32_t>load_u32(at + 12)
-    found.attributes = <int16_t>load_u16(at + 21)
-    found.last_offset_delta = <int32_t>load_u32(at + 23)
-    found.base_timestamp_ms = <int64_t>load_u64(at + 27)
-    found.max_timestamp_ms = <int64_t>load_u64(at + 35)
-    found.producer_id = <int64_t>load_u64(at + 43)
-    found.record_count = <int32_t>load_u32(at + 57)
-    if found.base_offset < 0 or found.last_offset_delta < 0:
+    batch.base_offset = <int64_t>load_u64(at)
+    batch.leader_epoch = <int32_t>load_u32(at + 12)
+    batch.attributes = <int16_t>load_u16(at + 21)
+    batch.last_offset_delta = <int32_t>load_u32(at + 23)
+    batch.base_timestamp_ms = <int64_t>load_u64(at + 27)
+    batch.max_timestamp_ms = <int64_t>load_u64(at + 35)
+    batch.producer_id = <int64_t>load_u64(at + 43)
+    batch.record_count = <int32_t>load_u32(at + 57)
+    if batch.base_offset < 0 or batch.last_offset_delta < 0:
         return False
-    if found.base_offset > INT64_MAX - found.last_offset_delta - 1:
+    if batch.base_offset > INT64_MAX - batch.last_offset_delta - 1:
         return False
-    if found.record_count < 0 or found.record_count > <int64_t>found.last_offset_delta + 1:
+    if batch.record_count < 0 or batch.record_count > <int64_t>batch.last_offset_delta + 1:
         return False
-    cdef int codec = found.attributes & CODEC_MASK
+    cdef int codec = batch.attributes & CODEC_MASK
     if codec > LAST_CODEC:
         return False
-    if codec == 0 and <int64_t>found.record_count * MIN_RECORD_SIZE > length - (HEADER_SIZE - LENGTH_OVERHEAD):
+    if codec == 0 and <int64_t>batch.record_count * MIN_RECORD_SIZE > batch.end - at - HEADER_SIZE:
         return False
-    if found.leader_epoch < -1 or found.producer_id < -1:
+    if batch.leader_epoch < -1 or batch.producer_id < -1:
         return False
     if <int16_t>load_u16(at + 51) < -1 or <int32_t>load_u32(at + 53) < -1:
         return False
-    found.last_offset = found.base_offset + found.last_offset_delta
+    batch.last_offset = batch.base_offset + batch.last_offset_delta
     return True
 
 

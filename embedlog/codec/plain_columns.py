@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 class Columns:
     """Collects records into columns. For one thread."""
 
-    def __init__(self, wanted: Collection[str]) -> None:
+    def __init__(self, column_names: Collection[str]) -> None:
         """wanted: names from `columns.COLUMNS`. Raises InvalidArgument for others."""
-        self._wanted = check_wanted(wanted)
+        self._wanted = check_wanted(column_names)
         self._records: list[Record] = []
 
     @property
@@ -82,26 +82,26 @@ class Columns:
         Raises InvalidArgument if a column has more bytes than Arrow's layout can address: nothing is taken.
         """
         records = self._records
-        taken: TakenColumns = {}
+        columns: TakenColumns = {}
         if "offset" in self._wanted:
-            taken["offset"] = bytearray(array("q", [record.offset for record in records]))
+            columns["offset"] = bytearray(array("q", [record.offset for record in records]))
         if "timestamp_ms" in self._wanted:
-            taken["timestamp_ms"] = bytearray(array("q", [record.timestamp_ms for record in records]))
+            columns["timestamp_ms"] = bytearray(array("q", [record.timestamp_ms for record in records]))
         if "timestamp_type" in self._wanted:
-            taken["timestamp_type"] = bytearray(array("i", [record.timestamp_type for record in records]))
+            columns["timestamp_type"] = bytearray(array("i", [record.timestamp_type for record in records]))
         if "key" in self._wanted:
-            taken["key"] = _bytes_column(record.key for record in records)
+            columns["key"] = _bytes_column(record.key for record in records)
         if "value" in self._wanted:
-            taken["value"] = _bytes_column(record.value for record in records)
+            columns["value"] = _bytes_column(record.value for record in records)
         if "headers" in self._wanted:
             headers = [header for record in records for header in record.headers]
-            taken["headers"] = HeadersColumn(
+            columns["headers"] = HeadersColumn(
                 _ends(len(record.headers) for record in records),
                 _bytes_column(name.encode() for name, _ in headers),
                 _bytes_column(value for _, value in headers),
             )
         self._records = []
-        return taken
+        return columns
 
 
 def _ends(sizes: Iterable[int]) -> bytearray:

@@ -72,10 +72,10 @@ class _Table(dict[int, bytes]):
         self._make = make
 
     def __missing__(self, number: int) -> bytes:
-        made = self._make(number)
+        encoded = self._make(number)
         if -_TABLE_LIMIT < number < _TABLE_LIMIT:
-            self[number] = made
-        return made
+            self[number] = encoded
+        return encoded
 
 
 varints = _Table(encode_varint)
@@ -303,36 +303,36 @@ def _encoded_headers(headers: HeaderPairs) -> bytes:
 
 
 def _column(
-    what: str, items: Sequence[Bytes | None], lengths: _Table
+    field_name: str, items: Sequence[Bytes | None], lengths: _Table
 ) -> tuple[tuple[Iterable[bytes], Iterable[Bytes]], int]:
     """The pieces of keys or values: their lengths and their bytes, none for nulls; and how many bytes."""
     if set(map(type, items)) == {bytes}:
         sizes = list(map(len, items))  # type: ignore[arg-type]
         return (map(lengths.__getitem__, sizes), items), sum(sizes)  # type: ignore[return-value]
-    copies = [None if item is None else as_bytes(what, item) for item in items]
+    copies = [None if item is None else as_bytes(field_name, item) for item in items]
     sizes = [-1 if copy is None else len(copy) for copy in copies]
     return (map(lengths.__getitem__, sizes), [copy or b"" for copy in copies]), sum(sizes)
 
 
-def as_bytes(what: str, item: object) -> bytes:
+def as_bytes(field_name: str, item: object) -> bytes:
     """A key, value or header value as bytes. Raises InvalidType, with what to do, for any other type."""
     if isinstance(item, bytes | bytearray | memoryview):
         return bytes(item)
-    raise not_bytes(what, item)
+    raise not_bytes(field_name, item)
 
 
-def not_bytes(what: str, item: object) -> InvalidType:
+def not_bytes(field_name: str, item: object) -> InvalidType:
     """The error for a key, value or header value that is not bytes; it says what to do."""
     if isinstance(item, str):
-        problem = f"{what} must be bytes, not str: encode it ({what.split()[-1]}.encode())"
+        problem = f"{field_name} must be bytes, not str: encode it ({field_name.split()[-1]}.encode())"
         encoder = "str.encode"
     else:
         problem = (
-            f"{what} must be bytes (or bytearray, memoryview, None), not {type(item).__name__}: "
+            f"{field_name} must be bytes (or bytearray, memoryview, None), not {type(item).__name__}: "
             "turn it into bytes (json.dumps(...).encode(), say)"
         )
         encoder = "..."
-    options = {"value": ("encoder", "value_type"), "key": ("key_encoder", "key_type")}.get(what)
+    options = {"value": ("encoder", "value_type"), "key": ("key_encoder", "key_type")}.get(field_name)
     if options is None:
         return InvalidType(problem)
     option, kind = options

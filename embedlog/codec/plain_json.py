@@ -28,7 +28,7 @@ def json_fields(
     """
     ends = array("i")
     ends.frombytes(memoryview(values.ends)[: 4 * (rows + 1)])
-    left = bytearray((rows + 7) // 8)
+    rows_left = bytearray((rows + 7) // 8)
     data = memoryview(values.data)
     valid = None if values.valid is None else memoryview(values.valid)
     for row in range(rows):
@@ -38,6 +38,6 @@ def json_fields(
             str(data[ends[row] : ends[row + 1]], "utf-8")
         except UnicodeDecodeError:
             continue
-        left[row >> 3] |= 1 << (row & 7)
+        rows_left[row >> 3] |= 1 << (row & 7)
     nothing = BytesColumn(bytearray((rows + 7) // 8), bytearray(4 * (rows + 1)), bytearray())
-    return [nothing for _ in fields], left if any(left) else None
+    return [nothing for _ in fields], rows_left if any(rows_left) else None

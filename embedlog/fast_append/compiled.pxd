@@ -38,7 +38,7 @@ cdef extern from "pythread.h":
 
 cdef extern from "named_tuple.h":
     tuple named_tuple(type kind, Py_ssize_t size)
-    void set_item(tuple made, Py_ssize_t i, object item)
+    void set_item(tuple target, Py_ssize_t i, object item)
 
 
 cdef extern from "fast_append.h" nogil:
@@ -166,6 +166,6 @@ cdef int _add_time_entry(IndexFields index) except -1
 cdef int64_t _now_ms() noexcept nogil
 cdef Data _buffer(Py_ssize_t size) except NULL
 cdef tuple appended_at(int64_t base, int64_t count, int64_t timestamp_ms)
-cdef int64_t as_number(object given) except? -2
-cdef int64_t as_expected(object given) except? -2
+cdef int64_t as_number(object argument) except? -2
+cdef int64_t as_expected(object argument) except? -2
 cdef void _fill(Piece* piece, Data at, Py_ssize_t size, int64_t count, int64_t timestamp_ms) noexcept nogil

@@ -41,10 +41,10 @@ def _now_ms():
 
 
 def _buffer(size):
-    made: Data = cython.cast(Data, malloc(size))
-    if made == cython.NULL:
+    memory: Data = cython.cast(Data, malloc(size))
+    if memory == cython.NULL:
         raise MemoryError
-    return made
+    return memory
 
 
 @cython.cclass
@@ -346,9 +346,9 @@ class FastAppend:
     def append_built(self, builders, codec, now, expected):
         """Append batches. Returns the first one's base offset; -1, with no side effects, if any precondition
         fails."""
-        one: Piece
+        single: Piece
         number: cython.Py_ssize_t = len(builders)
-        pieces: cython.pointer[Piece] = cython.address(one)
+        pieces: cython.pointer[Piece] = cython.address(single)
         if number > 1:
             pieces = cython.cast(cython.pointer[Piece], _buffer(number * cython.sizeof(Piece)))
         packed: list = []
@@ -465,17 +465,17 @@ class PartitionFields:
         self.fast_append._log.settings = settings
 
 
-def as_number(given):
+def as_number(argument):
     """A number of 64 bits, not negative; -2 for anything else."""
-    if not PyLong_CheckExact(given):
+    if not PyLong_CheckExact(argument):
         return _OTHER
     overflow: cython.int = 0
-    number: int64_t = PyLong_AsLongLongAndOverflow(given, cython.address(overflow))
+    number: int64_t = PyLong_AsLongLongAndOverflow(argument, cython.address(overflow))
     return _OTHER if overflow or number < 0 else number
 
 
-def as_expected(given):
-    return _ANY if given is None else as_number(given)
+def as_expected(argument):
+    return _ANY if argument is None else as_number(argument)
 
 
 def _fill(piece, at, size, count, timestamp_ms):

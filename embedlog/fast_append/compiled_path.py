@@ -37,8 +37,8 @@ class FastPath:
         self._append_batches = append_batches
 
     def _partitions(self, topic):
-        found = self._topics.get(topic) if PyUnicode_CheckExact(topic) else None
-        return found if type(found) is tuple else None
+        partitions = self._topics.get(topic) if PyUnicode_CheckExact(topic) else None
+        return partitions if type(partitions) is tuple else None
 
     def one(self, topic, value, key, headers, timestamp_ms, partition, expected_offset):
         """Append one record. None, with no side effects, if the ordinary path must decide."""
@@ -84,7 +84,7 @@ class FastPath:
         codec: cython.int = split.log.codec
         limit: int64_t = split.log.max_message_bytes
         appended: dict = {}
-        left: dict = None
+        unappended: dict = None
         for number in split.order:
             batches: list = split.batches[number if split.count > 1 else 0]
             builder: BatchBuilder = batches[len(batches) - 1]
@@ -92,8 +92,8 @@ class FastPath:
             if not flush:
                 base = _fast_append(partitions, number).append_built(batches, codec, split.now, _ANY)
             if base < 0:
-                left = left or {}
-                left[number] = batches
+                unappended = unappended or {}
+                unappended[number] = batches
             else:
                 last: int64_t = split.now if builder.append_time else builder.max_timestamp_ms
                 appended[number] = appended_at(base, builder.before + builder.count, last)
@@ -102,10 +102,10 @@ class FastPath:
         if split.keyless >= 0:
             self._partitioner.on_new_batch(topic, split.count, split.keyless)
         times = split.times  # without any, those of the appends
-        if left is None:
+        if unappended is None:
             return self._result(topic, appended, times, split.places())
         return self._append_batches(
-            topic, left, appended, codec, limit, flush, split.now, times, split.places()
+            topic, unappended, appended, codec, limit, flush, split.now, times, split.places()
         )
 
     def divide(self, topic, records, partition, partitioner):
