@@ -153,26 +153,20 @@ class Split:
     def divide(self, topic, records, partitioner):
         """Encode all records into batches. False if one is not of the exact types, or too large."""
         total: cython.Py_ssize_t = len(records)
-        limit: int64_t = self.log.max_message_bytes
-        room: int64_t = min(limit, _BATCH_BYTES)
-        append_time: cython.bint = self.log.append_time
         several: cython.bint = self.count > 1
         number: int64_t = 0
         current: int64_t = -1
         builder: BatchBuilder = None
-        batches: list = None
-        self.batches = [None] * self.count
-        self.order = []
-        self.keyless = -1
-        if several:
-            self.chosen, self.ranks = clone(_INTS, total, False), clone(_LONGS, total, False)
+        self._begin(total)
         i: cython.Py_ssize_t = 0
         while i < total:
+            # 1  Without a choice, the batch takes plain values and pairs by itself, until one is unusual.
             if not several and builder is not None and self.times is None:
                 i = builder.put_items(records, i, self.now)
                 if i == total:
                     break
-            if i >= len(records):
+            # 2  Take the record apart. Keys and values are encoded as they are: only bytes and None pass.
+            if i >= len(records):  # the partitioner, the only Python code here, has shortened the list
                 return False
             item = records[i]
             key, value, pairs = None, None, None
@@ -188,41 +182,27 @@ class Split:
                 if headers:
                     pairs = _pairs(headers)
                     size = headers_size(pairs)
-                if not append_time and record[3] != -1:
-                    time = as_number(record[3])
-                    if time != self.now and self.times is None:
-                        self.times = clone(_LONGS, total, False)
-                        for k in range(i):
-                            self.times.data.as_longlongs[k] = self.now
+                if record[3] != -1:
+                    time = self._time(record[3], i, total)
                 if size < 0 or time < 0:
                     return False
             else:
                 value = item
             if sized(key) == _OTHER or sized(value) == _OTHER:
                 return False
+            # 3  Find its partition's batch, which is mostly that of the record before.
             if several:
-                if key is not None:
-                    number = _partition_of(key, self.count)
-                else:
-                    if self.keyless < 0:
-                        self.keyless = partitioner(topic, None, None, self.count)
-                    number = self.keyless
+                number = self._choose(topic, key, partitioner)
             if number != current:
                 current = number
-                batches = self.batches[number]
-                if batches is None:
-                    batches = [new_builder(room, append_time, _expected_size(key, value, total, self.count))]
-                    self.batches[number] = batches
-                    self.order.append(number if several else self.only)
-                builder = batches[len(batches) - 1]
+                builder = self._latest_batch(number, key, value, total)
+            # 4  Encode it. After a full batch comes another, which takes any first record.
             if not builder.put_measured(key, value, pairs, size, time):
-                before: int64_t = builder.before + builder.count
-                builder = new_builder(room, append_time, _expected_size(key, value, total - i, self.count))
-                builder.before = before
+                builder = self._next_batch(number, key, value, total - i)
                 builder.put_measured(key, value, pairs, size, time)
-                batches.append(builder)
-            if builder.size > limit:
+            if builder.size > self.log.max_message_bytes:
                 return False
+            # 5  Note where it went, and when, for the caller's results.
             if several:
                 self.chosen.data.as_ints[i] = cython.cast(cython.int, number)
                 self.ranks.data.as_longlongs[i] = builder.before + builder.count - 1
@@ -230,6 +210,58 @@ class Split:
                 self.times.data.as_longlongs[i] = time
             i += 1
         return total > 0
+
+    def _begin(self, total):
+        self.batches = [None] * self.count
+        self.order = []
+        self.keyless = -1
+        if self.count > 1:
+            self.chosen, self.ranks = clone(_INTS, total, False), clone(_LONGS, total, False)
+        return 0
+
+    def _time(self, timestamp_ms, i, total):
+        """The time of record `i`, which brought one. From the first that is not now, all times are noted."""
+        if self.log.append_time:
+            return self.now
+        time: int64_t = as_number(timestamp_ms)
+        if time != self.now and self.times is None:
+            self.times = clone(_LONGS, total, False)
+            for k in range(i):
+                self.times.data.as_longlongs[k] = self.now
+        return time
+
+    def _choose(self, topic, key, partitioner):
+        """The number of a record's partition; one for all records without a key."""
+        if key is not None:
+            return _partition_of(key, self.count)
+        if self.keyless < 0:
+            self.keyless = partitioner(topic, None, None, self.count)
+        return self.keyless
+
+    def _latest_batch(self, number, key, value, total):
+        """A partition's open batch; its first one, if this is its first record."""
+        batches: list = self.batches[number]
+        if batches is None:
+            batches = self.batches[number] = []
+            self.order.append(number if self.count > 1 else self.only)
+            batches.append(self._new_batch(key, value, total))
+        return batches[len(batches) - 1]
+
+    def _next_batch(self, number, key, value, remaining):
+        """A new batch, after the full one."""
+        batches: list = self.batches[number]
+        full: BatchBuilder = batches[len(batches) - 1]
+        builder: BatchBuilder = self._new_batch(key, value, remaining)
+        builder.before = full.before + full.count
+        batches.append(builder)
+        return builder
+
+    def _new_batch(self, key, value, records):
+        """A batch with room for a partition's share of so many records like this one."""
+        share: int64_t = 1 + records // self.count
+        size: int64_t = 128 + (16 + max(sized(key), 0) + max(sized(value), 0)) * share
+        room: int64_t = min(self.log.max_message_bytes, _BATCH_BYTES)
+        return new_builder(room, self.log.append_time, size)
 
     def places(self):
         """The partitions and ranks of the records; None if there is one partition."""
@@ -284,11 +316,6 @@ def many_on_fast_path(ordinary):
         return ordinary(self, topic, records, partition=partition, compression=compression, flush=flush)
 
     return append_many
-
-
-def _expected_size(key, value, records, partitions):
-    """Bytes of a partition's share of the records, if they are like this one."""
-    return 128 + (16 + max(sized(key), 0) + max(sized(value), 0)) * (1 + records // partitions)
 
 
 def _fast_append(partitions, number):
