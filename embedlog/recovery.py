@@ -175,6 +175,8 @@ class _Opening:
         self.manifest = SegmentManifest(files.fs, directory)
         self.report = PartitionRecovery(*name)
         self.names: Collection[str] = ()
+        self.total = 0  # bytes to validate
+        self.replay: list[_Sequenced] = []
 
     def read_manifest(self, trusted: bool) -> None:
         try:
@@ -248,88 +250,102 @@ class _Opening:
     # -- recovery --------------------------------------------------------------------------------------
 
     def recover(self, segments: list[Segment]) -> Task[OpenedLog]:
+        """Recover the partition. The numbers are those of the module's docstring."""
         load_epochs(self.epochs, segments, self.name)
         check_epochs(self.epochs, segments, self.name)
         if drop_empty(self.files, self.directory, segments):
             self.names = self.fs.names(self.directory)
+        # 2  The recovery point is in the last segment that begins at or before it.
         number = max(bisect_right(segments, self.recovery_point, key=lambda s: s.base_offset) - 1, 0)
-        start = max(self.recovery_point, segments[number].base_offset)
-        if number and start == segments[number].base_offset:
+        start = self.recovery_start(segments, number)
+        checked_from = start.offset
+        # 3  A sealed segment was durable before the next one was created: what is invalid there is bit rot.
+        if start.damage is None:
+            self.total = sum(segment.size for segment in segments[number:]) - start.pos
+            start = yield from self.validate_sealed(segments[number:], start)
+        if start.damage is not None:
+            return self.damaged(segments, start.offset, start.damage)
+        # The last one may end anywhere. Its tail from `pos` on is rewritten as a segment of its own, with an
+        # index of its own. To copy a short start, too, costs less than one more segment after each crash.
+        segment, builder, moved_from = segments[-1], start.builder, 0
+        if start.pos > (0 if self.is_read else _SHORT_START):
+            builder, moved_from = self.builder(max(checked_from, segment.base_offset)), start.pos
+        tail = yield from self.validate(segment, None, start, builder, moved_from)
+        end = tail.next_offset
+        if end < self.durable_end:
+            damage = (
+                f"{segment.path} at byte {tail.end:,}: {tail.problem or 'the segment ends'}; records up to "
+                f"{self.durable_end - 1:,} had been made durable"
+            )
+            return self.damaged(segments, self.durable_end, damage, checked_from, self.replay)
+        segment.next_offset = end
+        self.complete_indexes(segments[:number])
+        if tail.problem is not None:  # before the bytes are truncated
+            self.set_aside(segment, tail)
+        # 4  Without a valid tail there is nothing to move.
+        if tail.end > start.pos:
+            base = max(checked_from, segment.base_offset) if moved_from else segment.base_offset
+            yield from self.rewrite(segments, base, moved_from, tail, start.builder, builder)
+        else:
+            if segment.size > start.pos:
+                cut(self.files, segment, start.pos)
+            write_indexes(self.files, segment, start.builder)
+        # 5  Replayed batches end in a snapshot, whose fsync is a step.
+        opened = functools.partial(self.opened, segments, checked_from, end, self.replay, new_epoch=True)
+        if not self.replay:
+            return opened()
+        logs: list[OpenedLog] = []
+        yield Step(lambda: logs.append(opened()))
+        return logs[0]
+
+    def recovery_start(self, segments: list[Segment], number: int) -> RecoveryStart:
+        """Where to start in segment `number`, which has the recovery point."""
+        offset = max(self.recovery_point, segments[number].base_offset)
+        if number and offset == segments[number].base_offset:
             damage = self.end_segment(segments[number - 1], segments[number])
             if damage is not None:
-                return self.damaged(segments, start, damage)
+                return RecoveryStart(self.builder(offset), 0, offset, damage, False)
         gaps = self.may_have_gaps and number + 1 < len(segments)
-        builder, pos, expected, damage, _ = self.find_start(segments[number], start, gaps)
-        if damage is not None:
-            return self.damaged(segments, start, damage)
-        start = expected
-        total = sum(segment.size for segment in segments[number:]) - pos
-        replay: list[_Sequenced] = []
-        for i in range(number, len(segments)):
-            segment = segments[i]
-            following = segments[i + 1] if i + 1 < len(segments) else None
-            if i > number:
-                builder, pos = self.builder(segment.base_offset), 0
-                if segment.base_offset > expected and not self.may_have_gaps:
-                    return self.damaged(
-                        segments,
-                        expected,
-                        f"records {expected:,} to "
-                        f"{segment.base_offset - 1:,} are missing before {segment.path}",
-                    )
-                expected = max(expected, segment.base_offset)
-            before, moved_from = builder, 0
-            if following is None and pos > (0 if self.is_read else _SHORT_START):
-                # The tail from `pos` on is rewritten as a segment of its own, with an index of its own. To
-                # copy a short start, too, costs less than one more segment after each crash.
-                builder, moved_from = self.builder(max(start, segment.base_offset)), pos
-            tail = Tail(segment, pos, expected, following, self.epochs, self.may_have_gaps)
-            read = functools.partial(
-                tail.read, builder, moved_from, lambda size: self.add_progress(size, total)
-            )
-            if segment.size - pos > _SHORT:
-                yield Step(read, total)
-            else:
-                read()
-            self.report.segments_read += 1
-            self.report.batches_read += tail.batches
-            expected = tail.next_offset
-            if tail.first_sequenced is not None:
-                replay.append(_Sequenced(segment, tail.first_sequenced, tail.end))
-            if following is not None:
-                if tail.problem is not None:
-                    # It was durable before the next segment was created: this is bit rot.
-                    return self.damaged(
-                        segments, expected, f"{segment.path} at byte {tail.end:,}: {tail.problem}"
-                    )
-                if tail.superseded:
-                    cut(self.files, segment, tail.end)
-                write_indexes(self.files, segment, builder)
-        if expected < self.durable_end:
-            problem = tail.problem or "the segment ends"
-            damage = (
-                f"{segment.path} at byte {tail.end:,}: {problem}; records up to {self.durable_end - 1:,} had "
-                "been made durable"
-            )
-            return self.damaged(segments, self.durable_end, damage, start, replay)
-        segments[-1].next_offset = expected
-        self.complete_indexes(segments[:number])
-        if tail.problem is not None:
-            self.set_aside(segments[-1], tail)
-        if tail.end > pos:
-            base = max(start, segment.base_offset) if moved_from else segment.base_offset
-            yield from self.rewrite(segments, base, moved_from, tail, before, builder, replay)
+        return self.find_start(segments[number], offset, gaps)
+
+    def validate_sealed(self, segments: list[Segment], start: RecoveryStart) -> Task[RecoveryStart]:
+        """Validate all segments but the last one. Returns where the last one starts, or the damage."""
+        for segment, following in pairwise(segments):
+            tail = yield from self.validate(segment, following, start, start.builder, 0)
+            end = tail.next_offset
+            if tail.problem is not None:
+                damage = f"{segment.path} at byte {tail.end:,}: {tail.problem}"
+                return start._replace(offset=end, damage=damage)
+            if tail.superseded:
+                cut(self.files, segment, tail.end)
+            write_indexes(self.files, segment, start.builder)
+            base = following.base_offset
+            if base > end and not self.may_have_gaps:
+                damage = f"records {end:,} to {base - 1:,} are missing before {following.path}"
+                return start._replace(offset=end, damage=damage)
+            start = RecoveryStart(self.builder(base), 0, max(end, base), None, False)
+        return start
+
+    def validate(
+        self,
+        segment: Segment,
+        following: Segment | None,
+        start: RecoveryStart,
+        builder: IndexBuilder,
+        origin: int,
+    ) -> Task[Tail]:
+        """Read a segment's batches from the start on, and index them; positions count from byte `origin`."""
+        tail = Tail(segment, start.pos, start.offset, following, self.epochs, self.may_have_gaps)
+        read = functools.partial(tail.read, builder, origin, self.add_progress)
+        if segment.size - start.pos > _SHORT:
+            yield Step(read, self.total)
         else:
-            if segment.size > pos:
-                cut(self.files, segment, pos)
-            write_indexes(self.files, segment, before)
-        if not replay:
-            return self.opened(segments, start, expected, replay, new_epoch=True)
-        logs: list[OpenedLog] = []  # a snapshot is written
-        yield Step(
-            lambda: logs.append(self.opened(segments, start, expected, replay, new_epoch=True)),
-        )
-        return logs[0]
+            read()
+        self.report.segments_read += 1
+        self.report.batches_read += tail.batches
+        if tail.first_sequenced is not None:
+            self.replay.append(_Sequenced(segment, tail.first_sequenced, tail.end))
+        return tail
 
     def end_segment(self, segment: Segment, following: Segment) -> str | None:
         """Truncate what a killed recovery has already moved to the next segment. Returns damage, if any."""
@@ -356,11 +372,11 @@ class _Opening:
         return IndexBuilder(base_offset, self.settings.index_interval_bytes)
 
     @calls_out
-    def add_progress(self, size: int, total: int) -> None:
+    def add_progress(self, size: int) -> None:
         """This many more bytes of the tail were validated."""
         self.report.bytes_read += size
         if self.progress is not None:
-            self.progress(self.name, self.report.bytes_read, total)
+            self.progress(self.name, self.report.bytes_read, self.total)
 
     def set_aside(self, segment: Segment, tail: Tail) -> None:
         """Copy the bytes after the valid end to a .cut file, and report valid batches among them."""
@@ -388,7 +404,6 @@ class _Opening:
         tail: Tail,
         before: IndexBuilder,
         builder: IndexBuilder,
-        replay: list[_Sequenced],
     ) -> Task[None]:
         """Copy the valid tail of the last segment to a new file, then truncate the old one.
 
@@ -407,7 +422,7 @@ class _Opening:
         else:
             segments[-1] = new
         if tail.first_sequenced is not None:
-            replay[-1] = _Sequenced(new, tail.first_sequenced - from_pos, tail.end - from_pos)
+            self.replay[-1] = _Sequenced(new, tail.first_sequenced - from_pos, tail.end - from_pos)
 
     def complete_indexes(self, segments: list[Segment]) -> None:
         """Rebuild index files of sealed segments that a killed compaction or deletion removed."""
