@@ -49,7 +49,7 @@ from .scan.batch_scan import intact_end, sequenced_batches
 from .segment import Files, Segment
 from .storage.checkpoints import LeaderEpochs
 from .storage.leader_epochs import check_epochs, load_epochs
-from .storage.log_state import OpenedLog
+from .storage.log_state import LogState, OpenedLog
 from .storage.producer_recovery import ProducerRecovery
 from .storage.recovery_start import RecoveryStart, find_recovery_start, write_indexes
 from .storage.segment_files import clear_leftovers, create_segment, drop_empty, list_segments, refuse_foreign
@@ -78,6 +78,12 @@ class CleanEnd(NamedTuple):
     size: int
     created_ms: int
     begins_epoch: int = 0
+
+    @classmethod
+    def of(cls, log: LogState) -> CleanEnd:
+        """The end of a partition that has just been closed."""
+        end, last = log.offsets().log_end_offset, log.segments[-1]
+        return cls(end, last.base_offset, last.size, last.created_ms, int(log.new_epoch))
 
 
 class _Sequenced(NamedTuple):

@@ -85,7 +85,10 @@ class AppendableStore(Protocol):
 
 
 class _Planned(NamedTuple):
+    """One file, and the partition to which nobody else appends meanwhile."""
+
     partition: Partition
+    append: _Append
     file: str
     base_offset: int
 
@@ -125,47 +128,29 @@ def append_atomically(
     check_text("transaction_id", transaction_id)
     check_int("batch_id", batch_id, low=0, high=MAX_INT64)
     check_flag("once", once)
-    named = _named(staged)
-    files = [file for several in named.values() for file in several]
+    files_by_partition = _checked_files(staged)
+    files = [file for names in files_by_partition.values() for file in names]
     with store.topics_lock, contextlib.ExitStack() as stack:  # topics stay; other atomic appends wait
         if _transactions(store).has(transaction_id, batch_id):
             _remove(store, files)
             return False
         if store.fs.exists(store.catalog.file(INTENT_FILE)):
             raise StorageError(f"{store.path}: {INTERRUPTED}", path=store.catalog.file(INTENT_FILE))
-        offsets = _validated(store, named)
-        appenders: dict[TopicPartition, _Append] = {}
-        planned: list[_Planned] = []
-        for name, several in sorted(named.items()):
-            partition = store.partition(*name)
-            appenders[name] = stack.enter_context(partition.appender.exclusively())
-            partition.flush()
-            at = partition.offsets().log_end_offset
-            for file in several:
-                planned.append(_Planned(partition, file, at))
-                at += offsets[file]
-        intent = {
-            "version": 1,
-            "transaction_id": transaction_id,
-            "batch_id": batch_id,
-            "once": once,
-            "appends": [
-                {**plan.partition.name._asdict(), "file": plan.file, "base_offset": plan.base_offset}
-                for plan in planned
-            ],
-        }
+        offsets = _validated(store, files_by_partition)
+        planned = _planned(store, stack, files_by_partition, offsets)
+        partitions = dict.fromkeys(plan.partition for plan in planned)
         try:
-            store.fs.write_file(store.catalog.file(INTENT_FILE), json.dumps(intent, indent=1).encode())
+            _write_intent(store, transaction_id, batch_id, once, planned)
             for plan in planned:
-                _append_missing(store, plan, appenders[plan.partition.name])
-            for name in appenders:
-                store.partition(*name).flush()
+                _append_missing(store, plan)
+            for partition in partitions:
+                partition.flush()
             _finish(store, transaction_id, batch_id, once, files)
         except BaseException:
             if store.fs.exists(store.catalog.file(INTENT_FILE)):
                 # No append may follow half of this one: the log end would no longer tell how far it got.
-                for name in appenders:
-                    store.partition(*name).log.fail(INTERRUPTED)
+                for partition in partitions:
+                    partition.log.fail(INTERRUPTED)
             raise
     return True
 
@@ -195,7 +180,7 @@ def roll_forward(store: AppendableStore) -> None:
                 logger.warning("%s: topic %s was deleted since; dropping its records", path, topic)
                 continue
             with partition.appender.exclusively() as append:
-                _append_missing(store, _Planned(partition, file, base_offset), append)
+                _append_missing(store, _Planned(partition, append, file, base_offset))
             partition.flush()
     _finish(store, intent.transaction_id, intent.batch_id, intent.once, files)
 
@@ -230,26 +215,28 @@ def tidy_staging(store: AppendableStore) -> None:
 # -- before the intent -------------------------------------------------------------------------------------
 
 
-def _named(staged: object) -> dict[TopicPartition, tuple[str, ...]]:
+def _checked_files(staged: object) -> dict[TopicPartition, tuple[str, ...]]:
     """Partition -> its files in order. Raises InvalidType, InvalidArgument."""
     if not isinstance(staged, Mapping):
         raise InvalidType(f"staged must map each TopicPartition to names of files; it is {shown(staged)}")
     files_by_partition = {}
     for name, files in staged.items():
-        file_names = tuple(files) if is_several(files) else (files,)
-        files_by_partition[as_topic_partition(name)] = tuple(staging.check_name(file) for file in file_names)
-    every = [file for several in files_by_partition.values() for file in several]
-    if len(set(every)) < len(every):
+        names = tuple(files) if is_several(files) else (files,)
+        files_by_partition[as_topic_partition(name)] = tuple(staging.check_name(file) for file in names)
+    all_files = [file for names in files_by_partition.values() for file in names]
+    if len(set(all_files)) < len(all_files):
         raise InvalidArgument("a staged file is named twice")
     return files_by_partition
 
 
-def _validated(store: AppendableStore, named: Mapping[TopicPartition, Iterable[str]]) -> dict[str, int]:
+def _validated(
+    store: AppendableStore, files_by_partition: Mapping[TopicPartition, Iterable[str]]
+) -> dict[str, int]:
     """How many offsets each file takes. Raises unless all are valid and there is room for them."""
     offsets, total = {}, 0
-    for name, several in sorted(named.items()):
+    for name, files in sorted(files_by_partition.items()):
         settings = store.partition(*name).settings
-        for file in several:
+        for file in files:
             content = staging.validate(store.fs, _staged_path(store, file), settings)
             offsets[file] = content.offsets
             total += content.size
@@ -264,6 +251,25 @@ def _validated(store: AppendableStore, named: Mapping[TopicPartition, Iterable[s
         )
     store.quota.make_room(total)
     return offsets
+
+
+def _planned(
+    store: AppendableStore,
+    stack: contextlib.ExitStack,
+    files_by_partition: Mapping[TopicPartition, Iterable[str]],
+    offsets: Mapping[str, int],
+) -> list[_Planned]:
+    """Keep other appenders out of the partitions, flush these, and assign base offsets to the files."""
+    planned = []
+    for name, files in sorted(files_by_partition.items()):
+        partition = store.partition(*name)
+        append = stack.enter_context(partition.appender.exclusively())
+        partition.flush()
+        base_offset = partition.offsets().log_end_offset
+        for file in files:
+            planned.append(_Planned(partition, append, file, base_offset))
+            base_offset += offsets[file]
+    return planned
 
 
 # -- from the intent on ------------------------------------------------------------------------------------
@@ -289,11 +295,27 @@ def _intent(store: AppendableStore) -> _Intent | None:
             (str(a["topic"]), int(a["partition"]), staging.check_name(a["file"]), int(a["base_offset"]))
             for a in intent_json["appends"]
         ]
-        named = str(intent_json["transaction_id"]), int(intent_json["batch_id"])
-        return _Intent(*named, intent_json.get("once", False) is True, appends)
+        transaction_id, batch_id = str(intent_json["transaction_id"]), int(intent_json["batch_id"])
+        return _Intent(transaction_id, batch_id, intent_json.get("once", False) is True, appends)
     except (KeyError, TypeError, ValueError, OverflowError, InvalidArgument) as error:
         path = store.catalog.file(INTENT_FILE)
         raise CorruptCheckpoint(f"not a publish intent ({error})", path=path) from error
+
+
+def _write_intent(
+    store: AppendableStore, transaction_id: str, batch_id: int, once: bool, planned: Iterable[_Planned]
+) -> None:
+    intent = {
+        "version": 1,
+        "transaction_id": transaction_id,
+        "batch_id": batch_id,
+        "once": once,
+        "appends": [
+            {**plan.partition.name._asdict(), "file": plan.file, "base_offset": plan.base_offset}
+            for plan in planned
+        ],
+    }
+    store.fs.write_file(store.catalog.file(INTENT_FILE), json.dumps(intent, indent=1).encode())
 
 
 def _needed(store: AppendableStore) -> set[str]:
@@ -301,7 +323,7 @@ def _needed(store: AppendableStore) -> set[str]:
     return set() if intent is None else {file for *_, file, _ in intent.appends}
 
 
-def _append_missing(store: AppendableStore, plan: _Planned, append: _Append) -> None:
+def _append_missing(store: AppendableStore, plan: _Planned) -> None:
     """Append the batches of a staged file that are not in the partition yet."""
     settings = plan.partition.settings
     end = plan.partition.offsets().log_end_offset
@@ -321,7 +343,7 @@ def _append_missing(store: AppendableStore, plan: _Planned, append: _Append) -> 
                 now = store.clock_ms()
                 for header in missing:
                     set_append_time(batches, now, header.pos - start)
-            append(batches)
+            plan.append(batches)
 
 
 def _finish(

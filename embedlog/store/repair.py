@@ -273,15 +273,7 @@ class _Repair:
         self._lose(start, expected)
         for number, segment in enumerate(segments):
             following = segments[number + 1].base_offset if number + 1 < len(segments) else None
-            if not self._may_have_gaps:
-                self._lose(expected, segment.base_offset)
-            else:
-                for absent in missing:
-                    if (
-                        absent.next_offset is not None
-                        and expected <= absent.base_offset < segment.base_offset
-                    ):
-                        self._lose(absent.base_offset, absent.next_offset)
+            self._lose_between(expected, segment.base_offset, missing)
             expected = end = max(expected, segment.base_offset)
 
             def read(
@@ -301,27 +293,41 @@ class _Repair:
                 durable_end=durable,
                 records=True,
             )
-            plan = _Plan(segment, [], [], [], [])
-            for span in walk:
-                if isinstance(span, ValidBatches):
-                    plan.keep.append((span.pos, span.end))
-                    plan.counts.append((span.batches, span.records, span.heads))
-                    end = span.next_offset
-                elif isinstance(span, Mislabelled):
-                    plan.keep.append((span.pos, span.pos + span.header.size))
-                    plan.labels.append(span)
-                    end = span.base_offset + span.header.last_offset_delta + 1
-                else:
-                    if span.end > span.pos:
-                        plan.damage.append(span)
-                    self._lose(span.first_offset, span.last_offset + 1)
-            if walk.superseded_at is not None:
-                reason = "these bytes were moved to the next segment"
-                plan.damage.append(Damage(walk.superseded_at, segment.size, end, end - 1, reason))
+            plan, end = self._plan(segment, walk, end)
             plans.append(plan)
             expected = walk.expected
             done += segment.size
         return plans, end
+
+    def _plan(self, segment: Segment, walk: SegmentScan, end: int) -> tuple[_Plan, int]:
+        """A segment's plan, and one past the last offset that is kept: `end`, if none is of this segment."""
+        plan = _Plan(segment, [], [], [], [])
+        for span in walk:
+            if isinstance(span, ValidBatches):
+                plan.keep.append((span.pos, span.end))
+                plan.counts.append((span.batches, span.records, span.heads))
+                end = span.next_offset
+            elif isinstance(span, Mislabelled):
+                plan.keep.append((span.pos, span.pos + span.header.size))
+                plan.labels.append(span)
+                end = span.base_offset + span.header.last_offset_delta + 1
+            else:
+                if span.end > span.pos:
+                    plan.damage.append(span)
+                self._lose(span.first_offset, span.last_offset + 1)
+        if walk.superseded_at is not None:
+            reason = "these bytes were moved to the next segment"
+            plan.damage.append(Damage(walk.superseded_at, segment.size, end, end - 1, reason))
+        return plan, end
+
+    def _lose_between(self, expected: int, base_offset: int, missing: list[Missing]) -> None:
+        """Note as lost what is missing before a segment. If gaps are allowed, only the manifest knows."""
+        if not self._may_have_gaps:
+            self._lose(expected, base_offset)
+            return
+        for gone in missing:
+            if gone.next_offset is not None and expected <= gone.base_offset < base_offset:
+                self._lose(gone.base_offset, gone.next_offset)
 
     def _missing(self, segments: list[Segment], start: int) -> list[Missing]:
         """Read the segment manifest; return the segments without a file."""

@@ -76,6 +76,7 @@ from .topic_lifecycle import TopicDeletions, TopicDirectories
 logger = logging.getLogger(__name__)
 
 _OF_INTERNAL_TOPICS = frozenset({"flush_messages", "flush_ms"})  # any other would lose records
+_COLLISION = "%s: topics %s and %s differ only in . and _: a Kafka broker would refuse the first"
 
 _open_stores: set[Store] = set()  # of this process: they share its descriptors
 
@@ -111,8 +112,7 @@ class Store:
             passing: the store is closed again in a moment; a process that opens it meanwhile waits.
             progress: called while tails are validated after a crash.
 
-        Raises:
-            DirectoryError and its children, ReadOnly, CorruptCheckpoint, InvalidSetting, StorageError.
+        Raises DirectoryError and its children, ReadOnly, CorruptCheckpoint, InvalidSetting, StorageError.
         """
         self.settings = settings or LogSettings()
         self.defaults = TopicSettings().with_changes(topic_settings or {})
@@ -129,14 +129,7 @@ class Store:
         self._closed = self._forked = False  # set once
         self._lock_fd = -1  # of the writer's lock
         self.recovery = RecoveryReport()
-        self.catalog = Catalog(self.fs, path)
-        self._directories = TopicDirectories(self.fs, self.catalog)
-        self._writer_state = WriterState(self.fs, self.catalog.file(WRITER_STATE_FILE))
-        limit = self.settings.max_open_files
-        taken = sum(store.max_open_files for store in list(_open_stores))
-        self.max_open_files: int = limit if limit > 0 else default_open_files(taken)
-        self.descriptors = Descriptors(self.fs, max(self.max_open_files // 8, 8))
-        self._compose()
+        self._compose(path)
         self.catalog.create(layout)
         self.catalog.load(layout)
         self._lock_fd = self.catalog.writer_lock.acquire()
@@ -145,11 +138,7 @@ class Store:
         _open_stores.add(self)
         try:
             self.catalog.writer_lock.note(self.clock_ms(), passing=passing, max_bytes=self.settings.max_bytes)
-            files = Files(self.fs, self.descriptors, IndexCache(), self.catalog.layout)
-            self._opener = PartitionOpener(
-                self.fs, self.catalog, self._directories, files, self.clock_ms, self.host, progress
-            )
-            self._open()
+            self._open(progress)
         except BaseException as error:
             self._release()
             if isinstance(error, OSError):
@@ -162,9 +151,16 @@ class Store:
     def path(self) -> str:
         return self.catalog.path
 
-    def _compose(self) -> None:
-        """Create the parts that work in the background, and connect them."""
+    def _compose(self, path: str) -> None:
+        """Create the parts, and connect them. Reads and changes no file."""
         clock_ms, partitions = self.clock_ms, self.partitions
+        self.catalog = Catalog(self.fs, path)
+        self._directories = TopicDirectories(self.fs, self.catalog)
+        self._writer_state = WriterState(self.fs, self.catalog.file(WRITER_STATE_FILE))
+        reserved_files = sum(store.max_open_files for store in list(_open_stores))
+        limit = self.settings.max_open_files
+        self.max_open_files: int = limit if limit > 0 else default_open_files(reserved_files)
+        self.descriptors = Descriptors(self.fs, max(self.max_open_files // 8, 8))
         self.background = background = Background()
         self.checkpointer = checkpointer = Checkpointer(self.fs, self.catalog, partitions, background)
         self.flusher = Flusher(partitions, checkpointer, background, clock_ms)
@@ -189,8 +185,12 @@ class Store:
     # -- opening ---------------------------------------------------------------------------------------
 
     @uncollected()
-    def _open(self) -> None:
+    def _open(self, progress: Progress | None) -> None:
         started = time.perf_counter()
+        files = Files(self.fs, self.descriptors, IndexCache(), self.catalog.layout)
+        self._opener = PartitionOpener(
+            self.fs, self.catalog, self._directories, files, self.clock_ms, self.host, progress
+        )
         self.quota.measure()
         self._topics = self.catalog.load_topics()
         clean = self.catalog.take_clean_shutdown()
@@ -275,7 +275,8 @@ class Store:
     ) -> TopicDescription:
         """Create a topic, durably; with this id, if it has one elsewhere; past max_bytes without makes_room.
 
-        Raises TopicExists, InvalidTopicName, InvalidSetting, StorageError."""
+        Raises TopicExists, InvalidTopicName, InvalidSetting, StorageError.
+        """
         check_topic_name(name)
         check_partition_count(partitions)
         checked = TopicSettings.parse(settings)
@@ -316,12 +317,7 @@ class Store:
             topic = Topic(name, topic_id or new_id(), partitions, checked, compacts)
             self._add_partitions(topic, 0, makes_room)
             if (colliding_name := colliding_topic(name, self._topics)) is not None:
-                logger.warning(
-                    "%s: topics %s and %s differ only in . and _: a Kafka broker would refuse the first",
-                    self.path,
-                    name,
-                    colliding_name,
-                )
+                logger.warning(_COLLISION, self.path, name, colliding_name)
             return True
 
     @whole
@@ -341,7 +337,7 @@ class Store:
         try:
             self.checkpointer.purge(topic.names()[first:])
             with self._opener.created(topic, first, self.settings_of(topic)) as added:
-                self._save_topics({**self._topics, topic.name: topic})
+                self.catalog.replace_topics(self._topics, {**self._topics, topic.name: topic})
         except OSError as error:
             message = f"{self.path}: topic {topic.name!r} could not be created"
             raise storage_error(message, error, self.path) from error
@@ -349,9 +345,6 @@ class Store:
         self._topics[topic.name] = topic
         self.checkpointer.add(added)
         self._writer_state.replace(self.partitions())
-
-    def _save_topics(self, topics: Mapping[str, Topic], deleting: Mapping[str, Topic] | None = None) -> None:
-        self.catalog.replace_topics(self._topics, topics, deleting)
 
     @whole
     def alter_topic(self, name: str, settings: Mapping[str, Any]) -> TopicDescription:
@@ -376,7 +369,7 @@ class Store:
 
     def _replace_topic(self, topic: Topic) -> None:
         """Save a topic's changed settings or gaps, then apply them to its partitions."""
-        self._save_topics({**self._topics, topic.name: topic})
+        self.catalog.replace_topics(self._topics, {**self._topics, topic.name: topic})
         self._topics[topic.name] = topic
         settings = self.settings_of(topic)
         for partition in self.by_topic[topic.name]:
@@ -394,7 +387,8 @@ class Store:
             topic = self.topic(name)
             check_not_internal(name, FORGETTING_OFFSETS)
             remaining = {key: value for key, value in self._topics.items() if key != name}
-            self._save_topics(remaining, {**self.catalog.deleting, name: topic})
+            deleting = {**self.catalog.deleting, name: topic}
+            self.catalog.replace_topics(self._topics, remaining, deleting)
             self._topics = remaining
             for partition in self.by_topic.pop(name):
                 partition.publish_through(None)  # their slots are about to be unmapped
@@ -440,8 +434,10 @@ class Store:
         return self._directories.path(name)
 
     def reopen(self, topic: str, number: int) -> PartitionRecovery | None:
-        """Recover a partition whose write or fsync failed, or whose append was interrupted. Raises
-        StorageError."""
+        """Recover a partition whose write or fsync failed, or whose append was interrupted.
+
+        Raises StorageError.
+        """
         partition = self.partition(topic, number)
         report = self._opener.reopen(partition)
         self.background.failures.forget(partition.name)
@@ -475,12 +471,8 @@ class Store:
             with contextlib.suppress(StorageError):  # closing the partition fails likewise
                 self.flusher.flush()
             self._closed = True
-            ends: dict[TopicPartition, CleanEnd] = {}
-            for partition in self.partitions():
-                if partition.close():
-                    log, active = partition.log, partition.segments()[-1]
-                    end = partition.offsets().log_end_offset, active.base_offset, active.size
-                    ends[partition.name] = CleanEnd(*end, active.created_ms, int(log.new_epoch))
+            closed = [partition for partition in self.partitions() if partition.close()]
+            ends = {partition.name: CleanEnd.of(partition.log) for partition in closed}
             try:
                 self.checkpointer.save_at_close()
                 self.catalog.fold_journal(self._topics)
