@@ -227,7 +227,11 @@ class LogFields:
 
     @property
     def log_end(self):
-        return self.end_offset, self.end_pos, self.end_segment
+        # All are loaded before the tuple is made: that may run the garbage collector, and with it any code.
+        offset: int64_t = self.end_offset
+        pos: int64_t = self.end_pos
+        segment: SegmentFields = self.end_segment
+        return offset, pos, segment
 
     @log_end.setter
     def log_end(self, end):

@@ -3,9 +3,19 @@
     log start          last stable        high watermark     log end
     |-- read_committed --|-- read_uncommitted --|-- not readable --|
 
-A snapshot never changes. A segment deleted after it was taken stays readable through its descriptor; one
-rolled after it was taken ends where the snapshot says. (Kafka 2.7 design, section 5.4: the copy-on-write
-segment list.)
+A snapshot never changes, so its reader needs no lock. (Why taking it needs none: log_state.py.) It refers to
+segments, which do change:
+
+    segments         A tuple. Retention, compaction and rolls make another one. A segment deleted since then
+                     stays readable through its descriptor. (Kafka 2.7 design, section 5.4: the copy-on-write
+                     segment list.)
+    high_watermark   A tuple, with the byte where the last segment ends for this reader. `end_of` does not ask
+                     that segment for its size: it may grow, or be sealed.
+    segment.size     Of the others: they were sealed before the end moved past them, and sealed segments are
+                     replaced, never changed.
+    segment.entries  The index of the active segment only grows. An entry's position is there before its
+                     offset, by which it is looked up.
+    epochs           A tuple.
 
 Without replicas every appended record is committed, so the high watermark is the log end. The two differ only
 while a failed partition hides the records that it could not flush.

@@ -1,8 +1,30 @@
 """The state of one partition's log: its segments, offsets, epochs and failures.
 
 Appender, flusher, reader and segment lifecycle share one `LogState`. Each field has one lock that guards its
-writes; reads need none. A reader takes a `snapshot`: it loads the high watermark before the segments, so the
-segments reach at least that far. Both are immutable and replaced, never changed.
+writes. Readers take none: what a field holds is replaced, never changed, so one load gives all of the old or
+all of the new. `snapshot` and `bounds` load the fields in this order, in which a mixture does no harm:
+
+    log_end           First, because an append stores it last, after its bytes, its epoch and its producers:
+                      whatever is loaded after it knows all records before it. (The compiled form has three
+                      fields; no Python code runs between their loads, nor between their stores.)
+    first_unstable_   An append that begins a transaction notes it before it moves the end: a transaction that
+    offset            began before the end is seen, unless its marker has come meanwhile. Then `stable_range`,
+                      asked later, has it among the aborted ones if it was aborted: that list grows first.
+    state             `fail` sets it before it takes the end back. An append that was under way may still move
+                      the end, for a moment; a reader that loaded such an end finds FAILED here.
+    flushed,          Loaded only if FAILED: neither moves in that state.
+    next_offset
+    segments          A roll adds the new segment before the end moves into it, so the end's segment is there.
+                      One that was added after the end was loaded begins at or past it: nothing is read of it.
+                      The file of one that was deleted or replaced meanwhile is not found under its name, or
+                      has another inode: the reader takes a new snapshot (reader.py, files/descriptors.py).
+    log_start_offset  Retention raises it before it removes segments: it is never before what `segments` has.
+                      If it lies past the end, all that the reader could have read was deleted just now.
+    epochs.entries    An epoch is there before its first batch. One that was added since begins at or past the
+                      end.
+
+`install`, after a failure, replaces all of them one by one. The end that readers see until then was flushed,
+or its bytes are in the page cache, and recovery keeps it: the new segments reach at least as far.
 
 Invariants: flushed offset <= high watermark <= next offset; every segment but the last is durable; the leader
 epoch of a batch is on disk before the batch.

@@ -305,7 +305,7 @@ class ProducerState:
             state.producers[producer_id] = ProducerStateEntry(
                 epoch, batches, started, coordinator_epoch, timestamp, from_snapshot=bool(batches)
             )
-        opened = [(id_, producer) for id_, producer in state.producers.items() if producer.transaction_start >= 0]
+        opened = [(id_, p) for id_, p in state.producers.items() if p.transaction_start >= 0]
         state.transactions = dict(sorted(opened, key=lambda pair: pair[1].transaction_start))
         return state
 
