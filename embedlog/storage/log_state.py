@@ -143,7 +143,7 @@ class LogState(LogFields):
 
     def snapshot(self) -> LogSnapshot:
         """A consistent view."""
-        end = self.high_watermark  # before the segments
+        end = self.high_watermark  # first, see above
         unstable = self.producers.first_unstable_offset
         stable = end.offset if unstable is None else min(unstable, end.offset)
         log_end_offset = end.offset
@@ -156,7 +156,9 @@ class LogState(LogFields):
 
     def bounds(self) -> LogBounds:
         """The part of a snapshot that finding one record takes."""
-        end = self.flushed if self.state is PartitionState.FAILED else self.log_end  # before the segments
+        end = self.log_end  # first, see above
+        if self.state is PartitionState.FAILED:
+            end = self.flushed
         return self.segments, self.log_start_offset, end, self.epochs.entries
 
     def stable_range(self, snapshot: LogSnapshot, offset: int) -> StableRange:
