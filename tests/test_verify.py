@@ -24,6 +24,7 @@ from embedlog.codec import crc32c
 from embedlog.errors import CorruptRecord, DirectoryError, NotALog, PartitionNotFound, TopicNotFound
 from embedlog.files.filesystem import FileSystem
 from embedlog.runtime.background_failures import BackgroundFailures
+from embedlog.segment import Segment
 from embedlog.store.repair import repair_partition
 from embedlog.store.verify import CHECKPOINT, DAMAGE, INDEX_FAULT, TORN_TAIL, verify_log
 
@@ -534,7 +535,7 @@ def test_a_live_log(path: Path) -> None:
     assert verify_log(path, deep=True).findings == ()
 
 
-def test_no_byte_past_the_published_end_is_read(log: Log) -> None:
+def test_no_byte_past_the_published_end_is_judged(log: Log) -> None:
     log.create_topic("t")
     log.append("t", b"published")
     (segment,) = partition_of(log).segments()
@@ -543,6 +544,52 @@ def test_no_byte_past_the_published_end_is_read(log: Log) -> None:
     report = verify_log(log.path)
     assert (report.findings, report.records) == ((), 1)
     os.truncate(segment.path, segment.size)
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_bytes_behind_the_last_batch_are_named_until_they_are_cut(path: Path, clean: bool) -> None:
+    log = open_log(path)
+    log.create_topic("t")
+    log.append("t", value(1), flush=True)
+    if clean:
+        log.close()
+    else:
+        crash(log)
+    (segment,) = segments(path / "t_0")
+    end = batches_behind(segment.read_bytes())
+    os.truncate(segment, end + 4096)  # zeros, as they are written ahead of appends
+    assert verify_log(path).leftovers == ()
+    with open(segment, "r+b") as file:
+        file.seek(end)
+        file.write(b"garbage!" * 8)
+    report = verify_log(path)
+    (leftover,) = report.leftovers
+    assert (leftover.path, leftover.size) == (str(segment), 64)
+    assert leftover.what.startswith("behind the last batch: an unfinished append")
+    assert (report.ok, report.findings, report.records) == (True, (), 1)
+    with open_log(path) as log:
+        assert [record.value for record in log.read("t")] == [value(1)]
+    assert not any(leftover.what.startswith("behind") for leftover in verify_log(path).leftovers)
+
+
+def test_an_append_that_is_under_way_is_no_leftover(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The end has moved by the time that the bytes behind it have been read."""
+    log.create_topic("t")
+    log.append("t", value(1))
+    (segment,) = partition_of(log).segments()
+    read = Segment.pread
+
+    def meanwhile(self: Segment, size: int, pos: int) -> bytes:
+        data = read(self, size, pos)
+        if pos:
+            os.truncate(segment.path, segment.size)
+            log.append("t", value(2))
+        return data
+
+    with open(segment.path, "ab") as file:
+        file.write(b"the first bytes of a batch")
+    monkeypatch.setattr(Segment, "pread", meanwhile)
+    assert verify_log(log.path).leftovers == ()
 
 
 def test_damage_in_internal_topics_is_told_in_a_line(

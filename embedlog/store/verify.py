@@ -10,7 +10,7 @@ For each partition, from the first segment to the log end that its writer states
     leftovers    of interrupted or finished work: listed, not judged
 
 It continues after damage, so one bad batch is reported as one bad batch. The log may be written meanwhile:
-nothing past the stated log end is read, and a partition whose files were rolled, deleted or compacted
+nothing past the stated log end is judged, and a partition whose files were rolled, deleted or compacted
 meanwhile is read again before anything is reported. It takes no lock, and opens files for reading only.
 """
 
@@ -79,6 +79,8 @@ _LEFTOVERS: Final = {
     CUT: "bytes that recovery or repair set aside",
     TEMPORARY: "an unfinished write",
 }
+_UNFINISHED: Final = "behind the last batch: an unfinished append; the next open truncates what is not whole"
+_PEEK: Final = 1 << 20  # bytes behind the last batch
 
 Progress = Callable[[int, int], None]
 
@@ -111,7 +113,7 @@ class Finding(NamedTuple):
 
 
 class Leftover(NamedTuple):
-    """A file that is not part of the log."""
+    """A file that is not part of the log, or bytes at the end of one."""
 
     path: str
     size: int
@@ -324,7 +326,6 @@ class _Check:
                 self.find(DAMAGE, self._directory, "there are no segments", lost=(start, lost))
             return lost
         expected = min(start, segments[0].base_offset)
-        summaries = self._manifest.summaries
         for number, segment in enumerate(segments):
             is_last = number == len(segments) - 1
             # A segment may follow a gap; but the log start only moves to the start of a segment.
@@ -342,7 +343,7 @@ class _Check:
             if is_last and edges is not None and edges.last_segment == segment.base_offset:
                 size, log_end = edges.readable_bytes, edges.log_end_offset
             indexes = self._indexes(segment, size, is_last)
-            noted = None if is_last else summaries.get(segment.base_offset)
+            noted = None if is_last else self._manifest.summary(segment.base_offset)
             walk = SegmentScan(
                 segment.pread_into,
                 size,
@@ -357,12 +358,12 @@ class _Check:
             )
             finding_count, counts_before = len(self.findings), (self.batches, self.records, self._heads)
             try:
+                self._list_unfinished(segment, size)
                 self._verify_segment(segment, walk, indexes, durable if is_last else None)
                 if noted is not None and len(self.findings) == finding_count:
-                    sums = self.batches, self.records, self._heads
-                    differs = disagreement(segment, noted, *map(operator.sub, sums, counts_before))
-                    if differs is not None:
-                        self.find(DAMAGE, segment.path, differs)
+                    counts = map(operator.sub, (self.batches, self.records, self._heads), counts_before)
+                    if (difference := disagreement(segment, noted, *counts)) is not None:
+                        self.find(DAMAGE, segment.path, difference)
             except FileNotFoundError:
                 raise
             except OSError as error:
@@ -374,6 +375,14 @@ class _Check:
             self.segments += 1
             expected = walk.expected
         return expected
+
+    def _list_unfinished(self, segment: Segment, pos: int) -> None:
+        """List the bytes behind the log's end, unless they are zeros written ahead, or the end moves."""
+        if pos < segment.size:
+            size = len(segment.pread(min(segment.size - pos, _PEEK), pos).rstrip(b"\0"))
+            _, edges = self._store.writer.edges(self._name)
+            if size and edges is not None and edges.readable_bytes == pos:
+                self.leftovers.append(Leftover(segment.path, size, _UNFINISHED))
 
     def _verify_segment(
         self, segment: Segment, walk: SegmentScan, indexes: IndexCheck, durable: int | None
@@ -392,9 +401,8 @@ class _Check:
                 self.bytes += span.end - span.pos
             elif isinstance(span, Mislabelled):
                 header = span.header
-                lost = (span.base_offset, span.base_offset + header.last_offset_delta + 1)
-                if span.is_readable:
-                    lost = (0, 0)
+                end = span.base_offset + header.last_offset_delta + 1
+                lost = (0, 0) if span.is_readable else (span.base_offset, end)
                 self.find(DAMAGE, segment.path, span.reason, pos=span.pos, size=header.size, lost=lost)
                 indexes.passed_over(span.pos, span.pos + header.size)
                 self.bytes += header.size

@@ -37,6 +37,19 @@ def test_a_healthy_log(run: Run, log: Path) -> None:
     assert run("verify", "data", "clicks", "3").code == 2
 
 
+def test_bytes_behind_the_last_batch_are_no_damage(run: Run, log: Path) -> None:
+    with open(log / "clicks_1" / "00000000000.kafka", "ab") as file:
+        file.write(b"\xff" * 64)
+    ran = run("verify", "data", "clicks", "1")
+    assert ran.code == 0
+    first, *_, last = ran.out.splitlines()
+    assert first.startswith("left over  clicks_1/00000000000.kafka: 64 B, behind the last batch: ")
+    assert last.startswith("no damage found")
+    leftover, summary = run("verify", "data", "clicks", "1", "--json").objects
+    assert (leftover["kind"], leftover["size"]) == ("leftover", 64)
+    assert (summary["ok"], summary["findings"]) == (True, 0)
+
+
 def test_damage_is_located_and_repaired(run: Run, damaged: Path) -> None:
     ran = run("verify", "data")
     assert ran.code == 1
