@@ -477,13 +477,12 @@ class Segment(SegmentFields):
     def rename_deleted(self) -> list[str]:
         """Rename all its files to *.deleted; the new paths. Readers that hold the segment continue."""
         fs = self._files.fs
-        self._files.indexes.forget(self.path)
         renamed = []
         for path in (*self.companions(), self.path):
             with contextlib.suppress(FileNotFoundError):
                 fs.rename(path, path + DELETED)
                 renamed.append(path + DELETED)
-        self._handle.path = self.path + DELETED
+        self.was_renamed()
         return renamed
 
     def held(self) -> contextlib.AbstractContextManager[int]:

@@ -24,10 +24,11 @@ while a failed partition hides the records that it could not flush.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
-from ..model import AbortedTransaction
+from ..model import AbortedTransaction, PartitionState, TopicPartition
 from ..segment import Segment
+from .segment_manifest import Summary
 
 
 class LogEnd(NamedTuple):
@@ -97,3 +98,25 @@ class StableRange(NamedTuple):
     end: int
     aborted: Sequence[AbortedTransaction]
     damaged: bool = False
+
+
+class LogView(Protocol):
+    """A log as a reader sees it: `LogState` in the writer's process, `ReadOnlyPartition` in others."""
+
+    @property
+    def name(self) -> TopicPartition: ...
+
+    @property
+    def may_have_gaps(self) -> bool: ...
+
+    @property
+    def state(self) -> PartitionState: ...
+
+    def snapshot(self) -> LogSnapshot: ...
+
+    def bounds(self) -> LogBounds: ...
+
+    def stable_range(self, snapshot: LogSnapshot, offset: int) -> StableRange: ...
+
+    def summary(self, base_offset: int) -> Summary | None:
+        """What the manifest says of a sealed segment."""

@@ -1,4 +1,6 @@
-"""Reads one partition, in the writer's process and in others: fetches, lookups by offset and time.
+"""Reads one partition, in the writer's process and in others: fetches, and lookups by epoch.
+
+Others look up by offset (record_lookup.py) and by time (time_lookup.py).
 
 Each call takes one snapshot of the log (log_snapshot.py), and no lock after that.
 
@@ -8,15 +10,12 @@ end raises OffsetOutOfRange; a position in a truncated history raises LogTruncat
 
 from __future__ import annotations
 
-import contextlib
 import struct
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
-from itertools import chain
 from typing import Final, NamedTuple, Protocol
 
-from ..codec import HEADER_SIZE, BatchHeader, decode_pieces, loops, scan
-from ..codec.time_range import TimeRange
+from ..codec import HEADER_SIZE, loops
 from ..errors import CorruptRecord, LogTruncated, OffsetOutOfRange, StorageError
 from ..model import (
     AbortedTransaction,
@@ -25,18 +24,14 @@ from ..model import (
     OffsetRange,
     PartitionOffsets,
     PartitionState,
-    Record,
     TopicPartition,
 )
 from ..segment import Files, Segment
-from .log_snapshot import LogBounds, LogSnapshot, StableRange
+from .log_snapshot import LogSnapshot, LogView, StableRange
 from .offset_ranges import split_offsets
 from .record_lookup import RecordLookup
-from .segment_manifest import Summary
 from .segment_times import SegmentTimes
-
-LATEST_TIME: Final = -1
-EARLIEST_TIME: Final = -2
+from .time_lookup import TimeLookup
 
 _BASE_AND_LENGTH: Final = struct.Struct(">qi")
 _LENGTH_PREFIX: Final = 12
@@ -58,28 +53,6 @@ class FileRange(NamedTuple):
     log_end_offset: int
     last_stable_offset: int
     aborted: tuple[AbortedTransaction, ...]
-
-
-class LogView(Protocol):
-    """A log as a reader sees it: `LogState` in the writer's process, `ReadOnlyPartition` in others."""
-
-    @property
-    def name(self) -> TopicPartition: ...
-
-    @property
-    def may_have_gaps(self) -> bool: ...
-
-    @property
-    def state(self) -> PartitionState: ...
-
-    def snapshot(self) -> LogSnapshot: ...
-
-    def bounds(self) -> LogBounds: ...
-
-    def stable_range(self, snapshot: LogSnapshot, offset: int) -> StableRange: ...
-
-    def summary(self, base_offset: int) -> Summary | None:
-        """What the manifest says of a sealed segment."""
 
 
 class ReadablePartition(Protocol):
@@ -119,6 +92,11 @@ class PartitionReader:
     def __init__(self, log: LogView, files: Files) -> None:
         self._log = log
         self.times = SegmentTimes(log.summary)
+        by_time = TimeLookup(log, self.times)
+        self.offset_for_time = by_time.offset_for_time
+        self.offsets_in_time = by_time.offsets_in_time
+        self.offsets_before = by_time.offsets_before
+        self.largest_timestamp = by_time.largest_timestamp
         self.record_at = RecordLookup(log.name, log.bounds, files).record_at
         # Next offset -> position of its batch: most fetches continue an earlier one and need no lookup.
         # Needs no lock: an entry is used once, and only with the segment object that it names.
@@ -283,91 +261,6 @@ class PartitionReader:
             latest = epoch
         return (latest, snapshot.high_watermark.offset) if latest >= 0 else (-1, -1)
 
-    def offset_for_time(self, time_ms: int) -> OffsetAndTimestamp | None:
-        """The first record with a timestamp of time_ms or later; None if there is none."""
-        snapshot = self._log.snapshot()
-        for segment in snapshot.segments:
-            end = snapshot.end_of(segment)
-            if not end or segment.largest_timestamp_ms < time_ms:
-                continue
-            for header in segment.from_time(time_ms, end, may_have_gaps=self._log.may_have_gaps):
-                if header.is_control:
-                    continue
-                for record in chain.from_iterable(self._decode(segment, header)):
-                    if record.timestamp_ms >= time_ms and record.offset >= snapshot.log_start_offset:
-                        return OffsetAndTimestamp(record.offset, record.timestamp_ms, header.leader_epoch)
-        return None
-
-    def offsets_in_time(self, offset: int, times: TimeRange) -> OffsetRange:
-        """See `Backend.offsets_in_time`. May read the timestamps of a segment, once. Raises OSError."""
-        snapshot = self._log.snapshot()
-        segments, log_end = snapshot.segments, snapshot.high_watermark.offset
-        number = max(bisect_right(segments, offset, key=_base_offset) - 1, 0)
-        for at, segment in enumerate(segments[number:], number + 1):
-            is_last = at == len(segments)
-            following = log_end if is_last else min(segments[at].base_offset, log_end)
-            first = max(offset, segment.base_offset)
-            if first >= following:
-                continue
-            end = snapshot.end_of(segment)
-            if not self.times.may_have(segment, end, times, grows=is_last):
-                continue
-            with contextlib.suppress(CorruptRecord):
-                if times.start_ms > 0:
-                    earliest = next(
-                        segment.from_time(times.start_ms, end, may_have_gaps=self._log.may_have_gaps), None
-                    )
-                    first = following if earliest is None else max(first, earliest.base_offset)
-            if first < following:
-                return OffsetRange(first, following, -1)
-        return OffsetRange(max(offset, log_end), max(offset, log_end), 0)
-
-    def largest_timestamp(self) -> OffsetAndTimestamp | None:
-        """The first record with the largest timestamp; None if there are no records."""
-        snapshot = self._log.snapshot()
-        readable = [
-            (segment, snapshot.end_of(segment)) for segment in snapshot.segments if snapshot.end_of(segment)
-        ]
-        largest = max((segment.largest_timestamp_ms for segment, _ in readable), default=-1)
-        largest_record = self.offset_for_time(largest) if largest >= 0 else None
-        if largest_record is not None or largest < 0:
-            return largest_record
-        # The largest timestamp is that of a deleted or control record: read every header.
-        largest = -1
-        for segment, end in readable:
-            for header in segment.from_time(largest + 1, end, may_have_gaps=self._log.may_have_gaps):
-                if header.is_control or header.last_offset < snapshot.log_start_offset:
-                    continue
-                latest = header.max_timestamp_ms
-                if header.base_offset < snapshot.log_start_offset:
-                    records = chain.from_iterable(self._decode(segment, header))
-                    later = (r.timestamp_ms for r in records if r.offset >= snapshot.log_start_offset)
-                    latest = max(later, default=-1)
-                largest = max(largest, latest)
-        return self.offset_for_time(largest) if largest >= 0 else None
-
-    def offsets_before(self, time_ms: int, max_offsets: int) -> list[int]:
-        """At most max_offsets offsets to start reading from, newest first.
-
-        These are the log end, and the base offsets of segments last modified at or before time_ms.
-        LATEST_TIME (-1): all of them; EARLIEST_TIME (-2): only the first. (Kafka 0.10 design,
-        SimpleConsumer.getOffsetsBefore.)
-        """
-        snapshot = self._log.snapshot()
-        starts = [
-            (max(segment.base_offset, snapshot.log_start_offset), segment.modified_ms)
-            for segment in snapshot.segments
-        ]
-        if snapshot.high_watermark.offset > starts[-1][0]:
-            starts.append((snapshot.high_watermark.offset, starts[-1][1]))
-        if time_ms == EARLIEST_TIME:
-            chosen = starts[:1]
-        elif time_ms == LATEST_TIME:
-            chosen = starts
-        else:
-            chosen = [start for start in starts if start[1] <= time_ms]
-        return [offset for offset, _ in reversed(chosen)][:max_offsets]
-
     def split(self, start: int, end: int, split_bytes: int, not_before_ms: int | None) -> list[OffsetRange]:
         """See offset_ranges.split_offsets. Raises OSError, CorruptRecord, StorageError."""
         return split_offsets(self.readable_segments(), start, end, split_bytes, not_before_ms)
@@ -455,21 +348,6 @@ class PartitionReader:
             self._remember(next_offset, segment, pos + len(data))
             return segment, pos, data, next_offset
         return None
-
-    def _decode(self, segment: Segment, header: BatchHeader) -> Iterator[list[Record]]:
-        """The batch's records in pieces, since there may be millions."""
-        data = segment.pread(header.size, header.pos)
-        checked = scan(data)
-        if checked.error is not None or not checked.headers:
-            reason = checked.error.reason if checked.error else "the batch is cut short"
-            raise CorruptRecord(
-                reason,
-                path=segment.path,
-                pos=header.pos,
-                offset=header.base_offset,
-                last_offset=header.last_offset,
-            )
-        return decode_pieces(data, checked.headers[0], *self._log.name)
 
 
 def _base_offset(segment: Segment) -> int:

@@ -32,7 +32,7 @@ from ...errors import CorruptRecord, EmbedlogError, InvalidType, RecordTooLarge
 from ...files.names import check_topic_name
 from ...model import CommittedOffset, Fetched, Record, TopicPartition
 from ...runtime.closing import Closing
-from ...storage.reader import EARLIEST_TIME, LATEST_TIME
+from ...storage.time_lookup import EARLIEST_TIME, LATEST_TIME
 from ...synonyms import SIMPLE_CONSUMER_ARGUMENTS
 from ...validation import (
     also_named,
