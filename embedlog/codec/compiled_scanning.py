@@ -328,7 +328,7 @@ def compare_run(buffer, pos, end, base_offset: int64_t, entries, compared, file_
 
 
 def _agrees(index, at, file_pos, entry, time, largest, whole):
-    """Is what the index says of the batch at a byte right? Only then what has been compared moves on."""
+    """Whether the index is right about the batch at a byte. Only then what has been compared moves on."""
     next_entry: cython.Py_ssize_t = entry[0]
     next_time: cython.Py_ssize_t = time[0]
     up_to: int64_t
@@ -373,7 +373,7 @@ def intact_run(buffer, pos, end):
 
 
 def _checked(at, batch, times):
-    """Are its records valid? If so, sets their earliest and their latest timestamp."""
+    """Whether its records are valid. If so, sets their earliest and their latest timestamp."""
     fields: Fields
     last: int64_t = -1
     timestamp: int64_t

@@ -75,7 +75,7 @@ static inline uint64_t differing(const uint8_t *one, const uint8_t *other, size_
     return a ^ b;
 }
 
-/* Do two record batches differ in their headers, but for base offset, length, CRC and timestamps? */
+/* Whether two record batches differ in their headers, but for base offset, length, CRC and timestamps. */
 static inline int unlike(const uint8_t *batch, const uint8_t *like)
 {
     return (differing(batch + 12, like + 12, 4) | differing(batch + 16, like + 16, 1)    /* epoch, magic */

@@ -235,7 +235,7 @@ cdef inline bint intact(Reading at, Reading end) noexcept nogil:
     return crc32c_sum(at + 21, end - at - 21) == load_u32(at + 17)
 
 
-# Does the batch follow the rules? If so, `place` advances past it.
+# Whether the batch follows the rules. If so, `place` advances past it.
 cdef inline bint fits(Place* place, Header* batch) noexcept nogil:
     if batch.base_offset != place.next_offset:
         if batch.base_offset > place.next_offset:
@@ -253,7 +253,7 @@ cdef inline bint fits(Place* place, Header* batch) noexcept nogil:
     return True
 
 
-# Is a batch part of the run, and needs neither decompression nor a decision about its transaction? If so, `place`
+# Whether a batch is part of the run, and needs neither decompression nor a decision about its transaction. If so, `place`
 # advances past it.
 cdef inline bint in_run(Reading at, Place* place, Header* batch, bint transactional) noexcept nogil:
     cdef int unusual = CODEC_MASK | CONTROL_BIT | (0 if transactional else TRANSACTIONAL_BIT)

@@ -318,5 +318,5 @@ def bytes_near(
 
 
 def increasing(column: array[int]) -> bool:
-    """Is the column strictly increasing? (Type "I" or "q", as in IndexEntries.)"""
+    """Whether the column is strictly increasing. (Type "I" or "q", as in IndexEntries.)"""
     return all(map(lt, column, column[1:]))

@@ -260,7 +260,7 @@ def set_producer(
 
 
 def crc_matches(buffer: ReadBuffer, header: BatchHeader) -> bool:
-    """Does the batch, which must be complete, have the CRC in its header?"""
+    """Whether the batch, which must be complete, has the CRC in its header."""
     return crc32c(buffer[header.pos + ATTRIBUTES_POS : header.pos + header.size]) == header.crc
 
 

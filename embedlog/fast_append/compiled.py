@@ -404,7 +404,7 @@ class FastAppend:
         return base
 
     def _is_ordinary(self, size, count):
-        """Append lock held: is a batch of so many bytes and records to be written at the end, as it is?"""
+        """Append lock held: whether so many bytes and records can be written at the end, as they are."""
         segment: SegmentFields = self._log.segments[len(self._log.segments) - 1]
         next_offset: int64_t = self._log.next_offset + count
         file: FileFields = self._file

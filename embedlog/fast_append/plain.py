@@ -329,8 +329,8 @@ class FastAppend:
         return True
 
     def _is_ordinary(self, size: int, count: int, timestamp_ms: int) -> bool:
-        """Append lock held: is a batch of so many bytes and records, and of this largest timestamp, to be
-        written at the log end, as it is?"""
+        """Append lock held: whether a batch of so many bytes and records, with this largest timestamp, can be
+        written at the log end, as it is."""
         log, file = self._log, self._file
         end_offset, end_pos, segment = log.log_end
         next_offset = end_offset + count
@@ -350,7 +350,7 @@ class FastAppend:
         )
 
     def _may_be_out_of_range(self, timestamp_ms: int) -> bool:
-        """May a batch of this largest timestamp have records that the topic's limits of time forbid?"""
+        """Whether a batch with this largest timestamp may have records out of the topic's limits of time."""
         settings, now_ms = self._log.settings, time.time_ns() // 1_000_000
         return settings.limits_past or timestamp_ms - now_ms > settings.message_timestamp_after_max_ms
 

@@ -193,7 +193,7 @@ class Appender:
         self._log.wake_listeners()
 
     def may_wait(self, size: int) -> bool:
-        """May an append of that size wait for the disk (fsync, a new segment, making room)? A hint."""
+        """Whether an append of that size may wait for the disk (fsync, new segment, making room). A hint."""
         log = self._log
         return (
             log.settings.flush_messages < MAX_INT64
@@ -312,7 +312,7 @@ class Appender:
         return Appended(sent.base_offset, sent.last_offset, sent.timestamp_ms, durable)
 
     def _repeated_at(self, batches: bytearray, expected_offset: int) -> tuple[Appended, bool]:
-        """The log ends elsewhere: because a first try has succeeded? Raises UnexpectedOffset if not."""
+        """The first try, if the log ends elsewhere because that succeeded. Raises UnexpectedOffset if not."""
         log = self._log
         _, sequenced, _ = assign_all(batches, log.next_offset, log.leader_epoch)
         repeated = self._repeated(sequenced) if sequenced else None
@@ -354,7 +354,7 @@ class Appender:
             log.producers.allow_transaction(producer_id, producer_epoch, transaction_version, asked_at)
 
     def allows_transaction(self, producer_id: int, producer_epoch: int) -> bool:
-        """Would the producer's transactional batches of this epoch be taken?"""
+        """Whether the producer's transactional batches of this epoch would be taken."""
         return self._log.producers.allows_transaction(producer_id, producer_epoch)
 
     def end_transaction(

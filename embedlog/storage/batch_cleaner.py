@@ -67,7 +67,7 @@ class OffsetMap:
         return True
 
     def is_latest(self, record: Record) -> bool:
-        """Does the map have no later record with its key?"""
+        """Whether the map has no later record with its key."""
         return record.key is None or self._last.get(_digest(record.key), -1) <= record.offset
 
 
@@ -83,7 +83,7 @@ class Transactions:
         self.spent: list[AbortedTransaction] = []  # aborted ones without any batch left
 
     def is_aborted(self, header: BatchHeader) -> bool:
-        """Does a data batch belong to an aborted transaction?"""
+        """Whether a data batch belongs to an aborted transaction."""
         if not header.is_transactional:
             return False
         transaction = self._at(header)
@@ -94,7 +94,7 @@ class Transactions:
         return True
 
     def is_spent(self, buffer: ReadBuffer, header: BatchHeader) -> bool:
-        """Is no batch of a control batch's transaction left?"""
+        """Whether no batch of a control batch's transaction is left."""
         committed = header.producer_id in self._committed
         self._committed.discard(header.producer_id)
         transaction = self._at(header)
@@ -205,7 +205,7 @@ class BatchCleaner:
         return filter_batch(buffer, header, [False] * header.record_count, max_bytes=MAX_BATCH_BYTES)
 
     def _is_last_of_producer(self, header: BatchHeader) -> bool:
-        """Without this batch, would the producer's state be lost?"""
+        """Whether the producer's state would be lost without this batch."""
         last = self._last_batches.get(header.producer_id) if header.producer_id >= 0 else None
         if last is None:
             return False

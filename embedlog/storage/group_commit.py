@@ -136,7 +136,7 @@ class GroupCommit:
 
     @property
     def is_busy(self) -> bool:
-        """Is a sync running, so that an append should join the next round (`append`)?"""
+        """Whether a sync is running, so that an append should join the next round (`append`)."""
         return self._leader is not None
 
     def flush(self, target: int) -> None:
@@ -183,7 +183,7 @@ class GroupCommit:
             # A handler has led in its place.
 
     def _is_owned(self) -> bool:
-        """Does this thread lead? The others wait for that (locks.Held)."""
+        """Whether this thread leads. The others wait for that (locks.Held)."""
         return self._leader is not None and self._leader.thread == threading.get_ident()
 
     def _is_done(self, waiter: Waiter) -> bool:

@@ -66,7 +66,7 @@ class PartitionHost(Protocol):
 
     @property
     def bounded(self) -> bool:
-        """Does the log have a size limit? Without one `make_room` is not called."""
+        """Whether the log has a size limit. Without one `make_room` is not called."""
 
     def make_room(self, size: int) -> None:
         """Called before the files grow by `size` bytes. Raises LogFull."""

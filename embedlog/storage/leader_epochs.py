@@ -48,7 +48,7 @@ def check_epochs(epochs: LeaderEpochs, segments: list[Segment], name: TopicParti
 
 
 def _begins(segments: list[Segment], epoch: int, offset: int) -> bool:
-    """Is the record at an offset, if there is one, the first of an epoch?"""
+    """Whether the record at an offset, if there is one, is the first of an epoch."""
     number = bisect_right(segments, offset, key=lambda s: s.base_offset) - 1
     if number < 0:
         return True  # deleted
@@ -95,5 +95,5 @@ def _changes(segment: Segment) -> Iterator[BatchHeader]:
 
 
 def intact(segment: Segment, header: BatchHeader) -> bool:
-    """Does the CRC of this batch match?"""
+    """Whether the CRC of this batch matches."""
     return bool(scan(segment.pread(header.size, header.pos)).headers)

@@ -71,7 +71,7 @@ class LogSnapshot(NamedTuple):
         return segment.size if segment.base_offset < self.high_watermark.offset else 0
 
     def extends(self, earlier: LogSnapshot) -> bool:
-        """Are all files of an earlier snapshot still there, changed by nothing but appends?"""
+        """Whether all files of an earlier snapshot are still there, changed by nothing but appends."""
         if (
             self.version[:2] != earlier.version[:2]
             or self.high_watermark.offset < earlier.high_watermark.offset

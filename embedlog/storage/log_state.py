@@ -202,7 +202,7 @@ class LogState(LogFields):
 
     @property
     def is_flushed(self) -> bool:
-        """Is every appended record durable?"""
+        """Whether every appended record is durable."""
         return self.next_offset <= self.flushed.offset
 
     @property
@@ -232,11 +232,11 @@ class LogState(LogFields):
     # -- failure ---------------------------------------------------------------------------------------
 
     def is_sound(self) -> bool:
-        """Append lock held: has nothing failed, and was no append interrupted halfway?"""
+        """Append lock held: whether nothing has failed, and no append was interrupted halfway."""
         return self.state is _ONLINE and not self.append_in_flight
 
     def is_half_way(self) -> bool:
-        """Append lock held: was an append or a roll interrupted, and could not be undone?"""
+        """Append lock held: whether an append or a roll was interrupted, and could not be undone."""
         return self.state is _ONLINE and self.append_in_flight
 
     def fail(self, reason: str) -> FlushFailed:

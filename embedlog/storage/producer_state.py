@@ -88,14 +88,14 @@ class ProducerStateEntry(Fields):
     last_marker: int = -1  # where its last marker is, of those written or read since the start
 
     def __eq__(self, other: object) -> bool:
-        """Is it the same producer? How and when it was loaded does not matter."""
+        """Whether it is the same producer. How and when it was loaded does not matter."""
         return isinstance(other, ProducerStateEntry) and self._compared() == other._compared()
 
     def _compared(self) -> dict[str, object]:
         return self.replaced(from_snapshot=False, last_timestamp_ms=-1, last_marker=-1).as_dict()
 
     def remembers_all(self) -> bool:
-        """Does it have all the batches that duplicates are looked for in?"""
+        """Whether it has all the batches that duplicates are looked for in."""
         return not self.from_snapshot or len(self.batches) >= _BATCHES_REMEMBERED
 
     def described(self, producer_id: int) -> ProducerDescription:
@@ -190,7 +190,7 @@ class ProducerState:
             )
 
     def has_transaction(self, producer_id: int, epoch: int) -> bool:
-        """Has the producer a transaction open that a batch of this epoch belongs to?"""
+        """Whether the producer has a transaction open that a batch of this epoch belongs to."""
         producer = self.transactions.get(producer_id)
         return producer is not None and producer.epoch == epoch
 

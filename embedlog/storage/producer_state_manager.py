@@ -192,7 +192,7 @@ class ProducerStateManager(ProducerStateFields):
         self._permissions[producer_id] = Permission(producer_epoch, transaction_version)
 
     def allows_transaction(self, producer_id: int, producer_epoch: int) -> bool:
-        """Is a transaction of this epoch open, or permitted? Takes no lock."""
+        """Whether a transaction of this epoch is open, or permitted. Takes no lock."""
         permission = self._permissions.get(producer_id)
         permitted = permission is not None and permission.producer_epoch == producer_epoch
         return permitted or self._state.has_transaction(producer_id, producer_epoch)

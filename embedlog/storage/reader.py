@@ -103,7 +103,7 @@ class PartitionReader:
         self._hints: dict[int, tuple[Segment, int]] = {}
 
     def has_data(self, offset: int, *, read_committed: bool) -> bool:
-        """Would a fetch at `offset` return records, or raise?"""
+        """Whether a fetch at `offset` would return records, or raise."""
         snapshot = self._log.snapshot()
         if offset > snapshot.log_end_offset or offset < snapshot.log_start_offset:
             return True

@@ -91,7 +91,7 @@ def clear_leftovers(files: Files, directory: str, *, may_have_gaps: bool) -> Map
 
 
 def drop_empty(files: Files, directory: str, segments: list[Segment]) -> bool:
-    """Remove an empty last segment within the offsets of the one before, also from `segments`. Was there one?
+    """Remove an empty last segment within the offsets of the one before, also from `segments`; tells if so.
 
     A roll failed and was undone, but a power failure brought the name of the new segment back. Raises
     OSError.

@@ -160,7 +160,7 @@ class SegmentManifest:
                 self._write(name_durable=False)
 
     def differs(self, segments: Sequence[Segment]) -> bool:
-        """Would `adopt` write the file?"""
+        """Whether `adopt` would write the file."""
         with self._lock:
             return self._changed(segments) is not None
 

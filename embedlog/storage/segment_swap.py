@@ -87,7 +87,7 @@ def finish_swaps(files: Files, directory: str, *, may_have_gaps: bool) -> None:
 
 
 def _is_whole(files: Files, directory: str, swap: Swap) -> bool:
-    """Is a file nothing but intact batches?"""
+    """Whether a file is nothing but intact batches."""
     fd = files.fs.open_read(os.path.join(directory, swap.name))
     try:
         return intact_end(partial(files.fs.pread_into, fd), 0, swap.size)[0] == swap.size

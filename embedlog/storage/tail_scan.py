@@ -86,7 +86,7 @@ class Tail:
             self.first_sequenced = sequenced[0]
 
     def _ends_before(self, header: BatchHeader) -> bool:
-        """Does the tail end before this batch, which is valid by itself?"""
+        """Whether the tail ends before this batch, which is valid by itself."""
         following = self._following
         if following is not None and header.base_offset >= following.base_offset:
             self.superseded = moved(self._segment, header.pos, following)
@@ -109,6 +109,6 @@ class Tail:
 
 
 def moved(segment: Segment, pos: int, following: Segment) -> bool:
-    """Does the next segment begin with the batch at `pos` of this one?"""
+    """Whether the next segment begins with the batch at `pos` of this one."""
     ours, theirs = segment.pread(HEADER_SIZE, pos), following.pread(HEADER_SIZE, 0)
     return len(ours) == HEADER_SIZE and ours == theirs

@@ -61,7 +61,7 @@ def keep_aside(files: Files, segment: Segment, pos: int, end: int) -> str:
 
 
 def _holds(files: Files, path: str, segment: Segment, pos: int, end: int) -> bool:
-    """Is a file what a segment has between two bytes?"""
+    """Whether a file is what a segment has between two bytes."""
     if files.fs.size(path) != end - pos:
         return False
     fd = files.fs.open_read(path)

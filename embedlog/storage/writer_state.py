@@ -263,7 +263,7 @@ class WriterStateReader:
 
 
 def is_superseded(mapped: mmap.mmap) -> bool:
-    """Is there a newer file than the mapped one?"""
+    """Whether there is a newer file than the mapped one."""
     return mapped[_SUPERSEDED_AT] != 0
 
 

@@ -22,7 +22,7 @@ class Background:
 
     @property
     def started(self) -> bool:
-        """Are there threads?"""
+        """Whether there are threads."""
         return self.flusher.started
 
     def start(self) -> None:

@@ -241,12 +241,12 @@ class Catalog:
             raise CorruptCheckpoint(f"not a list of topics ({error})", path=path) from error
 
     def claimed(self, name: TopicPartition, topics: Mapping[str, Topic]) -> bool:
-        """Is it a partition of one of these topics?"""
+        """Whether it is a partition of one of these topics."""
         topic = topics.get(name.topic)
         return topic is not None and name.partition < topic.partitions
 
     def holds_records(self, directory: str) -> bool:
-        """Does this directory exist, with a segment that is not empty? Raises StorageError."""
+        """Whether this directory exists, with a segment that is not empty. Raises StorageError."""
         try:
             files = self._fs.list(self.file(directory))
         except (FileNotFoundError, NotADirectoryError):
@@ -407,7 +407,7 @@ def _described(topic: Topic) -> str:
 
 
 def _is_attempt(name: str) -> bool:
-    """Is this the temporary file of a process that creates, or was killed while creating, the log?"""
+    """Whether this is the temporary file of a process that creates, or was killed while creating, the log."""
     return name.startswith(f"{FORMAT_FILE}.") and name.endswith(TEMPORARY)
 
 

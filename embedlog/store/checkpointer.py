@@ -50,7 +50,7 @@ class _CheckpointFile:
         return offsets
 
     def may_name(self, names: Collection[TopicPartition]) -> bool:
-        """Does the file name any of these partitions? True if in doubt. The caller holds `lock`."""
+        """Whether the file names any of these partitions; True if in doubt. The caller holds `lock`."""
         return self._names is None or not self._names.isdisjoint(names)
 
     def replace(self, offsets: Mapping[TopicPartition, int]) -> None:

@@ -105,7 +105,7 @@ class RepairReport(NamedTuple):
 
     @property
     def changed(self) -> bool:
-        """Was there anything to repair?"""
+        """Whether there was anything to repair."""
         return bool(self.set_aside or self.relabelled or self.offsets_gone or self.relisted)
 
 
@@ -355,7 +355,7 @@ class _Repair:
         return tuple(faults)
 
     def _is_shared_end(self, plan: _Plan, plans: list[_Plan]) -> bool:
-        """Will it be appended to again, although a backup shares the file?"""
+        """Whether it will be appended to again, although a backup shares the file."""
         return bool(self._gone) and plan is plans[-1] and self._fs.stat(plan.segment.path).st_nlink > 1
 
     def _lose(self, first: int, end: int) -> None:
@@ -363,7 +363,7 @@ class _Repair:
             self._gone.append((first, end - 1))
 
     def _history_is_lost(self, segments: list[Segment]) -> bool:
-        """Read the leader epochs. Is the file missing or invalid, although there are records?"""
+        """Read the leader epochs. Returns whether the file is missing or invalid, and there are records."""
         try:
             self._history.load()
         except CorruptCheckpoint:
@@ -371,7 +371,7 @@ class _Repair:
         return not self._history.entries and any(segment.size for segment in segments)
 
     def _history_contradicts(self, plans: list[_Plan]) -> bool:
-        """Do the batches' leader epochs never decrease, yet differ from the file?"""
+        """Whether the batches' leader epochs never decrease, yet differ from the file."""
         if not any(
             label.leader_epoch != label.header.leader_epoch for plan in plans for label in plan.labels
         ):

@@ -116,7 +116,7 @@ class TopicDirectories:
                     self.remove(path)
 
     def _is_unfinished(self, directory: str) -> bool:
-        """Does it hold no more than the creation of a partition leaves?"""
+        """Whether it holds no more than the creation of a partition leaves."""
         stem = self._catalog.layout.stem(0)
         records = self._catalog.layout.segment(0)
         ours = (records, stem + INDEX, stem + TIME_INDEX)
@@ -175,7 +175,7 @@ class TopicDeletions:
         self._pending.append(name)
 
     def is_pending(self, name: str) -> bool:
-        """Was a topic of that name deleted, and the listeners have not been told?"""
+        """Whether a topic of that name was deleted, and the listeners have not been told."""
         return name in self._pending
 
     def notify(self) -> None:

@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 def is_journal(name: object) -> bool:
-    """Is this the name of a journal?"""
+    """Whether this is the name of a journal."""
     return isinstance(name, str) and _NAME.match(name) is not None
 
 

@@ -90,7 +90,7 @@ class WriterLock:
             self._write()
 
     def manifests_trusted(self) -> bool:
-        """Did the last writer keep the segment manifests up to date? Older versions do not."""
+        """Whether the last writer kept the segment manifests up to date. Older versions do not."""
         try:
             return self._read_json(WRITER_FILE).get(_MANIFESTS) is True
         except FileNotFoundError:
@@ -100,7 +100,7 @@ class WriterLock:
 
     @property
     def keeps_manifests(self) -> bool:
-        """For the holder: are the segment manifests up to date?"""
+        """For the holder: whether the segment manifests are up to date."""
         return _MANIFESTS in self._holder
 
     def keep_manifests(self) -> None:
