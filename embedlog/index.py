@@ -66,12 +66,12 @@ def empty_times() -> TimeEntries:
 def encode_offsets(entries: OffsetEntries, start: int = 0, end: int | None = None) -> bytes:
     """Encode entries start..end."""
     end = len(entries.offsets) if end is None else end  # positions may be one longer
-    both = array("I", bytes(8 * (end - start)))
-    both[0::2] = entries.offsets[start:end]
-    both[1::2] = entries.positions[start:end]
+    words = array("I", bytes(8 * (end - start)))
+    words[0::2] = entries.offsets[start:end]
+    words[1::2] = entries.positions[start:end]
     if _SWAP:
-        both.byteswap()
-    return both.tobytes()
+        words.byteswap()
+    return words.tobytes()
 
 
 def encode_times(entries: TimeEntries, start: int = 0, end: int | None = None) -> bytes:
@@ -91,10 +91,10 @@ def decode_offsets(data: bytes, size: int, span: int) -> OffsetEntries:
     Ignores zeros after the last entry (Kafka preallocates) and a partial last entry. Raises CorruptIndex if
     the invariants do not hold.
     """
-    both = array("I", data[: len(data) - len(data) % 8])
+    words = array("I", data[: len(data) - len(data) % 8])
     if _SWAP:
-        both.byteswap()
-    offsets, positions = both[0::2], both[1::2]
+        words.byteswap()
+    offsets, positions = words[0::2], words[1::2]
     count = _without_zeros(offsets, positions)
     del offsets[count:], positions[count:]
     if not (increasing(offsets) and increasing(positions)):

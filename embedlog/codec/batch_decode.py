@@ -196,10 +196,10 @@ def recompressed(
 def _with_body(header: BatchHeader, codec: int, body: bytes, record_count: int) -> bytearray:
     """A batch with this header and these records, compressed by a codec."""
     tail = TAIL.pack(header.attributes & ~CODEC_MASK | codec, *header[7:13], record_count)
-    covered = tail + compress(codec, body)
-    length = len(covered) + HEAD.size - LENGTH_OVERHEAD
-    batch = bytearray(HEAD.pack(header.base_offset, length, header.leader_epoch, MAGIC, crc32c(covered)))
-    batch += covered
+    checksummed = tail + compress(codec, body)
+    length = len(checksummed) + HEAD.size - LENGTH_OVERHEAD
+    batch = bytearray(HEAD.pack(header.base_offset, length, header.leader_epoch, MAGIC, crc32c(checksummed)))
+    batch += checksummed
     return batch
 
 

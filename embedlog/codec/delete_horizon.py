@@ -57,8 +57,8 @@ def with_delete_horizon(
     attributes = header.attributes & ~CODEC_MASK | codec | DELETE_HORIZON_BIT
     fields = (header.max_timestamp_ms, header.producer_id, header.producer_epoch, header.base_sequence)
     tail = TAIL.pack(attributes, header.last_offset_delta, horizon_ms, *fields, header.record_count)
-    covered = tail + compress(codec, b"".join(records))
-    length = len(covered) + HEAD.size - LENGTH_OVERHEAD
-    batch = bytearray(HEAD.pack(header.base_offset, length, header.leader_epoch, MAGIC, crc32c(covered)))
-    batch += covered
+    checksummed = tail + compress(codec, b"".join(records))
+    length = len(checksummed) + HEAD.size - LENGTH_OVERHEAD
+    batch = bytearray(HEAD.pack(header.base_offset, length, header.leader_epoch, MAGIC, crc32c(checksummed)))
+    batch += checksummed
     return batch

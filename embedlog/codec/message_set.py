@@ -229,10 +229,10 @@ def _message(
     return struct.pack(">qiI", offset, len(body) + _CRC_START, crc32(body)) + body
 
 
-def _field(field_name: str, item: object) -> bytes:
-    if item is None:
+def _field(field_name: str, field: object) -> bytes:
+    if field is None:
         return _LENGTH.pack(-1)
-    data = as_bytes(field_name, item)
+    data = as_bytes(field_name, field)
     return _LENGTH.pack(len(data)) + data
 
 

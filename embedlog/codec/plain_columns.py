@@ -108,15 +108,15 @@ def _ends(sizes: Iterable[int]) -> bytearray:
     return bytearray(array("i", accumulate(sizes, initial=0)))
 
 
-def _bytes_column(items: Iterable[bytes | None]) -> BytesColumn:
-    column = list(items)
-    if sum(len(item or b"") for item in column) > MAX_COLUMN_BYTES:
+def _bytes_column(fields: Iterable[bytes | None]) -> BytesColumn:
+    column = list(fields)
+    if sum(len(field or b"") for field in column) > MAX_COLUMN_BYTES:
         raise too_long()
     valid = None
     if None in column:
         valid = bytearray((len(column) + 7) // 8)
-        for row, item in enumerate(column):
-            if item is not None:
+        for row, field in enumerate(column):
+            if field is not None:
                 valid[row >> 3] |= 1 << (row & 7)
-    ends = _ends(len(item or b"") for item in column)
-    return BytesColumn(valid, ends, bytearray().join(item or b"" for item in column))
+    ends = _ends(len(field or b"") for field in column)
+    return BytesColumn(valid, ends, bytearray().join(field or b"" for field in column))

@@ -255,11 +255,11 @@ def encode_one(
     """
     fields = b"".join((b"\x00\x00\x00", _field(key), _field(value), _encoded_headers(headers)))
     tail = TAIL.pack(attributes, 0, timestamp_ms, timestamp_ms, -1, -1, -1, 1)
-    covered = b"".join((tail, varints[len(fields)], fields))
-    length = len(covered) + HEAD.size - LENGTH_OVERHEAD
+    checksummed = b"".join((tail, varints[len(fields)], fields))
+    length = len(checksummed) + HEAD.size - LENGTH_OVERHEAD
     if length > MAX_INT32:
         raise InvalidArgument(f"a record batch of {length:,} bytes is larger than {MAX_INT32:,}")
-    return bytearray(HEAD.pack(base_offset, length, leader_epoch, MAGIC, crc32c(covered)) + covered)
+    return bytearray(HEAD.pack(base_offset, length, leader_epoch, MAGIC, crc32c(checksummed)) + checksummed)
 
 
 def seal(batch: bytearray) -> None:
@@ -294,8 +294,8 @@ def wrapped(number: int) -> int:
     return ((number - MIN_INT64) & ((1 << 64) - 1)) + MIN_INT64
 
 
-def _field(item: bytes | None) -> bytes:
-    return _NULL if item is None else varints[len(item)] + item
+def _field(field: bytes | None) -> bytes:
+    return _NULL if field is None else varints[len(field)] + field
 
 
 def _encoded_headers(headers: HeaderPairs) -> bytes:
@@ -303,13 +303,13 @@ def _encoded_headers(headers: HeaderPairs) -> bytes:
 
 
 def _column(
-    field_name: str, items: Sequence[Bytes | None], lengths: _Table
+    field_name: str, fields: Sequence[Bytes | None], lengths: _Table
 ) -> tuple[tuple[Iterable[bytes], Iterable[Bytes]], int]:
     """The pieces of keys or values: their lengths and their bytes, none for nulls; and how many bytes."""
-    if set(map(type, items)) == {bytes}:
-        sizes = list(map(len, items))  # type: ignore[arg-type]
-        return (map(lengths.__getitem__, sizes), items), sum(sizes)  # type: ignore[return-value]
-    copies = [None if item is None else as_bytes(field_name, item) for item in items]
+    if set(map(type, fields)) == {bytes}:
+        sizes = list(map(len, fields))  # type: ignore[arg-type]
+        return (map(lengths.__getitem__, sizes), fields), sum(sizes)  # type: ignore[return-value]
+    copies = [None if field is None else as_bytes(field_name, field) for field in fields]
     sizes = [-1 if copy is None else len(copy) for copy in copies]
     return (map(lengths.__getitem__, sizes), [copy or b"" for copy in copies]), sum(sizes)
 

@@ -39,5 +39,5 @@ def json_fields(
         except UnicodeDecodeError:
             continue
         rows_left[row >> 3] |= 1 << (row & 7)
-    nothing = BytesColumn(bytearray((rows + 7) // 8), bytearray(4 * (rows + 1)), bytearray())
-    return [nothing for _ in fields], rows_left if any(rows_left) else None
+    nulls = BytesColumn(bytearray((rows + 7) // 8), bytearray(4 * (rows + 1)), bytearray())
+    return [nulls for _ in fields], rows_left if any(rows_left) else None

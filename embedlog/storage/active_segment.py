@@ -116,10 +116,10 @@ class ActiveSegment(FileFields):
 
     def _reserve(self, pos: int, end: int) -> None:
         """Write zeros ahead, if durable appends are close together and the disk has room."""
-        together = pos - self._since <= _TOGETHER
+        are_close = pos - self._since <= _TOGETHER
         self._durable, self._since = 0, pos
         room = min(_STEP, self._limit - pos)
-        if not together or pos + room < end:
+        if not are_close or pos + room < end:
             return
         with contextlib.suppress(OSError):
             if self._fs.spare_bytes(self._path) < _SPARE:

@@ -432,9 +432,9 @@ class Appender:
     def _serve(self, waiters: Sequence[Waiter]) -> None:
         """Append the batches of waiters in order, and flush. Raises FlushFailed."""
         refused = 0
-        if brought := [waiter for waiter in waiters if waiter.batches is not None]:
+        if appending := [waiter for waiter in waiters if waiter.batches is not None]:
             with self._log.append_lock:
-                refused = append_all(brought, self._append)
+                refused = append_all(appending, self._append)
             self._active.durable_append()
             self._log.wake_listeners()
         if refused < len(waiters):

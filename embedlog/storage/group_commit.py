@@ -190,14 +190,14 @@ class GroupCommit:
         return waiter.error is not None or 0 <= waiter.target <= self._reached()
 
     def _lead(self, leader: Waiter) -> None:
-        served = [leader]
+        round_waiters = [leader]
         if self._waiting and leader.thread != threading.main_thread().ident:
             with self._mutex:
                 # Who has made it the leader may not have got as far as to take it from there (Ctrl-C).
-                served += [waiter for waiter in self._waiting if waiter is not leader]
+                round_waiters += [waiter for waiter in self._waiting if waiter is not leader]
         failure: FlushFailed | None = None
         try:
-            self._serve(served)
+            self._serve(round_waiters)
         except FlushFailed as error:
             failure = error
             if leader.error is None:
@@ -235,9 +235,9 @@ class GroupCommit:
             (awake if self._is_done(waiter) else asleep).append(waiter)
         if self._leader is leader:
             main = threading.main_thread().ident
-            others = [waiter for waiter in asleep if waiter.thread != main] or asleep
+            candidates = [waiter for waiter in asleep if waiter.thread != main] or asleep
             # Of a thread in a signal handler the last one: the others sleep below it.
-            following = [waiter for waiter in others if waiter.thread == others[0].thread]
+            following = [waiter for waiter in candidates if waiter.thread == candidates[0].thread]
             self._leader = following[-1] if following else None
         if self._leader in asleep:
             asleep.remove(self._leader)

@@ -59,11 +59,11 @@ class ProducerRecovery:
 
         Raises OSError.
         """
-        there = {name for name in names if name.endswith(TXN_INDEX)}
+        indexes = {name for name in names if name.endswith(TXN_INDEX)}
         try:
             producers, since = self.snapshot(log_end_offset, names)
             stem = self.files.layout.stem
-            indexed = [s for s in segments if stem(s.base_offset) + TXN_INDEX in there] if there else []
+            indexed = [s for s in segments if stem(s.base_offset) + TXN_INDEX in indexes] if indexes else []
             aborted = self.aborted_in(indexed)
         except CorruptCheckpoint as error:
             logger.warning("reading all of %s for its producers: %s", self.name, error)
@@ -79,7 +79,7 @@ class ProducerRecovery:
                 if ended is not None:
                     aborted.append(ended)
         if checked_from < log_end_offset or outdated:
-            self.rewrite_aborted(segments, aborted, there)
+            self.rewrite_aborted(segments, aborted, indexes)
         if producers.changed:
             # The recovery point may move before the next flush: the state must be on disk by then.
             self.fs.write_file(self.path(log_end_offset, SNAPSHOT), producers.encode())
@@ -148,13 +148,13 @@ class ProducerRecovery:
                     yield segment, header
 
     def rewrite_aborted(
-        self, segments: list[Segment], aborted: list[AbortedTransaction], there: Collection[str]
+        self, segments: list[Segment], aborted: list[AbortedTransaction], indexes: Collection[str]
     ) -> None:
-        for segment in segments if aborted or there else ():
+        for segment in segments if aborted or indexes else ():
             name = self.files.layout.stem(segment.base_offset) + TXN_INDEX
-            own = [t for t in aborted if segment.base_offset <= t.last_offset < segment.next_offset]
-            if own or name in there:
-                self.fs.write_file(os.path.join(self.directory, name), encode_aborted(own))
+            aborted_here = [t for t in aborted if segment.base_offset <= t.last_offset < segment.next_offset]
+            if aborted_here or name in indexes:
+                self.fs.write_file(os.path.join(self.directory, name), encode_aborted(aborted_here))
 
     def path(self, offset: int, suffix: str) -> str:
         return os.path.join(self.directory, self.files.layout.stem(offset) + suffix)

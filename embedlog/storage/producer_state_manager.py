@@ -268,10 +268,10 @@ class ProducerStateManager(ProducerStateFields):
         a reader would take the producer's next transaction for aborted. Raises OSError.
         """
         self._aborted = [t for t in self._aborted if t not in spent]
-        own = [t for t in self._aborted if base_offset <= t.last_offset < next_offset]
+        aborted_here = [t for t in self._aborted if base_offset <= t.last_offset < next_offset]
         path = self._path(base_offset, TXN_INDEX)
-        if own or self._files.fs.exists(path):
-            self._files.fs.write_file(path, encode_aborted(own))
+        if aborted_here or self._files.fs.exists(path):
+            self._files.fs.write_file(path, encode_aborted(aborted_here))
 
     # -- snapshots -------------------------------------------------------------------------------------
 

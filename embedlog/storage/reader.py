@@ -311,14 +311,14 @@ class PartitionReader:
                 )
         if snapshot.log_start_offset <= offset <= snapshot.log_end_offset:
             return
-        why = (
+        explanation = (
             f'older records were deleted; start="earliest" begins at {snapshot.log_start_offset:,}'
             if offset < snapshot.log_start_offset
             else 'nothing has been appended there yet; start="latest" begins at the end'
         )
         raise OffsetOutOfRange(
             f"{self._log.name}: offset {offset:,} is outside "
-            f"{snapshot.log_start_offset:,}..{snapshot.high_watermark.offset:,} ({why})",
+            f"{snapshot.log_start_offset:,}..{snapshot.high_watermark.offset:,} ({explanation})",
             offset=offset,
             log_start_offset=snapshot.log_start_offset,
             log_end_offset=snapshot.high_watermark.offset,
@@ -362,13 +362,13 @@ def _whole_batches(
     Returns them and the offset after the last one. A first batch larger than max_bytes takes a second read.
     Batches after an impossible one are left out; CorruptRecord if it is the first.
     """
-    want = min(max(max_bytes, HEADER_SIZE), end - pos)
+    read_size = min(max(max_bytes, HEADER_SIZE), end - pos)
     data: bytes | memoryview
-    if buffer is not None and want <= len(buffer):
+    if buffer is not None and read_size <= len(buffer):
         view = memoryview(buffer)
-        data = view[: segment.pread_into(view[:want], pos)]
+        data = view[: segment.pread_into(view[:read_size], pos)]
     else:
-        data = segment.pread(want, pos)
+        data = segment.pread(read_size, pos)
     at, next_offset = loops.whole_batches(data, 0, len(data), upper)
     if at:
         return data[:at], next_offset

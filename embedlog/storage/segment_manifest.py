@@ -240,13 +240,13 @@ class SegmentManifest:
         """Add summaries of sealed segments that are still listed without one, and times to those without.
         Handles errors as `adopt`."""
         with self._lock:
-            news = {
+            additions = {
                 base: summary if before is None else before._replace(times=summary.times)
                 for base, summary in summaries.items()
                 if (before := self._sealed.get(base, summary)) is not summary
             }
-            if news:
-                self._sealed = {**self._sealed, **news}
+            if additions:
+                self._sealed = {**self._sealed, **additions}
                 self._try_to_write()
 
     def _try_to_write(self) -> None:
@@ -334,8 +334,8 @@ def missing_to_readers(
     if missing:
         after = SegmentManifest(fs, directory)
         after.load()
-        still = {absence.base_offset for absence in after.missing(present, log_start_offset)}
-        missing = [absence for absence in missing if absence.base_offset in still]
+        missing_bases = {absence.base_offset for absence in after.missing(present, log_start_offset)}
+        missing = [absence for absence in missing if absence.base_offset in missing_bases]
     return missing
 
 

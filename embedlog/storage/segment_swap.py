@@ -113,14 +113,14 @@ def decided_names(files: Files, names: Mapping[str, int], swaps: Iterable[Swap])
 
     What a swap replaces may be gone already, or go at any moment.
     """
-    decided = dict(names)
+    names_after = dict(names)
     for swap in swaps:
-        inode = decided[swap.name]
+        inode = names_after[swap.name]
         for base in files.layout.base_offsets(names):
             if swap.base_offset <= base < swap.next_offset:
-                decided.pop(files.layout.segment(base), None)
-        decided[files.layout.segment(swap.base_offset)] = inode
-    return decided
+                names_after.pop(files.layout.segment(base), None)
+        names_after[files.layout.segment(swap.base_offset)] = inode
+    return names_after
 
 
 def stand_in(directory: str, segments: Iterable[Segment], swaps: Sequence[Swap]) -> None:

@@ -122,9 +122,9 @@ def _times(data: bytes) -> tuple[int, int, int]:
         if header is None:
             return at, earliest, latest
         if not header.is_control:
-            plain = recompressed(data, header, NONE)
-            end, first, last = loops.times_run(plain, 0, len(plain))
-            if end < len(plain):
+            uncompressed = recompressed(data, header, NONE)
+            end, first, last = loops.times_run(uncompressed, 0, len(uncompressed))
+            if end < len(uncompressed):
                 raise CorruptRecord("its records cannot be decoded", pos=at, offset=header.base_offset)
             earliest, latest = min(earliest, first), max(latest, last)
         at += header.size

@@ -185,15 +185,15 @@ def roll_forward(store: AppendableStore) -> None:
     _finish(store, intent.transaction_id, intent.batch_id, intent.once, files)
 
 
-def discard(store: AppendableStore, chosen: str) -> int:
+def discard(store: AppendableStore, set_name: str) -> int:
     """Remove the staged files of a set (staging.set_of), as its job has ended. Returns how many.
 
     Files that an interrupted append needs stay. Raises CorruptCheckpoint, InvalidArgument, StorageError.
     """
-    staging.check_name(chosen)
+    staging.check_name(set_name)
     with store.topics_lock:
         directory = store.catalog.file(STAGING_DIRECTORY)
-        return staging.discard(store.fs, directory, chosen, _needed(store))
+        return staging.discard(store.fs, directory, set_name, _needed(store))
 
 
 def tidy(store: AppendableStore) -> int:

@@ -153,8 +153,8 @@ class _Copy:
             else:
                 self._cut_indexes(partition, segment, to, end, size)
             begins_epoch = int(partition.log.new_epoch)
-            copied = CleanEnd(end, segment.base_offset, size, segment.created_ms, begins_epoch)
-            self._ends[partition.name] = copied
+            clean_end = CleanEnd(end, segment.base_offset, size, segment.created_ms, begins_epoch)
+            self._ends[partition.name] = clean_end
         copies = [segment for segment, _ in segments]
         SegmentManifest(self._fs, directory).begin(copies, partition.log.manifest.summaries)
         self._fs.sync_dir(directory)

@@ -316,8 +316,8 @@ class Catalog:
             self._journal = journal
             self._saved(topics, deleting)
         else:
-            many = self._topics_bytes >= JOURNAL_FROM
-            self._write_topics(topics, deleting, TopicsJournal(self._fs, self.path) if many else None)
+            is_large = self._topics_bytes >= JOURNAL_FROM
+            self._write_topics(topics, deleting, TopicsJournal(self._fs, self.path) if is_large else None)
 
     def _write_topics(
         self, topics: Mapping[str, Topic], deleting: dict[str, Topic], journal: TopicsJournal | None
@@ -332,10 +332,10 @@ class Catalog:
         parts.insert(1, f' "crc32": {crc}')
         text = _braced(parts)
         self._fs.write_file(self.file(TOPICS_FILE), text)
-        former, self.journal_name = self.journal_name, None
-        if former is not None:
+        old_journal, self.journal_name = self.journal_name, None
+        if old_journal is not None:
             with contextlib.suppress(OSError):  # the next open does it
-                self._fs.unlink(self.file(former))
+                self._fs.unlink(self.file(old_journal))
         self._journal, self._topics_bytes = journal, len(text)
         if journal is not None:
             self.journal_name, journal.crc = journal.name, crc

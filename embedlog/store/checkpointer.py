@@ -209,5 +209,5 @@ class Checkpointer:
                 raise StorageError(f"{partition.name}: {error}", path=self._directory) from error
 
     def _replace_cleaner_file(self) -> None:
-        existing = {partition.name for partition in self._partitions()}
-        self._cleaner_file.replace({n: offset for n, offset in self._cleaned_up_to.items() if n in existing})
+        names = {partition.name for partition in self._partitions()}
+        self._cleaner_file.replace({n: offset for n, offset in self._cleaned_up_to.items() if n in names})

@@ -188,10 +188,10 @@ class Cleaner:
         self._for_each("expiring producers of", expire)
         return min(expiration_ms, _EXPIRY_CHECK_MS)
 
-    def _for_each(self, doing: str, work: Callable[[Partition, Pace], object]) -> None:
+    def _for_each(self, activity: str, work: Callable[[Partition, Pace], object]) -> None:
         """Work on every partition; an error of one is recorded."""
         pace = self.pace()
         for partition in self._partitions():
             pace()
-            with self._failures.tolerated(doing, partition.name, EmbedlogError, OSError):
+            with self._failures.tolerated(activity, partition.name, EmbedlogError, OSError):
                 work(partition, pace)

@@ -70,11 +70,11 @@ class GuardedFileSystem(FileSystem):
         if self._held is None or not path.startswith(self._inside):
             return
         try:
-            named = os.stat(self._locked_file)
+            named_stat = os.stat(self._locked_file)
         except (FileNotFoundError, NotADirectoryError):
             pass
         else:
-            if (named.st_dev, named.st_ino) == self._held:
+            if (named_stat.st_dev, named_stat.st_ino) == self._held:
                 return
         raise OSError(
             errno.ESTALE, "the log's directory was moved or replaced while this process had it open", path

@@ -119,19 +119,19 @@ class PartitionOpener:
         """
         names = topic.names()[first:]
         directories: list[str] = []
-        begun: dict[TopicPartition, Partition] = {}
+        partitions: dict[TopicPartition, Partition] = {}
 
         def begin(name: TopicPartition) -> None:
-            ((begun[name], _),) = run_in_rounds([self.open(name, topic, settings)])
+            ((partitions[name], _),) = run_in_rounds([self.open(name, topic, settings)])
 
         try:
             for name in names:
                 directories.append(self._directories.make(name, topic.topic_id))
             run_parallel(begin, names)
             self._fs.sync_dir(self._catalog.path)
-            yield [begun[name] for name in names]
+            yield [partitions[name] for name in names]
         except BaseException:
-            for partition in begun.values():
+            for partition in partitions.values():
                 partition.close()
             with contextlib.suppress(OSError, EmbedlogError):  # the next open does it
                 if self._catalog.load_topics().get(topic.name) != topic:

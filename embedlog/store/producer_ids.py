@@ -33,8 +33,8 @@ class ProducerIds:
         """Unused ids. Raises StorageError."""
         with self._lock:
             if self._next_id < 0:
-                in_log = (partition.log.largest_producer_id for partition in self._store.partitions())
-                self._next_id = max(self._read_next_id(), max(in_log, default=-1) + 1)
+                largest_ids = (partition.log.largest_producer_id for partition in self._store.partitions())
+                self._next_id = max(self._read_next_id(), max(largest_ids, default=-1) + 1)
             first, end = self._next_id, self._next_id + count
             if end > _LAST_ID:
                 raise StorageError("no producer ids are left", path=self._store.path)

@@ -290,7 +290,7 @@ class ReadOnlyPartition:
         trusted = self._writer.manifests_trusted()
         return self._listed.summary(base_offset) if trusted and self._listed is not None else None
 
-    def _retried(self, act: Callable[_P, _T]) -> Callable[_P, _T]:
+    def _retried(self, method: Callable[_P, _T]) -> Callable[_P, _T]:
         """Reads again after an error if the files changed meanwhile.
 
         The writer states a new layout version only after it has swapped or deleted segments.
@@ -300,7 +300,7 @@ class ReadOnlyPartition:
             while True:
                 listed = self._listing
                 try:
-                    return act(*args, **options)
+                    return method(*args, **options)
                 except _Superseded:
                     continue
                 except (CorruptRecord, StorageError, OSError) as error:

@@ -87,19 +87,19 @@ def pieces(fs: FileSystem, path: str, size: int) -> Iterator[tuple[bytes, list[B
         raise InvalidArgument(f"no staged file {os.path.basename(path)!r}") from None
     try:
         size = max(size, HEADER_SIZE)
-        end, pos, want = fs.size(path), 0, size
+        end, pos, read_size = fs.size(path), 0, size
         while pos < end:
-            piece = fs.pread(fd, min(want, end - pos), pos)
+            piece = fs.pread(fd, min(read_size, end - pos), pos)
             batches = scan(piece)
             if batches.error is not None:
                 raise _torn(path, pos + batches.end)
             if batches.headers:
                 yield piece, batches.headers
-                pos, want = pos + batches.end, size
+                pos, read_size = pos + batches.end, size
             else:
                 # A batch larger than the piece, as its header says; or a torn one.
-                want = _size_of_first(piece, path, pos)
-                if want > end - pos:
+                read_size = _size_of_first(piece, path, pos)
+                if read_size > end - pos:
                     raise _torn(path, pos)
     finally:
         fs.close(fd)

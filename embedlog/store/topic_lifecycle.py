@@ -61,9 +61,11 @@ class TopicDirectories:
         """Create a partition's directory; its name is not durable yet. Raises OSError."""
         directory = self.path(name)
         if self._catalog.holds_records(os.path.basename(directory)):
-            aside = self.path(TopicPartition(topic_id, name.partition)) + _FOUND
-            logger.warning("%s holds records, and no topic claims them: keeping them as %s", directory, aside)
-            self._fs.rename(directory, aside)
+            kept_as = self.path(TopicPartition(topic_id, name.partition)) + _FOUND
+            logger.warning(
+                "%s holds records, and no topic claims them: keeping them as %s", directory, kept_as
+            )
+            self._fs.rename(directory, kept_as)
             self._fs.sync_dir(self._catalog.path)
         else:
             self.remove(directory)

@@ -84,11 +84,11 @@ class TransactionIndex:
             return StableRange(end, [*self._indexed[first:], *self._replayed], self._damaged)
 
     def _end(self, snapshot: LogSnapshot, offset: int, compacted: bool) -> int:
-        same = self._snapshot is not None and snapshot.version == self._snapshot.version
-        if not same and (compacted or self._snapshot is None or not snapshot.extends(self._snapshot)):
+        unchanged = self._snapshot is not None and snapshot.version == self._snapshot.version
+        if not unchanged and (compacted or self._snapshot is None or not snapshot.extends(self._snapshot)):
             self._reset()
         stable = snapshot.last_stable_offset if self._readable else -1
-        if self._readable and (not same or stable > self._indexed_up_to):
+        if self._readable and (not unchanged or stable > self._indexed_up_to):
             self._read_indexes(snapshot)
         self._snapshot = snapshot
         self._damaged = False

@@ -124,9 +124,9 @@ class WriterLock:
             holder = self._read_json(WRITER_FILE)
         pid, program, since_ms = holder.get("pid"), holder.get("program"), holder.get("since_ms")
         broker = holder.get("broker")
-        who = f"process {pid} ({program})" if pid != os.getpid() else "this process, by another handle"
+        owner = f"process {pid} ({program})" if pid != os.getpid() else "this process, by another handle"
         return DirectoryLocked(
-            f"{self._path} is open for writing in {who if pid else 'another process'}. "
+            f"{self._path} is open for writing in {owner if pid else 'another process'}. "
             'Open it with mode="r" to read. '
             + (
                 f'It is a broker: append through embedlog.open("kafka://{broker}")'
