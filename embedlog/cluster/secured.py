@@ -24,7 +24,7 @@ from ..security.certificates import BROKER, Certificates
 from ..security.scram import DIGESTS, credential_of
 from ..security.users import DocumentUsers
 from ..store.store import Store
-from .network.listeners import named
+from .network.listeners import bracketed, named
 
 ADMINISTRATOR: Final = "admin"
 CLIENT_FILE: Final = "client.properties"
@@ -80,16 +80,16 @@ class Secured:
         self, host: str, port: int, advertised_host: str | None, advertised_port: int | None
     ) -> dict[str, Any]:
         """Of the broker, which listens on host and port."""
-        found: dict[str, Any] = {
-            "listeners": f"SASL_SSL://{_bracketed(host)}:{port}",
+        settings: dict[str, Any] = {
+            "listeners": f"SASL_SSL://{bracketed(host)}:{port}",
             "ssl_keystore_location": self.key,
             "authorizer_class_name": "AclAuthorizer",
             "super_users": f"User:{ADMINISTRATOR}",
         }
         if advertised_host is not None or advertised_port is not None:
-            address = f"{_bracketed(advertised_host or named(host))}:{advertised_port or port}"
-            found["advertised_listeners"] = f"SASL_SSL://{address}"
-        return found
+            address = f"{bracketed(advertised_host or named(host))}:{advertised_port or port}"
+            settings["advertised_listeners"] = f"SASL_SSL://{address}"
+        return settings
 
     def _add_administrator(self, directory: str, users: DocumentUsers) -> None:
         """Killed at any step, it leaves the user or the file missing: the next start makes both anew."""
@@ -97,7 +97,7 @@ class Secured:
         if os.path.exists(self.client_file):  # of a log that is gone
             fs.unlink(self.client_file)
             fs.sync_dir(self.path)
-        users.alter(ADMINISTRATOR, {each: credential_of(each, password) for each in DIGESTS})
+        users.alter(ADMINISTRATOR, {mechanism: credential_of(mechanism, password) for mechanism in DIGESTS})
         text = _CLIENT.format(
             directory=directory,
             user=ADMINISTRATOR,
@@ -119,7 +119,3 @@ def _names_of_machine() -> set[str]:
     with contextlib.suppress(OSError):
         names.add(socket.getfqdn())
     return names
-
-
-def _bracketed(host: str) -> str:
-    return f"[{host}]" if ":" in host else host

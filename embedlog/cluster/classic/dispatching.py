@@ -17,10 +17,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
 from weakref import WeakKeyDictionary
 
-from ...codec import encode_batch
+from ...codec import codec_number, encode_batch
+from ...config import MAX_INT32
 from ...errors import (
     BrokerError,
     BrokerUnavailable,
@@ -31,6 +32,7 @@ from ...errors import (
     shown,
 )
 from ...runtime.locks import Lock
+from ...validation import as_seconds, check_int
 from ...wire.apis.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from ...wire.apis.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from ...wire.error_codes import ErrorCode
@@ -59,6 +61,26 @@ class ProduceOptions(NamedTuple):
     timeout_ms: int
     compression: int
 
+    @classmethod
+    def checked(cls, acks: int, request_timeout_ms: int, compression_codec: str | int) -> Self:
+        """From a producer's arguments. Raises InvalidArgument, InvalidType, CompressionUnavailable."""
+        check_int("request_timeout_ms", request_timeout_ms, low=1, high=MAX_INT32)
+        check_int("acks", acks, low=-1, high=1)
+        return cls(acks, request_timeout_ms, codec_number(compression_codec))
+
+
+class Retries(NamedTuple):
+    """How often a request is retried, and the pause before each retry."""
+
+    count: int
+    backoff_s: float
+
+    @classmethod
+    def checked(cls, num_retries: int, retry_backoff_ms: float) -> Self:
+        """From a producer's arguments. Raises InvalidArgument, InvalidType."""
+        check_int("num_retries", num_retries, low=0)
+        return cls(num_retries, as_seconds("retry_backoff_ms", retry_backoff_ms))
+
 
 class _Failed(NamedTuple):
     """Messages that were not appended, or whose append was not acknowledged."""
@@ -83,28 +105,25 @@ class ZooKeeperSender:
         pool: ProducerPool,
         partitioner: Partitioner,
         options: ProduceOptions,
-        *,
-        num_retries: int,
-        retry_backoff_s: float,
+        retries: Retries,
     ) -> None:
         self._partitions = partitions
         self._pool = pool
         self._partitioner = partitioner
         self._options = options
-        self._num_retries = num_retries
-        self._retry_backoff_s = retry_backoff_s
+        self._retries = retries
 
     def send(self, messages: Sequence[Event]) -> None:
-        left: Sequence[Event] = messages
-        for attempt in range(self._num_retries + 1):
+        unsent: Sequence[Event] = messages
+        for attempt in range(self._retries.count + 1):
             if attempt:
-                time.sleep(self._retry_backoff_s)
-            failed = self._attempt(left)
-            _raise_first(each for each in failed if not each.is_retriable)
+                time.sleep(self._retries.backoff_s)
+            failed = self._attempt(unsent)
+            _raise_first(failure for failure in failed if not failure.is_retriable)
             if not failed:
                 return
-            left = [message for each in failed for message in each.messages]
-            for topic in {message.topic for message in left}:
+            unsent = [message for failure in failed for message in failure.messages]
+            for topic in {message.topic for message in unsent}:
                 self._partitions.mark_stale(topic)
         _raise_first(failed)
 
@@ -114,7 +133,7 @@ class ZooKeeperSender:
             by_topic.setdefault(message.topic, []).append(message)
         by_broker: dict[int, dict[tuple[str, int], list[Event]]] = {}
         failed = []
-        for topic, several in by_topic.items():
+        for topic, topic_messages in by_topic.items():
             try:
                 pairs = self._partitions.of(topic)
                 if not pairs and not self._partitions.has(topic):
@@ -122,10 +141,10 @@ class ZooKeeperSender:
                 if not pairs:
                     raise BrokerUnavailable(f"no registered broker has topic {topic!r}")
             except (BrokerUnavailable, BrokerError, TopicNotFound) as error:
-                failed.append(_Failed(several, error))
+                failed.append(_Failed(topic_messages, error))
                 continue
             random_partition = pairs[random_index(len(pairs))]
-            for message in several:
+            for message in topic_messages:
                 pair = random_partition if message.key is None else self._choose(message.key, pairs)
                 of_broker = by_broker.setdefault(pair.broker, {})
                 of_broker.setdefault((topic, pair.partition), []).append(message)
@@ -134,7 +153,7 @@ class ZooKeeperSender:
                 with self._pool.lent(broker) as channel:
                     failed += produce(channel, of_broker, self._options)
             except BrokerUnavailable as error:
-                failed += [_Failed(several, error) for several in of_broker.values()]
+                failed += [_Failed(partition_messages, error) for partition_messages in of_broker.values()]
         return failed
 
     def _create_topic(self, topic: str) -> list[BrokerPartition]:
@@ -149,9 +168,9 @@ class ZooKeeperSender:
                 raise BrokerUnavailable(f"no broker is registered, so topic {topic!r} cannot be created")
             try:
                 with self._pool.lent(brokers[random_index(len(brokers))]) as channel:
-                    found = _leaders(channel, topic)
-                if found and min(each.broker for each in found) >= 0:
-                    return sorted(found)
+                    pairs = _leaders(channel, topic)
+                if pairs and min(pair.broker for pair in pairs) >= 0:
+                    return sorted(pairs)
             except BrokerError as error:
                 if error.code != ErrorCode.LEADER_NOT_AVAILABLE or time.monotonic() > until:
                     raise
@@ -159,7 +178,7 @@ class ZooKeeperSender:
                 raise BrokerUnavailable(
                     f"topic {topic!r} was created, but its partitions have no leaders yet"
                 )
-            time.sleep(self._retry_backoff_s)
+            time.sleep(self._retries.backoff_s)
 
     def _choose(self, key: object, pairs: Sequence[BrokerPartition]) -> BrokerPartition:
         chosen = self._partitioner.partition(key, len(pairs))
@@ -188,25 +207,25 @@ class ListSender:
         brokers = self._pool.brokers()
         with self._pool.lent(brokers[random_index(len(brokers))]) as channel:
             with self._lock:
-                known = self._known.setdefault(channel, {})
+                accepted_by_topic = self._known.setdefault(channel, {})
             try:
-                for topic, several in by_topic.items():
-                    self._send(channel, known, topic, several)
+                for topic, topic_messages in by_topic.items():
+                    self._send(channel, accepted_by_topic, topic, topic_messages)
             except BrokerUnavailable:
-                known.clear()  # the next connection may be to another broker
+                accepted_by_topic.clear()  # the next connection may be to another broker
                 raise
 
     def _send(
-        self, channel: Channel, known: dict[str, _Accepted], topic: str, messages: Sequence[Event]
+        self, channel: Channel, accepted_by_topic: dict[str, _Accepted], topic: str, messages: Sequence[Event]
     ) -> None:
-        accepted = known.get(topic)
+        accepted = accepted_by_topic.get(topic)
         if accepted is None or time.monotonic() - accepted.at > _PARTITIONS_KNOWN_S:
-            partitions = [each.partition for each in _leaders(channel, topic)]
-            accepted = known[topic] = _Accepted(partitions, time.monotonic())
-        left: Sequence[Event] = messages
-        while left:
+            partitions = [pair.partition for pair in _leaders(channel, topic)]
+            accepted = accepted_by_topic[topic] = _Accepted(partitions, time.monotonic())
+        unsent: Sequence[Event] = messages
+        while unsent:
             partition = accepted.partitions[random_index(len(accepted.partitions))]
-            failed = produce(channel, {(topic, partition): left}, self._options)
+            failed = produce(channel, {(topic, partition): unsent}, self._options)
             if not failed:
                 return
             (refused,) = failed
@@ -217,9 +236,9 @@ class ListSender:
             if elsewhere:
                 accepted.partitions.remove(partition)
             if not elsewhere or not accepted.partitions:
-                known.pop(topic)
+                accepted_by_topic.pop(topic)
                 raise error
-            left = refused.messages
+            unsent = refused.messages
 
 
 class _Accepted(NamedTuple):
@@ -236,19 +255,19 @@ def produce(channel: Channel, messages: _Messages, options: ProduceOptions) -> l
     Raises BrokerUnavailable: any of the messages may have been appended.
     """
     failed: list[_Failed] = []
-    left = {name: list(several) for name, several in messages.items()}
-    while left:
+    unsent = {name: list(events) for name, events in messages.items()}
+    while unsent:
         batches, counts = {}, {}
-        for name, several in left.items():
-            counts[name], batches[name] = _batch(several, options.compression)
+        for name, events in unsent.items():
+            counts[name], batches[name] = _batch(events, options.compression)
         refused = _request(channel, batches, options)
-        for name in list(left):
+        for name in list(unsent):
             if name in refused:
-                failed.append(_Failed(left.pop(name), refused[name]))
+                failed.append(_Failed(unsent.pop(name), refused[name]))
             else:
-                del left[name][: counts[name]]
-                if not left[name]:
-                    del left[name]
+                del unsent[name][: counts[name]]
+                if not unsent[name]:
+                    del unsent[name]
     return failed
 
 
@@ -281,16 +300,20 @@ def _request(
         return {}
     response = channel.ask(request, ProduceResponse, _PRODUCE)
     results = {
-        (topic.name, part.index): part for topic in response.responses for part in topic.partition_responses
+        (topic.name, partition_response.index): partition_response
+        for topic in response.responses
+        for partition_response in topic.partition_responses
     }
     refused: dict[tuple[str, int], EmbedlogError] = {}
     for name in batches:
-        what = f"sending to {name[0]} {name[1]} at {channel}"
-        part = results.get(name)
-        if part is None:
-            refused[name] = BrokerUnavailable(f"{what}: the response lacks the partition")
-        elif part.error_code:
-            refused[name] = error_of(part.error_code, what, part.error_message)
+        operation = f"sending to {name[0]} {name[1]} at {channel}"
+        partition_response = results.get(name)
+        if partition_response is None:
+            refused[name] = BrokerUnavailable(f"{operation}: the response lacks the partition")
+        elif partition_response.error_code:
+            refused[name] = error_of(
+                partition_response.error_code, operation, partition_response.error_message
+            )
     return refused
 
 
@@ -301,14 +324,17 @@ def _leaders(channel: Channel, topic: str) -> list[BrokerPartition]:
     """
     request = MetadataRequest(topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=True)
     response = channel.ask(request, MetadataResponse, _METADATA)
-    for found in response.topics:
-        if found.name == topic:
-            if found.error_code:
-                raise error_of(found.error_code, f"topic {topic!r} at {channel}")
-            return [BrokerPartition(part.leader_id, part.partition_index) for part in found.partitions]
+    for topic_metadata in response.topics:
+        if topic_metadata.name == topic:
+            if topic_metadata.error_code:
+                raise error_of(topic_metadata.error_code, f"topic {topic!r} at {channel}")
+            return [
+                BrokerPartition(partition.leader_id, partition.partition_index)
+                for partition in topic_metadata.partitions
+            ]
     raise BrokerUnavailable(f"{channel}: the response lacks topic {topic!r}")
 
 
 def _raise_first(failed: Iterable[_Failed]) -> None:
-    for each in failed:
-        raise each.error
+    for failure in failed:
+        raise failure.error

@@ -126,18 +126,18 @@ class Fetchers:
                 if self._closed:
                     return
                 self._unassigned = {claim for claim in self._unassigned if claim.alive}
-                wanted = {claim.name: claim for claim in self._unassigned}
+                claims = {claim.name: claim for claim in self._unassigned}
                 self._woken = False
             try:
-                found = self._leaders(wanted)
+                leaders = self._leaders(claims)
             except EmbedlogError as error:
                 _logger.warning("The leaders of partitions cannot be found: %s", error)
-                found = {}
+                leaders = {}
             with self.changed:
                 if self._closed:
                     return
-                for name, address in found.items():
-                    claim = wanted[name]
+                for name, address in leaders.items():
+                    claim = claims[name]
                     if claim in self._unassigned:
                         self._unassigned.discard(claim)
                         self._fetcher(address).claims.add(claim)

@@ -53,19 +53,19 @@ class GroupOffsets:
         With dual_commit_enabled they are in both places afterwards. Raises ZooKeeperUnavailable,
         BrokerUnavailable, BrokerError.
         """
-        found: dict[TopicPartition, int] = {}
+        offsets: dict[TopicPartition, int] = {}
         if self._in_zookeeper:
-            found.update(self._registry.offsets(partitions))
+            offsets.update(self._registry.offsets(partitions))
         if self._in_kafka and partitions:
             committed = self._with_coordinator(
                 lambda consumer: consumer.fetch_offsets(self._group, partitions)
             )
-            for name, each in committed.items():
-                if each is not None:
-                    found[name] = max(each.offset, found.get(name, 0))
+            for name, committed_offset in committed.items():
+                if committed_offset is not None:
+                    offsets[name] = max(committed_offset.offset, offsets.get(name, 0))
         if self._in_zookeeper and self._in_kafka:
-            self.commit(consumer, found)  # the next commit reports what is refused
-        return found
+            self.commit(consumer, offsets)  # the next commit reports what is refused
+        return offsets
 
     def commit(self, consumer: str, offsets: Mapping[TopicPartition, int]) -> set[TopicPartition]:
         """Store offsets of partitions that a consumer owns. Returns the rejected ones, which it does not own.
@@ -79,7 +79,7 @@ class GroupOffsets:
         else:
             refused = set(offsets) - self._registry.still_owned(consumer, offsets)
         if self._in_kafka:
-            owned = {name: CommittedOffset(each) for name, each in offsets.items() if name not in refused}
+            owned = {name: CommittedOffset(offset) for name, offset in offsets.items() if name not in refused}
             if owned:
                 self._with_coordinator(lambda coordinator: coordinator.commit_offsets(self._group, owned))
         return refused
@@ -92,12 +92,12 @@ class GroupOffsets:
 
     def _with_coordinator(self, ask: Callable[[SimpleConsumer], T]) -> T:
         """Ask the group's coordinator; retry after a pause if it has moved or is not ready."""
-        for left in range(self._settings.offsets_commit_max_retries, -1, -1):
+        for retries in range(self._settings.offsets_commit_max_retries, -1, -1):
             try:
                 return ask(self._find_coordinator())
             except (BrokerUnavailable, BrokerError) as error:
                 self.close()
-                if not left or (isinstance(error, BrokerError) and not error.retriable):
+                if not retries or (isinstance(error, BrokerError) and not error.retriable):
                     raise
                 _logger.info("%s; asking again", error)
                 time.sleep(self._settings.offsets_channel_backoff_ms / 1000)
@@ -107,19 +107,19 @@ class GroupOffsets:
         """A connection to the coordinator, found by asking any broker."""
         if self._coordinator is not None:
             return self._coordinator
-        failed: BrokerUnavailable | BrokerError = BrokerUnavailable(
+        failure: BrokerUnavailable | BrokerError = BrokerUnavailable(
             f"no broker is registered in /brokers/ids that knows the coordinator of group {self._group!r}"
         )
         for broker in self._registry.brokers():
             try:
-                with self._connect(broker.host, broker.port) as asked:
-                    found = asked.find_coordinator(self._group)
+                with self._connect(broker.host, broker.port) as consumer:
+                    coordinator = consumer.find_coordinator(self._group)
             except (BrokerUnavailable, BrokerError) as error:
-                failed = error
+                failure = error
             else:
-                self._coordinator = self._connect(found.host, found.port)
+                self._coordinator = self._connect(coordinator.host, coordinator.port)
                 return self._coordinator
-        raise failed
+        raise failure
 
     def _connect(self, host: str, port: int) -> SimpleConsumer:
         settings = self._settings

@@ -187,15 +187,15 @@ class ZooKeeperMember:
                     self._must_rebalance
                     or self._requested_commits
                     or self._commit_soon
-                    or any(each <= now for each in due)
+                    or any(due_at <= now for due_at in due)
                 ):
                     commits, self._requested_commits = self._requested_commits, []
                     return commits
                 if self._registered and not self._is_current():
                     self._must_rebalance = True
                     continue
-                left = min(due, default=now + _CHECK_S) - now
-                self._changed.wait(min(left, _CHECK_S) if self._registered else left)
+                wait_s = min(due, default=now + _CHECK_S) - now
+                self._changed.wait(min(wait_s, _CHECK_S) if self._registered else wait_s)
             return None
 
     def _turn(self, commits: list[Future[None]]) -> None:
@@ -224,9 +224,9 @@ class ZooKeeperMember:
 
     def _failed(self, commits: list[Future[None]], error: Exception) -> None:
         """An attempt failed and will be retried."""
-        for each in commits:
-            if not each.done():
-                each.set_exception(error)
+        for commit in commits:
+            if not commit.done():
+                commit.set_exception(error)
         self._schedule_retry(error)
 
     def _schedule_retry(self, error: Exception | None) -> None:
@@ -255,8 +255,8 @@ class ZooKeeperMember:
         self._fetchers.close()
         self._offsets.close()
         self._lease.stop()
-        for each in self._requested_commits:
-            each.set_exception(Closed("the consumer was shut down"))
+        for commit in self._requested_commits:
+            commit.set_exception(Closed("the consumer was shut down"))
         if not self._first_rebalance.done():
             self._first_rebalance.set_exception(Closed("the consumer was shut down"))
 
@@ -285,14 +285,16 @@ class ZooKeeperMember:
             return False
         self._registry.watch_brokers()
         topics = self._registry.partitions(self._topics())
-        wanted = assigned_to(self._id, members, topics, internal=self._internal)
+        assigned = assigned_to(self._id, members, topics, internal=self._internal)
         stopped = {name for name, claim in self._claims.items() if not claim.alive}
         gone = [
-            name for name, number in self._registered.items() if wanted.get(name) != number or name in stopped
+            name
+            for name, number in self._registered.items()
+            if assigned.get(name) != number or name in stopped
         ]
         if gone:
             self._release(gone, self._settings.rebalance_handover_ms)
-        missing = {name: number for name, number in wanted.items() if name not in self._claims}
+        missing = {name: number for name, number in assigned.items() if name not in self._claims}
         refused = self._claim(missing) if missing else set()
         if gone or missing:
             _logger.info(
@@ -316,11 +318,11 @@ class ZooKeeperMember:
             if streams_for(topic, self._subscription, internal=self._internal)
         ]
 
-    def _claim(self, wanted: Mapping[TopicPartition, int]) -> set[TopicPartition]:
+    def _claim(self, stream_numbers: Mapping[TopicPartition, int]) -> set[TopicPartition]:
         """Claim partitions and begin to fetch them. Returns those that could not be claimed."""
-        self._registered.update(wanted)  # in case the response is lost
-        claimed = self._registry.claim(self._id, wanted)
-        for name in set(wanted) - claimed:
+        self._registered.update(stream_numbers)  # in case the response is lost
+        claimed = self._registry.claim(self._id, stream_numbers)
+        for name in set(stream_numbers) - claimed:
             del self._registered[name]
         try:
             offsets = self._offsets.fetch(self._id, sorted(claimed))
@@ -328,11 +330,12 @@ class ZooKeeperMember:
             self._release(list(claimed), 0)
             raise
         claims = [
-            Claim(name, self._stream(name, wanted[name]), offsets.get(name)) for name in sorted(claimed)
+            Claim(name, self._stream(name, stream_numbers[name]), offsets.get(name))
+            for name in sorted(claimed)
         ]
         self._claims.update((claim.name, claim) for claim in claims)
         self._fetchers.add(claims)
-        return set(wanted) - claimed
+        return set(stream_numbers) - claimed
 
     def _release(self, names: Collection[TopicPartition], handover_ms: int) -> None:
         """Stop reading partitions, commit their offsets, and release them.
@@ -381,17 +384,17 @@ class ZooKeeperMember:
             soon, self._commit_soon = self._commit_soon, False
         return self._settings.auto_commit_enable and (soon or self._commit_at <= time.monotonic())
 
-    def _commit(self, asked: list[Future[None]]) -> None:
+    def _commit(self, commits: list[Future[None]]) -> None:
         self._commit_at = time.monotonic() + self._settings.auto_commit_interval_ms / 1000
         try:
             self._store(self._claims.values())
         except EmbedlogError as error:
             _logger.warning("Consumer %s: offsets were not committed: %s", self._id, error)
-            for each in asked:
-                each.set_exception(error)
+            for commit in commits:
+                commit.set_exception(error)
         else:
-            for each in asked:
-                each.set_result(None)
+            for commit in commits:
+                commit.set_result(None)
 
     def _store(self, claims: Collection[Claim]) -> None:
         """Commit the consumed offsets of these claims."""

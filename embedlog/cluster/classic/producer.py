@@ -19,18 +19,17 @@ Source: Kafka 0.7 and 0.10 design, "Producer APIs"; names and defaults of settin
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from ...codec import codec_number
 from ...config import MAX_INT32
 from ...errors import Closed, InvalidArgument, InvalidType, shown
 from ...files.names import check_topic_name
 from ...runtime.closing import Closing
 from ...runtime.locks import Lock
 from ...synonyms import PRODUCER_ARGUMENTS
-from ...validation import also_named, as_seconds, check_choice, check_int, check_text, is_several
-from .dispatching import ListSender, ProduceOptions, ZooKeeperSender
+from ...validation import also_named, check_choice, check_int, is_several
+from .dispatching import ListSender, ProduceOptions, Retries, ZooKeeperSender
 from .producer_data import (
     CallbackHandler,
     DefaultEncoder,
@@ -44,13 +43,12 @@ from .producer_data import (
     Sender,
 )
 from .producer_pool import ProducerPool, parse_broker_list
-from .producer_queue import ProducerQueue
+from .producer_queue import FOREVER, ProducerQueue, QueueLimits
 
 if TYPE_CHECKING:  # it needs kazoo
     from .zookeeper_partitions import ZooKeeperPartitions
 
 _TYPES: Final = ("sync", "async")
-_FOREVER: Final = -1
 
 T = TypeVar("T")
 
@@ -106,7 +104,7 @@ class Producer(Closing):
         queue_time_ms: float = 5_000,
         batch_size: int = 200,
         queue_size: int = 10_000,
-        queue_enqueue_timeout_ms: float = _FOREVER,
+        queue_enqueue_timeout_ms: float = FOREVER,
         num_retries: int = 3,
         retry_backoff_ms: float = 100,
         request_timeout_ms: int = 10_000,
@@ -120,78 +118,37 @@ class Producer(Closing):
         client_id: str = "embedlog",
         client_config: str = "",
     ) -> None:
-        if (zk_connect is None) == (broker_list is None):
-            raise InvalidArgument("give zk_connect or broker_list, and not both")
-        if partitioner is not None and broker_list is not None:
-            raise InvalidArgument("with broker_list the partition is random: a partitioner needs zk_connect")
+        _check_source(zk_connect, broker_list, partitioner)
         check_choice("producer_type", producer_type, _TYPES)
-        check_text("client_id", client_id)
-        check_text("client_config", client_config)
-        check_int("batch_size", batch_size, low=1)
-        check_int("queue_size", queue_size, low=1)
-        check_int("num_retries", num_retries, low=0)
-        check_int("request_timeout_ms", request_timeout_ms, low=1, high=MAX_INT32)
         check_int("zk_session_timeout_ms", zk_session_timeout_ms, low=1, high=MAX_INT32)
-        check_int("acks", acks, low=-1, high=1)
-        forever = queue_enqueue_timeout_ms == _FOREVER
-        waits = None if forever else as_seconds("queue_enqueue_timeout_ms", queue_enqueue_timeout_ms)
-        options = ProduceOptions(acks, request_timeout_ms, codec_number(compression_codec))
-        queue_time_s = as_seconds("queue_time_ms", queue_time_ms)
-        backoff_s = as_seconds("retry_backoff_ms", retry_backoff_ms)
-        self._encoder: Encoder = _plug_in("encoder", encoder, "to_message") or DefaultEncoder()
-        self._handler: EventHandler = (
-            _plug_in("event_handler", event_handler, "handle") or DefaultEventHandler()
+        options = ProduceOptions.checked(acks, request_timeout_ms, compression_codec)
+        retries = Retries.checked(num_retries, retry_backoff_ms)
+        limits = QueueLimits.checked(queue_time_ms, batch_size, queue_size, queue_enqueue_timeout_ms)
+        self._encoder: Encoder = _plug_in("encoder", encoder, DefaultEncoder, "to_message")
+        self._handler: EventHandler = _plug_in("event_handler", event_handler, DefaultEventHandler, "handle")
+        self._callbacks = _plug_in(
+            "callback_handler", callback_handler, CallbackHandler, "before_enqueue", "after_sending"
         )
-        self._callbacks = (
-            _plug_in("callback_handler", callback_handler, "before_enqueue", "after_sending")
-            or CallbackHandler()
-        )
-        chooses: Partitioner = _plug_in("partitioner", partitioner, "partition") or DefaultPartitioner()
+        chooser: Partitioner = _plug_in("partitioner", partitioner, DefaultPartitioner, "partition")
         self._lock = Lock()
         self._closed = False
+        self.pool = ProducerPool(options.timeout_ms / 1000, client_id, client_config)
         self._partitions: ZooKeeperPartitions | None = None
-        self.pool = ProducerPool(
-            timeout_s=request_timeout_ms / 1000, client_id=client_id, client_config=client_config
-        )
-        self._sender: Sender
-        if zk_connect is not None:
-            from ..zookeeper.security import Security
-            from .zookeeper_partitions import ZooKeeperPartitions
-
-            self._partitions = ZooKeeperPartitions(
-                zk_connect,
-                self.pool,
-                session_timeout_s=zk_session_timeout_ms / 1000,
-                auth=zookeeper_auth,
-                security=Security(
-                    zookeeper_ssl_client_enable,
-                    zookeeper_ssl_keystore_location,
-                    zookeeper_ssl_truststore_location,
-                    zookeeper_ssl_endpoint_identification_algorithm != "",
-                    zookeeper_sasl_mechanism,
-                ),
-            )
-            self._sender = ZooKeeperSender(
-                self._partitions,
-                self.pool,
-                chooses,
-                options,
-                num_retries=num_retries,
-                retry_backoff_s=backoff_s,
-            )
-        else:
+        if zk_connect is None:
             self.pool.follow(parse_broker_list(broker_list))
-            self._sender = ListSender(self.pool, options)
-        self._queue: ProducerQueue | None = None
-        if producer_type == "async":
-            self._queue = ProducerQueue(
-                self._handle,
-                self._callbacks,
-                queue_time_s=queue_time_s,
-                batch_size=batch_size,
-                queue_size=queue_size,
-                enqueue_timeout_s=waits,
+            self._sender: Sender = ListSender(self.pool, options)
+        else:
+            security = (
+                zookeeper_ssl_client_enable,
+                zookeeper_ssl_keystore_location,
+                zookeeper_ssl_truststore_location,
+                zookeeper_ssl_endpoint_identification_algorithm != "",
+                zookeeper_sasl_mechanism,
             )
+            self._partitions = _follow(zk_connect, self.pool, zk_session_timeout_ms, zookeeper_auth, security)
+            self._sender = ZooKeeperSender(self._partitions, self.pool, chooser, options, retries)
+        is_async = producer_type == "async"
+        self._queue = ProducerQueue(self._handle, self._callbacks, limits) if is_async else None
 
     def send(self, data: ProducerData | Iterable[ProducerData]) -> None:
         """Send one `ProducerData`, or several.
@@ -228,29 +185,59 @@ class Producer(Closing):
         self._handler.handle(events, self._sender, self._encoder)
 
 
-def _events(given: object) -> list[Event]:
+def _check_source(zk_connect: object, broker_list: object, partitioner: object) -> None:
+    """Raises InvalidArgument unless the brokers come from one source, which a partitioner can use."""
+    if (zk_connect is None) == (broker_list is None):
+        raise InvalidArgument("give zk_connect or broker_list, and not both")
+    if partitioner is not None and broker_list is not None:
+        raise InvalidArgument("with broker_list the partition is random: a partitioner needs zk_connect")
+
+
+def _follow(
+    zk_connect: str,
+    pool: ProducerPool,
+    session_timeout_ms: int,
+    auth: str | None,
+    security: tuple[bool, str, str, bool, str],
+) -> ZooKeeperPartitions:
+    """The registries of a ZooKeeper, which keep the pool's brokers current; `security`: see `Security`."""
+    from ..zookeeper.security import Security
+    from .zookeeper_partitions import ZooKeeperPartitions
+
+    return ZooKeeperPartitions(
+        zk_connect,
+        pool,
+        session_timeout_s=session_timeout_ms / 1000,
+        auth=auth,
+        security=Security(*security),
+    )
+
+
+def _events(data: object) -> list[Event]:
     """One event for each value. Raises InvalidType, InvalidTopicName."""
-    several = [given] if isinstance(given, ProducerData) else given
-    if not is_several(several):
-        raise InvalidType(f"send takes one ProducerData or several, not {shown(given)}")
+    messages = [data] if isinstance(data, ProducerData) else data
+    if not is_several(messages):
+        raise InvalidType(f"send takes one ProducerData or several, not {shown(data)}")
     events: list[Event] = []
-    for each in several:
-        if not isinstance(each, ProducerData):
-            raise InvalidType(f"send takes one ProducerData or several, not {shown(each)}")
-        check_topic_name(each.topic)
-        values = each.data if isinstance(each.data, list) else [each.data]
-        events += [Event(each.topic, value, each.key) for value in values]
+    for message in messages:
+        if not isinstance(message, ProducerData):
+            raise InvalidType(f"send takes one ProducerData or several, not {shown(message)}")
+        check_topic_name(message.topic)
+        values = message.data if isinstance(message.data, list) else [message.data]
+        events += [Event(message.topic, value, message.key) for value in values]
     return events
 
 
-def _plug_in(name: str, given: T, *methods: str) -> T:
-    """The plug-in, or an instance of it if it is a class: it must have these methods. None stays None.
+def _plug_in(name: str, plug_in: T | None, default: Callable[[], T], *methods: str) -> T:
+    """The plug-in, or an instance of it if it is a class: it must have these methods. None: the default.
 
     Raises InvalidType.
     """
-    if isinstance(given, type):
-        given = given()
-    for method in methods if given is not None else ():
-        if not callable(getattr(given, method, None)):
-            raise InvalidType(f"{name} needs a method {method}, which {shown(given)} lacks")
-    return given
+    if plug_in is None:
+        return default()
+    if isinstance(plug_in, type):
+        plug_in = plug_in()
+    for method in methods:
+        if not callable(getattr(plug_in, method, None)):
+            raise InvalidType(f"{name} needs a method {method}, which {shown(plug_in)} lacks")
+    return plug_in

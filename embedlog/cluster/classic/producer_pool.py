@@ -13,15 +13,18 @@ from typing import Final
 
 from ...errors import BrokerUnavailable, Closed, InvalidArgument, shown
 from ...runtime.locks import Lock
+from ...validation import check_text
 from .channel import Channel, security_from
 
 _KEPT: Final = 4
 
 
 class ProducerPool:
-    """Thread-safe."""
+    """Thread-safe. Raises InvalidArgument, InvalidType, InvalidSetting for a client_config."""
 
-    def __init__(self, *, timeout_s: float, client_id: str, client_config: str = "") -> None:
+    def __init__(self, timeout_s: float, client_id: str, client_config: str = "") -> None:
+        check_text("client_id", client_id)
+        check_text("client_config", client_config)
         self.security = security_from(client_config)
         self._timeout_s = timeout_s
         self._client_id = client_id
@@ -94,15 +97,15 @@ class ProducerPool:
                 channel.close()
 
 
-def parse_broker_list(given: object) -> dict[int, tuple[str, int]]:
+def parse_broker_list(broker_list: object) -> dict[int, tuple[str, int]]:
     """Addresses by broker id, from "host:port,..." or "id:host:port,..."; without ids they are numbered.
 
     Raises InvalidArgument.
     """
-    if not isinstance(given, str) or not given.strip():
-        raise InvalidArgument(f"broker_list is a comma-separated list of host:port, not {shown(given)}")
-    found: dict[int, tuple[str, int]] = {}
-    for number, text in enumerate(given.split(",")):
+    if not isinstance(broker_list, str) or not broker_list.strip():
+        raise InvalidArgument(f"broker_list is a comma-separated list of host:port, not {shown(broker_list)}")
+    addresses: dict[int, tuple[str, int]] = {}
+    for number, text in enumerate(broker_list.split(",")):
         parts = text.strip().split(":")
         if len(parts) == 2:
             parts.insert(0, str(number))
@@ -112,9 +115,9 @@ def parse_broker_list(given: object) -> dict[int, tuple[str, int]]:
             or not all(p.isascii() and p.isdigit() for p in (parts[0], parts[2]))
         ):
             raise InvalidArgument(f"{shown(text)} in broker_list is neither host:port nor id:host:port")
-        if int(parts[0]) in found or not 0 < int(parts[2][:6]) < 65_536:
+        if int(parts[0]) in addresses or not 0 < int(parts[2][:6]) < 65_536:
             raise InvalidArgument(
                 f"{shown(text)} in broker_list: the id occurs twice, or the port is invalid"
             )
-        found[int(parts[0])] = parts[1], int(parts[2])
-    return found
+        addresses[int(parts[0])] = parts[1], int(parts[2])
+    return addresses

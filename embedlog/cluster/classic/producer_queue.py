@@ -15,12 +15,43 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple, Self
 
 from ...errors import BufferExhausted, Closed
 from ...runtime.locks import Lock
+from ...validation import as_seconds, check_int
 from .producer_data import CallbackHandler, Event
 
+FOREVER: Final = -1  # of queue_enqueue_timeout_ms
+
 logger = logging.getLogger(__name__)
+
+
+class QueueLimits(NamedTuple):
+    """When a batch is sent, and how much waits.
+
+    enqueue_timeout_s: how long `put` waits for room; None: without limit.
+    """
+
+    queue_time_s: float
+    batch_size: int
+    queue_size: int
+    enqueue_timeout_s: float | None
+
+    @classmethod
+    def checked(
+        cls, queue_time_ms: float, batch_size: int, queue_size: int, queue_enqueue_timeout_ms: float
+    ) -> Self:
+        """From a producer's arguments. Raises InvalidArgument, InvalidType."""
+        check_int("batch_size", batch_size, low=1)
+        check_int("queue_size", queue_size, low=1)
+        has_limit = queue_enqueue_timeout_ms != FOREVER
+        return cls(
+            as_seconds("queue_time_ms", queue_time_ms),
+            batch_size,
+            queue_size,
+            as_seconds("queue_enqueue_timeout_ms", queue_enqueue_timeout_ms) if has_limit else None,
+        )
 
 
 class ProducerQueue:
@@ -28,25 +59,14 @@ class ProducerQueue:
 
     Args:
         send: sends a batch, in the queue's own thread.
-        enqueue_timeout_s: how long `put` waits for room; None: without limit.
     """
 
     def __init__(
-        self,
-        send: Callable[[Sequence[Event]], None],
-        callbacks: CallbackHandler,
-        *,
-        queue_time_s: float,
-        batch_size: int,
-        queue_size: int,
-        enqueue_timeout_s: float | None,
+        self, send: Callable[[Sequence[Event]], None], callbacks: CallbackHandler, limits: QueueLimits
     ) -> None:
         self._send = send
         self._callbacks = callbacks
-        self._queue_time_s = queue_time_s
-        self._batch_size = batch_size
-        self._queue_size = queue_size
-        self._enqueue_timeout_s = enqueue_timeout_s
+        self._limits = limits
         self._events: deque[Event] = deque()
         self._lock = Lock()
         self._not_empty = threading.Condition(self._lock)
@@ -60,7 +80,7 @@ class ProducerQueue:
         """Queue an event. Raises BufferExhausted if there is no room in time, Closed."""
         event = self._callbacks.before_enqueue(event)
         with self._lock:
-            room = self._not_full.wait_for(self._has_room, self._enqueue_timeout_s)
+            room = self._not_full.wait_for(self._has_room, self._limits.enqueue_timeout_s)
             if self._closed:
                 raise Closed("the producer is closed")
             if room:
@@ -69,8 +89,8 @@ class ProducerQueue:
         self._callbacks.after_enqueue(event, room)
         if not room:
             raise BufferExhausted(
-                f"the queue is full ({self._queue_size:,} events), and none was sent within "
-                f"{self._enqueue_timeout_s:g} s: raise queue_size or queue_enqueue_timeout_ms"
+                f"the queue is full ({self._limits.queue_size:,} events), and none was sent within "
+                f"{self._limits.enqueue_timeout_s:g} s: raise queue_size or queue_enqueue_timeout_ms"
             )
 
     def close(self) -> None:
@@ -85,7 +105,7 @@ class ProducerQueue:
     # -- the thread ------------------------------------------------------------------------------------
 
     def _has_room(self) -> bool:
-        return self._closed or len(self._events) < self._queue_size
+        return self._closed or len(self._events) < self._limits.queue_size
 
     def _run(self) -> None:
         while self._deliver(self._gather):
@@ -94,10 +114,10 @@ class ProducerQueue:
 
     def _gather(self, batch: list[Event]) -> bool:
         """Fill the next batch. Returns whether more events may follow."""
-        until = time.monotonic() + self._queue_time_s
-        while len(batch) < self._batch_size:
-            event, over = self._take(until)
-            if event is None and over:
+        until = time.monotonic() + self._limits.queue_time_s
+        while len(batch) < self._limits.batch_size:
+            event, is_last = self._take(until)
+            if event is None and is_last:
                 return False
             batch += self._callbacks.after_dequeuing(event)
             if event is None:

@@ -75,14 +75,14 @@ def dealt(partitions: Sequence[int], threads: Iterable[ConsumerThread]) -> dict[
     streams = sorted(threads, key=lambda thread: str(thread).encode("utf-16-be"))  # as Java's compareTo
     if not streams:
         return {}
-    each, more = divmod(len(partitions), len(streams))
-    found: dict[int, ConsumerThread] = {}
+    per_stream, extra = divmod(len(partitions), len(streams))
+    streams_by_partition: dict[int, ConsumerThread] = {}
     start = 0
     for index, thread in enumerate(streams):
-        stop = start + each + (index < more)
-        found.update(dict.fromkeys(partitions[start:stop], thread))
+        stop = start + per_stream + (index < extra)
+        streams_by_partition.update(dict.fromkeys(partitions[start:stop], thread))
         start = stop
-    return found
+    return streams_by_partition
 
 
 def assigned_to(
@@ -96,7 +96,7 @@ def assigned_to(
 
     `members` are the group's, by id; `topics` are the existing ones, with their partitions' replicas.
     """
-    found: dict[TopicPartition, int] = {}
+    assigned: dict[TopicPartition, int] = {}
     for topic, replicas in topics.items():
         if not streams_for(topic, members[consumer], internal=internal):
             continue
@@ -107,5 +107,5 @@ def assigned_to(
         ]
         for partition, thread in dealt(by_broker(replicas), threads).items():
             if thread.consumer == consumer:
-                found[TopicPartition(topic, partition)] = thread.number
-    return found
+                assigned[TopicPartition(topic, partition)] = thread.number
+    return assigned

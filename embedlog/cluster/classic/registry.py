@@ -87,12 +87,14 @@ class Registry:
 
         An id's subscription never changes, so each is read once.
         """
-        found = self.zookeeper.children(paths.consumers(self.group), self._watch) or []
-        new = [each for each in found if each not in self._members]
-        for each, read in zip(new, self._read(paths.consumer(self.group, each) for each in new), strict=True):
-            if read is not None:
-                self._members[each] = _parse_subscription(each, read)
-        self._members = {each: self._members[each] for each in found if each in self._members}
+        ids = self.zookeeper.children(paths.consumers(self.group), self._watch) or []
+        new = [consumer for consumer in ids if consumer not in self._members]
+        for consumer, encoded in zip(
+            new, self._read(paths.consumer(self.group, consumer) for consumer in new), strict=True
+        ):
+            if encoded is not None:
+                self._members[consumer] = _parse_subscription(consumer, encoded)
+        self._members = {consumer: self._members[consumer] for consumer in ids if consumer in self._members}
         return dict(self._members)
 
     def watch_brokers(self) -> list[str]:
@@ -106,23 +108,23 @@ class Registry:
     def partitions(self, topics: Iterable[str]) -> dict[str, Mapping[int, Any]]:
         """The partitions of existing topics with their replicas; watched, also for the topics' creation."""
         names = list(topics)
-        found: dict[str, Mapping[int, Any]] = {}
-        where = [paths.topic(name) for name in names]
+        partitions_by_topic: dict[str, Mapping[int, Any]] = {}
+        topic_paths = [paths.topic(name) for name in names]
         watch = self._watch
-        responses = self._pipeline(lambda kazoo, path: kazoo.get_async(path, watch), where)
+        responses = self._pipeline(lambda kazoo, path: kazoo.get_async(path, watch), topic_paths)
         missing = []
-        for name, path, response in zip(names, where, responses, strict=True):
+        for name, path, response in zip(names, topic_paths, responses, strict=True):
             if isinstance(response, KazooException):
                 missing.append(path)
                 continue
             try:
-                found[name] = contents.Topic.decode(response[0]).partitions
+                partitions_by_topic[name] = contents.Topic.decode(response[0]).partitions
             except CorruptZnode as error:
                 _logger.warning("Topic %s is skipped: %s", name, error)
-        came = self._pipeline(lambda kazoo, path: kazoo.exists_async(path, watch), missing)
-        if any(each is not None for each in came):
+        stats = self._pipeline(lambda kazoo, path: kazoo.exists_async(path, watch), missing)
+        if any(stat is not None for stat in stats):
             self._on_change()  # created between the two requests
-        return found
+        return partitions_by_topic
 
     def leaders(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, BrokerAddress]:
         """The addresses of the leaders, for partitions with a live leader."""
@@ -136,39 +138,39 @@ class Registry:
                     leaders[name] = contents.LeaderAndIsr.decode(state).leader
                 except CorruptZnode as error:
                     _logger.warning("Partition %s is skipped: %s", name, error)
-        there = self._addresses(set(leaders.values()))
-        return {name: there[leader] for name, leader in leaders.items() if leader in there}
+        addresses = self._addresses(set(leaders.values()))
+        return {name: addresses[leader] for name, leader in leaders.items() if leader in addresses}
 
     def brokers(self) -> list[BrokerAddress]:
         """The live brokers."""
         ids = self.zookeeper.children(paths.BROKER_IDS) or []
-        return list(self._addresses({int(each) for each in ids if each.isdecimal()}).values())
+        return list(self._addresses({int(broker_id) for broker_id in ids if broker_id.isdecimal()}).values())
 
     # -- owners ----------------------------------------------------------------------------------------
 
-    def claim(self, consumer: str, wanted: Mapping[TopicPartition, int]) -> set[TopicPartition]:
+    def claim(self, consumer: str, stream_numbers: Mapping[TopicPartition, int]) -> set[TopicPartition]:
         """Step 9 of a rebalance: become the owner of partitions, each for one of the consumer's streams.
 
         Returns the partitions that it owns. The others are watched: `on_change` is called when their owner
         releases them.
         """
-        names = list(wanted)
+        names = list(stream_numbers)
         watch = self._watch
-        where = {name: paths.owner(self.group, *name) for name in names}
-        nodes = {name: contents.encode_owner(consumer, wanted[name]) for name in names}
-        reads = self._pipeline(lambda kazoo, path: kazoo.get_async(path, watch), where.values())
+        owner_paths = {name: paths.owner(self.group, *name) for name in names}
+        nodes = {name: contents.encode_owner(consumer, stream_numbers[name]) for name in names}
+        responses = self._pipeline(lambda kazoo, path: kazoo.get_async(path, watch), owner_paths.values())
         free = []
         own = set()
-        for name, read in zip(names, reads, strict=True):
-            if isinstance(read, KazooException):
+        for name, response in zip(names, responses, strict=True):
+            if isinstance(response, KazooException):
                 free.append(name)
-            elif read[0] == nodes[name]:
+            elif response[0] == nodes[name]:
                 own.add(name)  # by an attempt whose response was lost
         refused = self._transact(
             consumer,
             free,
             lambda transaction, name: transaction.create(
-                where[name], nodes[name], acl=self.zookeeper.acl_of(where[name]), ephemeral=True
+                owner_paths[name], nodes[name], acl=self.zookeeper.acl_of(owner_paths[name]), ephemeral=True
             ),
             lambda part: self._ensure(*{paths.owners(self.group, name.topic) for name in part}),
         )
@@ -193,7 +195,7 @@ class Registry:
 
         If the session has ended, its nodes went with it, and the present nodes belong to others.
         """
-        self._own = {each for each in self._own if each[0] != consumer}
+        self._own = {claim for claim in self._own if claim[0] != consumer}
         self._transact(
             consumer,
             self._owned_by(consumer, partitions),
@@ -215,35 +217,35 @@ class Registry:
     def offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """The group's offsets of the partitions that have one."""
         names = list(partitions)
-        found = {}
-        for name, read in zip(
+        offsets = {}
+        for name, encoded in zip(
             names, self._read(paths.offset(self.group, *name) for name in names), strict=True
         ):
-            if read is not None:
-                found[name] = contents.decode_number(read)
-        return found
+            if encoded is not None:
+                offsets[name] = contents.decode_number(encoded)
+        return offsets
 
     def commit(self, consumer: str, offsets: Mapping[TopicPartition, int]) -> set[TopicPartition]:
         """Store offsets of partitions that the consumer owns. Returns those that it does not own."""
         names = [name for name in offsets if (consumer, name) in self._own]
-        where = {name: paths.offset(self.group, *name) for name in names}
+        offset_paths = {name: paths.offset(self.group, *name) for name in names}
 
-        def look(part: list[TopicPartition]) -> None:
+        def find_existing(part: list[TopicPartition]) -> None:
             self._ensure(*{paths.offsets(self.group, name.topic) for name in part})
-            new = [where[name] for name in part if where[name] not in self._existing]
-            there = self._pipeline(lambda kazoo, path: kazoo.exists_async(path), new)
-            self._existing.update(path for path, stat in zip(new, there, strict=True) if stat is not None)
+            new = [offset_paths[name] for name in part if offset_paths[name] not in self._existing]
+            stats = self._pipeline(lambda kazoo, path: kazoo.exists_async(path), new)
+            self._existing.update(path for path, stat in zip(new, stats, strict=True) if stat is not None)
 
         def change(transaction: TransactionRequest, name: TopicPartition) -> None:
             self._check_owner(transaction, name)
-            path, data = where[name], contents.encode_number(offsets[name])
+            path, data = offset_paths[name], contents.encode_number(offsets[name])
             if path in self._existing:
                 transaction.set_data(path, data)
             else:
                 transaction.create(path, data, acl=self.zookeeper.acl_of(path))
 
-        refused = self._transact(consumer, names, change, look)
-        self._existing.update(where[name] for name in names if name not in refused)
+        refused = self._transact(consumer, names, change, find_existing)
+        self._existing.update(offset_paths[name] for name in names if name not in refused)
         return refused | (set(offsets) - set(names))
 
     def _watch(self, event: object) -> None:
@@ -255,31 +257,31 @@ class Registry:
                 self.zookeeper.ensure(path)
                 self._existing.add(path)
 
-    def _pipeline(self, how: Callable[[Any, T], Any], several: Iterable[T]) -> list[Any]:
-        """Pipeline a request for each element."""
+    def _pipeline(self, request: Callable[[Any, T], Any], arguments: Iterable[T]) -> list[Any]:
+        """Pipeline a request for each argument."""
 
-        def request(each: T) -> Callable[[Any], Any]:
-            return lambda kazoo: how(kazoo, each)
+        def bound(argument: T) -> Callable[[Any], Any]:
+            return lambda kazoo: request(kazoo, argument)
 
-        return self.zookeeper.pipeline(map(request, several))
+        return self.zookeeper.pipeline(map(bound, arguments))
 
-    def _read(self, where: Iterable[str]) -> list[bytes | None]:
-        responses = self._pipeline(lambda kazoo, path: kazoo.get_async(path), where)
+    def _read(self, node_paths: Iterable[str]) -> list[bytes | None]:
+        responses = self._pipeline(lambda kazoo, path: kazoo.get_async(path), node_paths)
         return [None if isinstance(response, KazooException) else response[0] for response in responses]
 
     def _addresses(self, ids: set[int]) -> dict[int, BrokerAddress]:
-        known = sorted(each for each in ids if each >= 0)
-        found = {}
-        for number, read in zip(known, self._read(map(paths.broker, known)), strict=True):
-            if read is None:
+        broker_ids = sorted(broker_id for broker_id in ids if broker_id >= 0)
+        addresses = {}
+        for number, encoded in zip(broker_ids, self._read(map(paths.broker, broker_ids)), strict=True):
+            if encoded is None:
                 continue
             try:
-                broker = contents.Broker.decode(read)
+                broker = contents.Broker.decode(encoded)
             except CorruptZnode as error:
                 _logger.warning("Broker %d is skipped: %s", number, error)
             else:
-                found[number] = BrokerAddress(number, *address_for(broker, self._security), broker.rack)
-        return found
+                addresses[number] = BrokerAddress(number, *address_for(broker, self._security), broker.rack)
+        return addresses
 
     def _owned_by(self, consumer: str, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
         """The partitions whose owner's node names the consumer.
@@ -330,18 +332,18 @@ class Registry:
         prepare(names)
         parts = [names[start : start + at_once] for start in range(0, len(names), at_once)]
 
-        def asked(kazoo: Any, part: list[TopicPartition]) -> Any:
+        def transact(kazoo: Any, part: list[TopicPartition]) -> Any:
             transaction = kazoo.transaction()
             transaction.check(paths.consumer(self.group, consumer), _ANY)
             for name in part:
                 add(transaction, name)
             return transaction.commit_async()
 
-        responses = self._pipeline(asked, parts)
+        responses = self._pipeline(transact, parts)
         refused: set[TopicPartition] = set()
         for part, response in zip(parts, responses, strict=True):
             if isinstance(response, KazooException) or any(
-                isinstance(each, KazooException) for each in response
+                isinstance(outcome, KazooException) for outcome in response
             ):
                 refused.update(part)
         return refused

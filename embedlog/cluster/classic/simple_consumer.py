@@ -162,10 +162,10 @@ class SimpleConsumer(Closing):
         Waits at most `max_wait_ms` for `min_bytes`. Raises OffsetOutOfRange, TopicNotFound, CorruptRecord;
         RecordTooLarge for a message that does not fit into `max_buffer_size`.
         """
-        (found,) = self.multifetch([request], max_wait_ms=max_wait_ms, min_bytes=min_bytes)
-        if found.error is not None:
-            raise found.error
-        return found
+        (messages,) = self.multifetch([request], max_wait_ms=max_wait_ms, min_bytes=min_bytes)
+        if messages.error is not None:
+            raise messages.error
+        return messages
 
     def multifetch(
         self, requests: Iterable[FetchRequest], *, max_wait_ms: int = 0, min_bytes: int = 1
@@ -173,22 +173,26 @@ class SimpleConsumer(Closing):
         """Fetch from several partitions at once. Returns a set for each request, in order, with its error."""
         wait_s = as_seconds("max_wait_ms", max_wait_ms)
         check_int("min_bytes", min_bytes, low=0, high=MAX_INT32)
-        asked = [self._checked(request) for request in requests]
-        found: dict[int, MessageSet] = {}
-        left = dict(enumerate(asked))
-        while left:
+        checked = [self._checked(request) for request in requests]
+        message_sets: dict[int, MessageSet] = {}
+        unanswered = dict(enumerate(checked))
+        while unanswered:
             # A request may name a partition only once.
-            now = {(request.topic, request.partition): number for number, request in reversed(left.items())}
-            responses = self._fetch([left[number] for number in now.values()], wait_s, min_bytes)
+            now = {
+                (request.topic, request.partition): number for number, request in reversed(unanswered.items())
+            }
+            responses = self._fetch([unanswered[number] for number in now.values()], wait_s, min_bytes)
             for name, number in now.items():
-                message_set = self._message_set(asked[number], left[number], responses.get(name))
+                message_set = self._message_set(checked[number], unanswered[number], responses.get(name))
                 if message_set is None:
-                    left[number] = left[number]._replace(max_bytes=self._doubled(left[number]))
+                    unanswered[number] = unanswered[number]._replace(
+                        max_bytes=self._doubled(unanswered[number])
+                    )
                 else:
-                    found[number] = message_set
-                    del left[number]
+                    message_sets[number] = message_set
+                    del unanswered[number]
             wait_s = 0.0
-        return [found[number] for number in range(len(asked))]
+        return [message_sets[number] for number in range(len(checked))]
 
     def get_offsets_before(self, topic: str, partition: int, time_ms: int, max_offsets: int) -> list[int]:
         """Return at most `max_offsets` offsets to read from, newest first.
@@ -201,17 +205,19 @@ class SimpleConsumer(Closing):
         check_int("partition", partition, low=0, high=MAX_INT32)
         check_int("time_ms", time_ms, low=EARLIEST_TIME, high=MAX_INT64)
         check_int("max_offsets", max_offsets, low=1, high=MAX_INT32)
-        wanted = ListOffsetsPartition(
+        query = ListOffsetsPartition(
             partition_index=partition, timestamp=time_ms, max_num_offsets=max_offsets
         )
         response = self._channel.ask(
-            ListOffsetsRequest(topics=[ListOffsetsTopic(name=topic, partitions=[wanted])]),
+            ListOffsetsRequest(topics=[ListOffsetsTopic(name=topic, partitions=[query])]),
             ListOffsetsResponse,
             _OFFSETS,
         )
-        (found,) = [part for each in response.topics for part in each.partitions]
-        _check(found.error_code, f"offsets of {topic} {partition}")
-        return list(found.old_style_offsets)
+        (partition_response,) = [
+            part for topic_response in response.topics for part in topic_response.partitions
+        ]
+        _check(partition_response.error_code, f"offsets of {topic} {partition}")
+        return list(partition_response.old_style_offsets)
 
     # -- offsets of a group ----------------------------------------------------------------------------
 
@@ -243,9 +249,9 @@ class SimpleConsumer(Closing):
         if not isinstance(offsets, Mapping):
             raise InvalidType(f"offsets must be {{TopicPartition: offset}}, not {type(offsets).__name__}")
         topics: dict[str, OffsetCommitRequestTopic] = {}
-        for given, value in offsets.items():
-            name = as_topic_partition(given)
-            committed = CommittedOffset(value) if isinstance(value, int) else value
+        for partition, offset in offsets.items():
+            name = as_topic_partition(partition)
+            committed = CommittedOffset(offset) if isinstance(offset, int) else offset
             check_committed(name, committed)
             topics.setdefault(name.topic, OffsetCommitRequestTopic(name=name.topic)).partitions.append(
                 OffsetCommitRequestPartition(
@@ -280,17 +286,17 @@ class SimpleConsumer(Closing):
             OffsetFetchResponse,
             _COMMITTED[storage],
         )
-        found: dict[TopicPartition, CommittedOffset | None] = dict.fromkeys(names)
+        offsets: dict[TopicPartition, CommittedOffset | None] = dict.fromkeys(names)
         for topic in response.topics:
             for part in topic.partitions:
                 nothing = part.committed_offset < 0
                 if not nothing or part.error_code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                     _check(part.error_code, f"offset of {group!r} for {topic.name} {part.partition_index}")
                 if not nothing:
-                    found[TopicPartition(topic.name, part.partition_index)] = CommittedOffset(
+                    offsets[TopicPartition(topic.name, part.partition_index)] = CommittedOffset(
                         part.committed_offset, metadata=part.metadata or ""
                     )
-        return found
+        return offsets
 
     def close(self) -> None:
         """Close the connection. A later request opens a new one."""
@@ -341,55 +347,56 @@ class SimpleConsumer(Closing):
         }
 
     def _message_set(
-        self, asked: FetchRequest, sent: FetchRequest, response: PartitionData | None
+        self, request: FetchRequest, sent: FetchRequest, response: PartitionData | None
     ) -> MessageSet | None:
         """The records of a response; None if not even the first fits into the bytes that were requested."""
-        name = f"{asked.topic} {asked.partition}"
+        name = f"{request.topic} {request.partition}"
         if response is None:
             error = error_of(
                 ErrorCode.UNKNOWN_SERVER_ERROR, f"fetch of {name}", "the response lacks the partition"
             )
-            return MessageSet(asked, error=error)
+            return MessageSet(request, error=error)
         if response.error_code:
             return MessageSet(
-                asked, error=error_of(response.error_code, f"fetch of {name} from offset {asked.offset:,}")
+                request,
+                error=error_of(response.error_code, f"fetch of {name} from offset {request.offset:,}"),
             )
         data = memoryview(response.records or b"")  # type: ignore[arg-type]
         is_largest = sent.max_bytes == self._max_buffer_size
-        if not data and response.high_watermark > asked.offset and not is_largest:
+        if not data and response.high_watermark > request.offset and not is_largest:
             return None  # the partitions before it in the response took all the bytes
         has_batches = len(data) > MAGIC_POS and data[MAGIC_POS] == MAGIC
-        found = (_batches if has_batches else _messages)(asked, data, response)
-        if found is None and is_largest:
+        messages = (_batches if has_batches else _messages)(request, data, response)
+        if messages is None and is_largest:
             error = RecordTooLarge(
-                f"{name}: the message at offset {asked.offset:,} does not fit into "
+                f"{name}: the message at offset {request.offset:,} does not fit into "
                 f"{self._max_buffer_size:,} bytes: give a larger max_buffer_size"
             )
-            return MessageSet(asked, error=error)
-        return found
+            return MessageSet(request, error=error)
+        return messages
 
 
-def _messages(asked: FetchRequest, data: memoryview, response: PartitionData) -> MessageSet | None:
+def _messages(request: FetchRequest, data: memoryview, response: PartitionData) -> MessageSet | None:
     """The records of a message set; None if not even the first message is whole."""
-    stop, next_offset = 0, asked.offset
+    stop, next_offset = 0, request.offset
     records: list[Record] = []
     try:
         for message in iter_messages(data):
-            records += message_records(message, asked.topic, asked.partition)
+            records += message_records(message, request.topic, request.partition)
             stop = message.pos + message.size
             next_offset = max(next_offset, message.offset + 1)
     except CorruptRecord as error:
-        if next_offset == asked.offset:  # else the next fetch begins there
-            return MessageSet(asked, error=error)
+        if next_offset == request.offset:  # else the next fetch begins there
+            return MessageSet(request, error=error)
         stop = len(data)
     # A compressed wrapper may begin before the requested offset.
-    records = [record for record in records if record.offset >= asked.offset]
+    records = [record for record in records if record.offset >= request.offset]
     if not records and stop < len(data):
         return None
-    return MessageSet(asked, records, next_offset, response.high_watermark)
+    return MessageSet(request, records, next_offset, response.high_watermark)
 
 
-def _batches(asked: FetchRequest, data: memoryview, response: PartitionData) -> MessageSet | None:
+def _batches(request: FetchRequest, data: memoryview, response: PartitionData) -> MessageSet | None:
     """The records of the whole batches; None if not even the first one is whole."""
     stop, end = loops.whole_batches(data, 0, len(data), MAX_INT64)
     if not stop:
@@ -402,14 +409,14 @@ def _batches(asked: FetchRequest, data: memoryview, response: PartitionData) -> 
         -1,
         may_have_gaps=True,  # the broker may compact at any time
     )
-    records = Records(asked.topic, asked.partition)
+    records = Records(request.topic, request.partition)
     try:
-        decoded = decode_chunk(fetched, asked.topic, asked.partition, asked.offset, records)
+        decoded = decode_chunk(fetched, request.topic, request.partition, request.offset, records)
     except CorruptRecord as error:
-        return MessageSet(asked, error=error)
-    return MessageSet(asked, records.taken, decoded.next_offset, response.high_watermark)
+        return MessageSet(request, error=error)
+    return MessageSet(request, records.taken, decoded.next_offset, response.high_watermark)
 
 
-def _check(code: int, what: str, details: str | None = None) -> None:
+def _check(code: int, operation: str, details: str | None = None) -> None:
     if code:
-        raise error_of(code, what, details)
+        raise error_of(code, operation, details)

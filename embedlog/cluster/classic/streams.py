@@ -155,10 +155,10 @@ class MessageStream:
         """Wait until the application processes no record of these claims, or until a `time.monotonic()`."""
         with self._changed:
             while self._current is not None and self._current[0] in claims:
-                left = until - time.monotonic()
-                if left <= 0:
+                remaining_s = until - time.monotonic()
+                if remaining_s <= 0:
                     return False
-                self._changed.wait(left)
+                self._changed.wait(remaining_s)
             return True
 
     def drop(self, claims: Collection[Claim]) -> None:
@@ -181,18 +181,18 @@ class MessageStream:
             self._count_consumed()
             while True:
                 uncertain = bool(self._chunks) and not self._is_current()
-                found = None if uncertain else self._take()
-                if found is not None:
-                    return found
+                record = None if uncertain else self._take()
+                if record is not None:
+                    return record
                 if self._closed:
                     raise StopIteration
-                left = None if until is None else until - time.monotonic()
-                if left is not None and left <= 0:
+                remaining_s = None if until is None else until - time.monotonic()
+                if remaining_s is not None and remaining_s <= 0:
                     assert self._timeout_s is not None
                     raise ConsumerTimeout(f"no record arrived within {self._timeout_s * 1000:,.0f} ms")
                 if uncertain:  # there is no notification when it is certain again
-                    left = _CHECK_S if left is None else min(left, _CHECK_S)
-                self._changed.wait(left)
+                    remaining_s = _CHECK_S if remaining_s is None else min(remaining_s, _CHECK_S)
+                self._changed.wait(remaining_s)
 
     def _take(self) -> Record | None:
         while self._chunks:

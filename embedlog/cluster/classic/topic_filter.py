@@ -115,7 +115,7 @@ def _unquoted(text: str) -> str:
         else:
             end = text.find(r"\E", pos + 2)
             quoted = text[pos + 2 :] if end < 0 else text[pos + 2 : end]
-            out += [each if each in _LETTERS else f"\\x{{{ord(each):x}}}" for each in quoted]
+            out += [char if char in _LETTERS else f"\\x{{{ord(char):x}}}" for char in quoted]
             pos += 2 + len(quoted) + 2
     return "".join(out)
 
@@ -140,17 +140,17 @@ class _Translation:
 
     def _next_is(self, text: str) -> bool:
         """Consume the text if it comes next."""
-        found = self._text.startswith(text, self._pos)
-        if found:
+        matches = self._text.startswith(text, self._pos)
+        if matches:
             self._pos += len(text)
-        return found
+        return matches
 
     def _peek(self) -> str:
         return self._text[self._pos : self._pos + 1]
 
-    def _take(self, what: str) -> str:
+    def _take(self, expected: str) -> str:
         if self._pos == len(self._text):
-            raise _Refused(f"it ends where {what} is expected")
+            raise _Refused(f"it ends where {expected} is expected")
         self._pos += 1
         return self._text[self._pos - 1]
 
@@ -158,9 +158,9 @@ class _Translation:
         stop = self._text.find(end, self._pos)
         if stop < 0:
             raise _Refused(f"a {end} is missing")
-        found = self._text[self._pos : stop]
+        text = self._text[self._pos : stop]
         self._pos = stop + len(end)
-        return found
+        return text
 
     # -- expressions -----------------------------------------------------------------------------------
 
@@ -199,18 +199,18 @@ class _Translation:
 
     def _quantifier(self) -> str:
         if self._peek() and self._peek() in "*+?":
-            found = self._take("")
+            quantifier = self._take("")
         elif self._next_is("{"):
             count = self._until("}")
             if not (count.isascii() and count.isdigit()):
                 raise _Refused(f"{{{count}}}: only {{n}} is supported, since a comma means | everywhere")
-            found = f"{{{count}}}"
+            quantifier = f"{{{count}}}"
         else:
             return ""
         for kind in "?+":
             if self._next_is(kind):
-                return found + kind
-        return found
+                return quantifier + kind
+        return quantifier
 
     def _group(self) -> str:
         for begin in ("?:", "?=", "?!", "?<=", "?<!", "?>"):
@@ -282,12 +282,12 @@ class _Translation:
         r"""The characters of an escape, inside a class or outside."""
         char = self._take("an escaped character")
         if char.lower() in _CLASSES and char.isascii():
-            found = _CLASSES[char.lower()]
-            return found if char.islower() else _NAME_CHARACTERS - found
+            chars = _CLASSES[char.lower()]
+            return chars if char.islower() else _NAME_CHARACTERS - chars
         if char in "pP":
             name = self._until("}") if self._next_is("{") else self._take("a property")
-            found = self._property(name)
-            return found if char == "p" else _NAME_CHARACTERS - found
+            chars = self._property(name)
+            return chars if char == "p" else _NAME_CHARACTERS - chars
         if char == "R":
             return _NONE
         self._pos -= 1
@@ -304,8 +304,8 @@ class _Translation:
             digits = re.compile("[0-3][0-7]{0,2}|[4-7][0-7]?").match(self._text, self._pos)
             return self._numbered(digits, 8)
         if char == "x" and self._next_is("{"):
-            found = self._until("}")
-            return self._numbered(re.fullmatch("0*[0-9a-fA-F]{1,6}", found), 16, stepped=True)
+            number = self._until("}")
+            return self._numbered(re.fullmatch("0*[0-9a-fA-F]{1,6}", number), 16, stepped=True)
         if char in "xu":
             length = 2 if char == "x" else 4
             return self._numbered(re.compile(f"[0-9a-fA-F]{{{length}}}").match(self._text, self._pos), 16)
@@ -347,32 +347,32 @@ class _Translation:
         if self._nested > _MAX_NESTING:
             raise _Refused(f"groups and classes are nested more than {_MAX_NESTING} deep")
         negated = self._next_is("^")
-        found, simple = self._operand(first=True)
+        chars, simple = self._operand(first=True)
         operands = 1
         while self._next_is("&&"):
             right, _ = self._operand(first=False)
-            found &= right
+            chars &= right
             operands += 1
         if not self._next_is("]"):
             raise _Refused("a [ is not closed")
         if negated and (operands > 1 or not simple):
             raise _Refused("[^ with && or a class inside, which versions of Java interpret differently")
         self._nested -= 1
-        return _NAME_CHARACTERS - found if negated else found
+        return _NAME_CHARACTERS - chars if negated else chars
 
     def _operand(self, *, first: bool) -> tuple[frozenset[str], bool]:
         """An operand between [, && and ]: its characters, and whether it contains no class."""
-        found, classes, others = _NONE, 0, 0
+        chars, classes, others = _NONE, 0, 0
         while self._pos < len(self._text):
             if self._text.startswith("&&", self._pos):
                 break
             if self._peek() == "]" and (classes or others or not first):
                 break
             if self._next_is("["):
-                found |= self._class()
+                chars |= self._class()
                 classes += 1
             else:
-                found |= self._range()
+                chars |= self._range()
                 others += 1
         if not classes and not others:
             raise _Refused("&& with nothing beside it")
@@ -380,7 +380,7 @@ class _Translation:
             raise _Refused(
                 "after && there may be one class or other characters, not both: put [ ] around the others"
             )
-        return found, not classes
+        return chars, not classes
 
     def _range(self) -> frozenset[str]:
         """One character, an escape for several, or a range."""

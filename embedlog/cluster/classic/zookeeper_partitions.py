@@ -76,14 +76,14 @@ class ZooKeeperPartitions:
         Raises ZooKeeperUnavailable if the topic has not been read yet, CorruptZnode.
         """
         with self._lock:
-            known = self._topics.get(topic)
-            if known is None or (topic in self._stale and self._zookeeper.is_connected):
+            pairs = self._topics.get(topic)
+            if pairs is None or (topic in self._stale and self._zookeeper.is_connected):
                 try:
-                    known = self._read_topic(topic)
+                    pairs = self._read_topic(topic)
                 except ZooKeeperUnavailable:
-                    if known is None:
+                    if pairs is None:
                         raise
-            return [each for each in known if each.broker in self._brokers]
+            return [pair for pair in pairs if pair.broker in self._brokers]
 
     def has(self, topic: str) -> bool:
         """Whether the topic existed at the last `of`."""
@@ -105,25 +105,25 @@ class ZooKeeperPartitions:
     def _read_brokers(self) -> None:
         with self._lock:
             self._brokers_stale = False
-            found: dict[int, tuple[str, int]] = {}
+            addresses: dict[int, tuple[str, int]] = {}
             for name in self._zookeeper.children(paths.BROKER_IDS, self._brokers_changed) or []:
                 node = self._zookeeper.get(paths.broker(int(name)), self._brokers_changed)
                 if node is not None:
                     broker = Broker.decode(node.data)
-                    found[int(name)] = address_for(broker, self._pool.security)
-            self._brokers = found
-            self._pool.follow(found)
+                    addresses[int(name)] = address_for(broker, self._pool.security)
+            self._brokers = addresses
+            self._pool.follow(addresses)
 
     def _read_topic(self, topic: str) -> list[BrokerPartition]:
         self._stale.discard(topic)
         changed = self._changed(topic)
         try:
-            found = self._of_brokers(topic, changed) + self._of_states(topic, changed)
+            pairs = self._of_brokers(topic, changed) + self._of_states(topic, changed)
         except BaseException:
             self._stale.add(topic)
             raise
-        self._topics[topic] = sorted(found)
-        if not found:  # there is nothing to watch: the next send reads it again
+        self._topics[topic] = sorted(pairs)
+        if not pairs:  # there is nothing to watch: the next send reads it again
             self._stale.add(topic)
         return self._topics[topic]
 
@@ -142,14 +142,14 @@ class ZooKeeperPartitions:
 
     def _of_brokers(self, topic: str, changed: Callable[[Any], None]) -> list[BrokerPartition]:
         """As in 0.7: each broker states how many partitions it has, and numbers them itself."""
-        found: list[BrokerPartition] = []
+        pairs: list[BrokerPartition] = []
         for name in self._zookeeper.children(paths.topic(topic), changed) or []:
-            known = paths.parse(f"{paths.topic(topic)}/{name}")
-            if known is not None and known.kind == "topic_of_broker":
+            parsed = paths.parse(f"{paths.topic(topic)}/{name}")
+            if parsed is not None and parsed.kind == "topic_of_broker":
                 node = self._zookeeper.get(paths.topic_of_broker(topic, int(name)), changed)
                 count = 0 if node is None else decode_number(node.data)
-                found += [BrokerPartition(int(name), number) for number in range(count)]
-        return found
+                pairs += [BrokerPartition(int(name), number) for number in range(count)]
+        return pairs
 
     # -- watches: called in kazoo's thread, which must not wait ----------------------------------------
 
@@ -182,7 +182,7 @@ class ZooKeeperPartitions:
                 if self._brokers_stale:
                     self._read_brokers()
                 with self._lock:
-                    for topic in [each for each in list(self._stale) if self._topics.get(each)]:
+                    for topic in [name for name in list(self._stale) if self._topics.get(name)]:
                         self._read_topic(topic)
             except (ZooKeeperError, CorruptZnode) as error:
                 logger.warning("the registries cannot be read, cached ones are used: %s", error)

@@ -47,11 +47,11 @@ def assign_replicas(
         if partition and partition % len(ordered) == 0:
             shift += 1
         leader = (partition + start) % len(ordered)
-        others = [
+        followers = [
             (leader + 1 + (shift + number) % (len(ordered) - 1)) % len(ordered)
             for number in range(replicas - 1)
         ]
-        assignment[partition] = [ordered[index] for index in (leader, *others)]
+        assignment[partition] = [ordered[index] for index in (leader, *followers)]
     return assignment
 
 

@@ -28,11 +28,11 @@ class BrokerMetadata(NamedTuple):
 def read_broker_metadata(store: Store) -> BrokerMetadata | None:
     """None for a directory that has never been in a cluster. Raises CorruptCheckpoint, StorageError."""
     try:
-        found = store.catalog.read_json(CLUSTER_FILE)
+        fields = store.catalog.read_json(CLUSTER_FILE)
     except FileNotFoundError:
         return None
-    cluster_id, broker = found.get("cluster_id"), found.get("broker_id")
-    if found.get("version") != _VERSION or not isinstance(cluster_id, str) or not isinstance(broker, int):
+    cluster_id, broker = fields.get("cluster_id"), fields.get("broker_id")
+    if fields.get("version") != _VERSION or not isinstance(cluster_id, str) or not isinstance(broker, int):
         path = store.catalog.file(CLUSTER_FILE)
         raise CorruptCheckpoint("not a valid cluster.json", path=path)
     return BrokerMetadata(cluster_id, broker)

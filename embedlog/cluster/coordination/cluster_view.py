@@ -114,12 +114,12 @@ class Registries:
             stale, self._stale = self._stale, set()
         if not stale:
             return None
-        left = set(stale)
+        unread = set(stale)
         try:
-            while left:
-                more = self._read(left)
+            while unread:
+                more = self._read(unread)
                 stale |= more
-                left = more
+                unread = more
         except BaseException:
             self.invalidate(*stale)
             raise
@@ -132,21 +132,21 @@ class Registries:
         nodes = [path for path in stale if path not in _LISTS]
         for path, names in zip(lists, self._children(lists), strict=True):
             more |= self._apply_children(path, names)
-        for path, found in zip(nodes, self._contents(nodes), strict=True):
+        for path, znode in zip(nodes, self._contents(nodes), strict=True):
             try:
-                more |= self._apply(path, found)
+                more |= self._apply(path, znode)
             except CorruptZnode as error:
                 logger.error("%s is skipped: %s", path, error)
         return more
 
     def _children(self, lists: list[str]) -> list[list[str]]:
-        found = self._zookeeper.pipeline_of(
+        children = self._zookeeper.pipeline_of(
             lists, lambda kazoo, path: kazoo.get_children_async(path, self._watcher(path))
         )
-        for path, names in zip(lists, found, strict=True):
+        for path, names in zip(lists, children, strict=True):
             if isinstance(names, NoNodeError):  # an empty list would delete the brokers' topics
                 raise ZooKeeperError(f"{path} is missing at {self._zookeeper.connect_string}")
-        return found
+        return children
 
     def _contents(self, nodes: list[str]) -> list[tuple[bytes, Any] | None]:
         """Sets watches before reading, so that a change in between fires."""
@@ -154,9 +154,9 @@ class Registries:
             nodes, lambda kazoo, path: kazoo.exists_async(path, self._watcher(path))
         )
         existing = [path for path, stat in zip(nodes, watched, strict=True) if stat is not None]
-        read = self._zookeeper.pipeline_of(existing)
-        found = dict(zip(existing, read, strict=True))
-        return [None if isinstance(found.get(path), NoNodeError) else found.get(path) for path in nodes]
+        responses = self._zookeeper.pipeline_of(existing)
+        znodes = dict(zip(existing, responses, strict=True))
+        return [None if isinstance(znodes.get(path), NoNodeError) else znodes.get(path) for path in nodes]
 
     def _watcher(self, path: str) -> Callable[[Any], None]:
         def on_event(event: Any) -> None:
@@ -180,34 +180,34 @@ class Registries:
             self._states.pop(gone, None)
         return {paths.topic(name) for name in names if name not in self._topics}
 
-    def _apply(self, path: str, found: tuple[bytes, Any] | None) -> set[str]:
+    def _apply(self, path: str, znode: tuple[bytes, Any] | None) -> set[str]:
         """Apply a path's contents, None if it does not exist. Raises CorruptZnode."""
-        known = paths.parse(path)
-        assert known is not None
-        values: Any = known.values
-        if known.kind == "broker":
-            if found is None:
+        parsed = paths.parse(path)
+        assert parsed is not None
+        values: Any = parsed.values
+        if parsed.kind == "broker":
+            if znode is None:
                 self._brokers.pop(values["broker"], None)
             else:
-                self._brokers[values["broker"]] = contents.Broker.decode(found[0])
-        elif known.kind == "controller":
+                self._brokers[values["broker"]] = contents.Broker.decode(znode[0])
+        elif parsed.kind == "controller":
             self._controller = (
                 (-1, 0)
-                if found is None
-                else (contents.Controller.decode(found[0]).broker, found[1].ephemeralOwner)
+                if znode is None
+                else (contents.Controller.decode(znode[0]).broker, znode[1].ephemeralOwner)
             )
-        elif known.kind == "topic":
-            if found is not None:
-                return self._apply_topic(values["topic"], *found)
-        elif known.kind == "topic_config":
-            self._configs[values["topic"]] = {} if found is None else contents.decode_config(found[0])
-        elif known.kind == "partition_state" and values["topic"] in self._topics:
+        elif parsed.kind == "topic":
+            if znode is not None:
+                return self._apply_topic(values["topic"], *znode)
+        elif parsed.kind == "topic_config":
+            self._configs[values["topic"]] = {} if znode is None else contents.decode_config(znode[0])
+        elif parsed.kind == "partition_state" and values["topic"] in self._topics:
             states = self._states.setdefault(values["topic"], {})
-            if found is None:
+            if znode is None:
                 states.pop(values["partition"], None)
             else:
                 states[values["partition"]] = VersionedLeaderAndIsr(
-                    contents.LeaderAndIsr.decode(found[0]), found[1].version
+                    contents.LeaderAndIsr.decode(znode[0]), znode[1].version
                 )
         return set()
 
@@ -228,8 +228,8 @@ class Registries:
             controller,
             session,
             {
-                name: TopicView(*found, self._configs.get(name, {}), dict(self._states.get(name, {})))
-                for name, found in sorted(self._topics.items())
+                name: TopicView(*registration, self._configs.get(name, {}), dict(self._states.get(name, {})))
+                for name, registration in sorted(self._topics.items())
             },
             self._deletions,
             self._names,

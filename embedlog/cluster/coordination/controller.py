@@ -83,23 +83,23 @@ def decide(view: ClusterView, epoch: int, make_id: Callable[[], str] = new_id) -
 
 def _leaders(name: str, topic: TopicView, view: ClusterView, epoch: int) -> Iterator[SetLeaderAndIsr]:
     for number, replicas in topic.topic.partitions.items():
-        found = topic.states.get(number)
+        current = topic.states.get(number)
         alive = [broker for broker in replicas if broker in view.brokers]
-        if found is None:
+        if current is None:
             leader = alive[0] if alive else contents.NO_LEADER
             state = contents.LeaderAndIsr(leader, 0, tuple(alive or replicas), epoch)
             yield SetLeaderAndIsr(TopicPartition(name, number), state, _NEW)
-        elif found.state.leader not in view.brokers:
-            in_sync = [broker for broker in alive if broker in found.state.isr]
+        elif current.state.leader not in view.brokers:
+            in_sync = [broker for broker in alive if broker in current.state.isr]
             leader = in_sync[0] if in_sync else contents.NO_LEADER
-            if leader != found.state.leader:
+            if leader != current.state.leader:
                 yield SetLeaderAndIsr(
-                    TopicPartition(name, number), _new_state(found, leader, epoch), found.version
+                    TopicPartition(name, number), _new_state(current, leader, epoch), current.version
                 )
 
 
-def _new_state(found: VersionedLeaderAndIsr, leader: int, epoch: int) -> contents.LeaderAndIsr:
-    before = found.state
+def _new_state(current: VersionedLeaderAndIsr, leader: int, epoch: int) -> contents.LeaderAndIsr:
+    before = current.state
     return contents.LeaderAndIsr(leader, before.leader_epoch + 1, before.isr, epoch)
 
 
@@ -135,10 +135,10 @@ class Controller:
         if view.controller >= 0:
             return False
         self._zookeeper.create(paths.CONTROLLER_EPOCH, contents.encode_number(0))
-        found = self._zookeeper.get(paths.CONTROLLER_EPOCH)
-        if found is None:
+        znode = self._zookeeper.get(paths.CONTROLLER_EPOCH)
+        if znode is None:
             raise ZooKeeperError(f"{paths.CONTROLLER_EPOCH} is missing")
-        epoch = contents.decode_number(found.data) + 1
+        epoch = contents.decode_number(znode.data) + 1
         transaction = self._zookeeper.transaction()
         transaction.create(
             paths.CONTROLLER,
@@ -146,10 +146,10 @@ class Controller:
             acl=self._zookeeper.acl_of(paths.CONTROLLER),
             ephemeral=True,
         )
-        transaction.set_data(paths.CONTROLLER_EPOCH, contents.encode_number(epoch), version=found.version)
+        transaction.set_data(paths.CONTROLLER_EPOCH, contents.encode_number(epoch), version=znode.version)
         error = self._zookeeper.commit(transaction)
         if error is None:
-            self._epoch, self._epoch_version, self._session = epoch, found.version + 1, session
+            self._epoch, self._epoch_version, self._session = epoch, znode.version + 1, session
             logger.info("broker %d is the controller now, epoch %d", self._broker, epoch)
         elif not isinstance(error, (NodeExistsError, BadVersionError)):
             raise ZooKeeperError(f"the controller election failed: {error!r}")
@@ -218,7 +218,10 @@ class Controller:
                 transaction.delete(paths.partition_state(name, number))
                 transaction.delete(paths.partition(TopicPartition(name, number)))
             if not self._commit(transaction, f"the deletion of topic {name}"):
-                return [*changed, *(paths.partition_state(name, each) for each in decision.partitions)]
+                return [
+                    *changed,
+                    *(paths.partition_state(name, partition) for partition in decision.partitions),
+                ]
         transaction = self._fenced()
         if decision.is_registered:
             if self._zookeeper.get(paths.partitions(name)) is not None:
@@ -229,23 +232,23 @@ class Controller:
         transaction.delete(paths.deletion(name))
         if self._commit(transaction, f"the deletion of topic {name}"):
             logger.info("topic %s has been deleted", name)
-        return [*changed, *(paths.partition_state(name, each) for each in decision.partitions)]
+        return [*changed, *(paths.partition_state(name, partition) for partition in decision.partitions)]
 
     def _fenced(self) -> Any:
         transaction = self._zookeeper.transaction()
         transaction.check(paths.CONTROLLER_EPOCH, version=self._epoch_version)
         return transaction
 
-    def _commit(self, transaction: Any, what: str) -> bool:
+    def _commit(self, transaction: Any, description: str) -> bool:
         """Commit a fenced transaction. False if it was rejected: something has changed since it was read, or
         another broker has become the controller."""
         error = self._zookeeper.commit(transaction)
         if error is None:
             return True
-        found = self._zookeeper.get(paths.CONTROLLER_EPOCH)
-        if found is None or found.version != self._epoch_version:
-            logger.warning("broker %d is no longer the controller: %s not written", self._broker, what)
+        znode = self._zookeeper.get(paths.CONTROLLER_EPOCH)
+        if znode is None or znode.version != self._epoch_version:
+            logger.warning("broker %d is no longer the controller: %s not written", self._broker, description)
             self._session = 0
         else:
-            logger.info("retrying %s: %r", what, error)
+            logger.info("retrying %s: %r", description, error)
         return False

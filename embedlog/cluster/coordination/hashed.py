@@ -42,8 +42,10 @@ TOPICS: Final[Mapping[str, Callable[[LogSettings], tuple[int, dict[str, str]]]]]
 
 def partition_of(view: ClusterView, topic: str, name: str) -> TopicPartition | None:
     """The partition that a name is hashed to; None until the topic exists."""
-    found = view.topics.get(topic)
-    return None if found is None else TopicPartition(topic, partition_for(name, len(found.topic.partitions)))
+    topic_view = view.topics.get(topic)
+    if topic_view is None:
+        return None
+    return TopicPartition(topic, partition_for(name, len(topic_view.topic.partitions)))
 
 
 def coordinator_of(view: ClusterView, partition: TopicPartition, listener: str) -> BrokerAddress | None:

@@ -64,11 +64,11 @@ def join(zookeeper: ZooKeeper, store: Store, address: BrokerAddress, stopped: Ca
             f"--broker-id {metadata.broker}, or give another directory",
             path=store.path,
         )
-    found = zookeeper.get(paths.CLUSTER_ID)
-    if found is None and metadata is None:
+    znode = zookeeper.get(paths.CLUSTER_ID)
+    if znode is None and metadata is None:
         zookeeper.create(paths.CLUSTER_ID, contents.encode_cluster_id(store.catalog.log_id))
-        found = zookeeper.get(paths.CLUSTER_ID)
-    cluster_id = None if found is None else contents.decode_cluster_id(found.data)
+        znode = zookeeper.get(paths.CLUSTER_ID)
+    cluster_id = None if znode is None else contents.decode_cluster_id(znode.data)
     if cluster_id is None or (metadata is not None and metadata.cluster_id != cluster_id):
         own = "" if metadata is None else metadata.cluster_id
         raise DirectoryError(
@@ -92,10 +92,10 @@ def _register_local_topics(zookeeper: ZooKeeper, store: Store, node_id: int) -> 
     topics = [store.topic(name) for name in store.topics()]
     missing = []
     for topic in topics:
-        found = zookeeper.get(paths.topic(topic.name))
-        if found is None:
+        znode = zookeeper.get(paths.topic(topic.name))
+        if znode is None:
             missing.append(topic)
-        elif contents.Topic.decode(found.data).topic_id != topic.topic_id:
+        elif contents.Topic.decode(znode.data).topic_id != topic.topic_id:
             raise InvalidArgument(
                 f"{store.path} cannot join the cluster: both have a topic {topic.name!r}, with different ids"
             )
@@ -112,15 +112,15 @@ def _register_local_topics(zookeeper: ZooKeeper, store: Store, node_id: int) -> 
 def _reserve_producer_ids(zookeeper: ZooKeeper, first_unused: int, node_id: int) -> None:
     """No broker assigns a producer id below `first_unused` from now on."""
     while True:
-        found = zookeeper.get(paths.PRODUCER_IDS)
-        last = -1 if found is None or not found.data else contents.ProducerIds.decode(found.data).last
+        znode = zookeeper.get(paths.PRODUCER_IDS)
+        last = -1 if znode is None or not znode.data else contents.ProducerIds.decode(znode.data).last
         if last + 1 >= first_unused:
             return
         data = contents.ProducerIds(node_id, last + 1, first_unused - 1).encode()
-        if found is None:
+        if znode is None:
             zookeeper.create(paths.PRODUCER_IDS, data)
         else:
-            zookeeper.replace(paths.PRODUCER_IDS, data, found.version)
+            zookeeper.replace(paths.PRODUCER_IDS, data, znode.version)
 
 
 def register(

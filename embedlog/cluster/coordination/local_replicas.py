@@ -66,7 +66,7 @@ class LocalReplicas:
     ) -> frozenset[TopicPartition]:
         """Apply the registries to the directory. Returns the partitions that this broker leads.
 
-        raise_epoch(partition, found, wanted) is called if the registered epoch is lower than the log's.
+        raise_epoch(partition, current, state) is called if the registered epoch is lower than the log's.
         """
         registered = {name: topic for name, topic in view.topics.items() if name not in view.deletions}
         for name in self._store.topics():

@@ -205,7 +205,7 @@ class RegisteredBroker:
     def latest_coordinator_epoch(self) -> int:
         topic = self._view.topics.get(TRANSACTION_STATE_TOPIC)
         states = {} if topic is None else topic.states
-        return max((each.state.leader_epoch for each in states.values()), default=0)
+        return max((partition.state.leader_epoch for partition in states.values()), default=0)
 
     @property
     def consumer_offsets(self) -> ZooKeeperOffsets:
@@ -258,10 +258,10 @@ class RegisteredBroker:
         check_partition_count(count)
         path = paths.topic(name)
         while True:
-            found = self._zookeeper.get(path)
-            if found is None:
+            znode = self._zookeeper.get(path)
+            if znode is None:
                 raise TopicNotFound(f"no topic {name!r} in this cluster")
-            topic = contents.Topic.decode(found.data)
+            topic = contents.Topic.decode(znode.data)
             current, alive = len(topic.partitions), list(self._view.brokers)
             check_more_partitions(name, current, count)
             if assignment is None:
@@ -274,7 +274,7 @@ class RegisteredBroker:
                 check_assignment(assignment, alive)
                 added = {current + n: assignment[key] for n, key in enumerate(sorted(assignment))}
             grown = topic._replace(partitions={**topic.partitions, **added})
-            if self._zookeeper.replace(path, grown.encode(), found.version):
+            if self._zookeeper.replace(path, grown.encode(), znode.version):
                 break
         self._registries.invalidate(path)
         self._await_topic(
@@ -284,33 +284,33 @@ class RegisteredBroker:
         )
 
     def alter_topic(self, name: str, changes: Mapping[str, Any]) -> None:
-        given = TopicSettings.parse({key: value for key, value in changes.items() if value is not None})
+        changed = TopicSettings.parse({key: value for key, value in changes.items() if value is not None})
         dropped = {key.replace("_", ".") for key, value in changes.items() if value is None}
         path = paths.topic_config(name)
         while True:
             if self._zookeeper.get(paths.topic(name)) is None:
                 raise TopicNotFound(f"no topic {name!r} in this cluster")
-            found = self._zookeeper.get(path)
-            before = {} if found is None else contents.decode_config(found.data)
+            znode = self._zookeeper.get(path)
+            before = {} if znode is None else contents.decode_config(znode.data)
             kept = {key: text for key, text in before.items() if key not in dropped}
-            after = {**kept, **encode_settings(given)}
+            after = {**kept, **encode_settings(changed)}
             data = contents.encode_config(after)
-            if found is None and self._zookeeper.create(path, data):
+            if znode is None and self._zookeeper.create(path, data):
                 break
-            if found is not None and self._zookeeper.replace(path, data, found.version):
+            if znode is not None and self._zookeeper.replace(path, data, znode.version):
                 break
         self._registries.invalidate(path)
-        wanted = decode_settings(after)
+        new_settings = decode_settings(after)
         self._await_topic(
             name,
-            lambda topic: decode_settings(topic.config) == wanted,
+            lambda topic: decode_settings(topic.config) == new_settings,
             f"the settings of topic {name!r} to change",
         )
 
     def delete_topic(self, name: str) -> None:
         check_topic_name(name)
-        found = self._zookeeper.get(paths.topic(name))
-        if found is None:
+        znode = self._zookeeper.get(paths.topic(name))
+        if znode is None:
             raise TopicNotFound(f"no topic {name!r} in this cluster")
         self._zookeeper.create(paths.deletion(name))
         self._registries.invalidate(paths.DELETE_TOPICS)
@@ -320,7 +320,7 @@ class RegisteredBroker:
             if name not in self._view.names:
                 return name not in self._store.topics()
             topic = self._view.topics.get(name)
-            return topic is not None and topic.created != found.created  # created again meanwhile
+            return topic is not None and topic.created != znode.created  # created again meanwhile
 
         self._await(is_gone, f"topic {name!r} to be deleted")
 
@@ -362,10 +362,10 @@ class RegisteredBroker:
             while not condition():
                 if self._stopped:
                     raise ZooKeeperUnavailable("the broker is shutting down")
-                left = deadline - time.monotonic()
-                if left <= 0:
+                remaining_s = deadline - time.monotonic()
+                if remaining_s <= 0:
                     raise RequestTimedOut(f"waited {timeout_s:g} s for {description}: it may still happen")
-                self._applied.wait(left)
+                self._applied.wait(remaining_s)
 
     # -- producer ids ----------------------------------------------------------------------------------
 
@@ -375,16 +375,16 @@ class RegisteredBroker:
                 used = (partition.log.largest_producer_id for partition in self._store.partitions())
                 self._min_producer_id = max(used, default=-1) + 1
             while True:
-                found = self._zookeeper.get(paths.PRODUCER_IDS)
-                last = -1 if found is None or not found.data else contents.ProducerIds.decode(found.data).last
+                znode = self._zookeeper.get(paths.PRODUCER_IDS)
+                last = -1 if znode is None or not znode.data else contents.ProducerIds.decode(znode.data).last
                 first = max(last + 1, self._min_producer_id)
                 if first + count > _LAST_ID:
                     raise ZooKeeperError("no producer ids are left")
                 data = contents.ProducerIds(self.node_id, first, first + count - 1).encode()
                 if (
                     self._zookeeper.create(paths.PRODUCER_IDS, data)
-                    if found is None
-                    else self._zookeeper.replace(paths.PRODUCER_IDS, data, found.version)
+                    if znode is None
+                    else self._zookeeper.replace(paths.PRODUCER_IDS, data, znode.version)
                 ):
                     return range(first, first + count)
 
@@ -440,10 +440,10 @@ class RegisteredBroker:
         raised: list[str] = []
 
         def raise_epoch(
-            name: TopicPartition, found: VersionedLeaderAndIsr, wanted: contents.LeaderAndIsr
+            name: TopicPartition, current: VersionedLeaderAndIsr, state: contents.LeaderAndIsr
         ) -> None:
             path = paths.partition_state(*name)
-            self._zookeeper.replace(path, wanted.encode(), found.version)
+            self._zookeeper.replace(path, state.encode(), current.version)
             raised.append(path)
 
         led = self._local_replicas.follow(view, raise_epoch)

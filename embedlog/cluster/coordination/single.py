@@ -66,8 +66,8 @@ class SingleBroker:
         return None if partitions is None else TopicPartition(topic, partition_for(name, len(partitions)))
 
     def broker_of(self, partition: TopicPartition) -> int | None:
-        found = partition.partition < len(self._store.by_topic.get(partition.topic, ()))
-        return self._address.node_id if found else None
+        exists = partition.partition < len(self._store.by_topic.get(partition.topic, ()))
+        return self._address.node_id if exists else None
 
     def address_of(self, node_id: int) -> tuple[str, int] | None:
         return self._address[1:3] if node_id == self._address.node_id else None

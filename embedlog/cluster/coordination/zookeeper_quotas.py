@@ -60,14 +60,14 @@ class ZooKeeperQuotas:
         entity_path = _entity_path(of)
         path = paths.config_entity(entity_path)
         while True:
-            found = self._zookeeper.get(path)
-            config = {} if found is None else contents.decode_config(found.data)
+            znode = self._zookeeper.get(path)
+            config = {} if znode is None else contents.decode_config(znode.data)
             texts = {key: None if value is None else str(value) for key, value in changes.items()}
             data = contents.encode_config(altered(config, texts))
             if (
                 self._zookeeper.create(path, data)
-                if found is None
-                else self._zookeeper.replace(path, data, found.version)
+                if znode is None
+                else self._zookeeper.replace(path, data, znode.version)
             ):
                 break
         self._zookeeper.append(paths.CONFIG_CHANGE, contents.encode_config_change(entity_path))
@@ -103,10 +103,10 @@ class ZooKeeperQuotas:
                 *(((CLIENT_ID, name),) for name in self._names("clients")),
                 *(((IP, name),) for name in self._names("ips")),
             ]
-            found = self._zookeeper.pipeline_of(paths.config_entity(_entity_path(of)) for of in entities)
+            responses = self._zookeeper.pipeline_of(paths.config_entity(_entity_path(of)) for of in entities)
             quotas = {}
-            for of, result in zip(entities, found, strict=True):
-                if not isinstance(result, KazooException) and (values := _values(of, result[0])):
+            for of, response in zip(entities, responses, strict=True):
+                if not isinstance(response, KazooException) and (values := _values(of, response[0])):
                     quotas[of] = values
             if quotas != self._quotas:
                 self._quotas = quotas
@@ -120,12 +120,12 @@ class ZooKeeperQuotas:
 
     def _pairs(self, users: Iterable[str | None]) -> list[tuple[str | None, str | None]]:
         """Users and client ids with settings for both together."""
-        asked = list(users)
-        places = [paths.config_entity(f"{_entity_path(((USER, user),))}/clients") for user in asked]
-        found = self._zookeeper.pipeline_of(places, KazooClient.get_children_async)
+        user_names = list(users)
+        places = [paths.config_entity(f"{_entity_path(((USER, user),))}/clients") for user in user_names]
+        responses = self._zookeeper.pipeline_of(places, KazooClient.get_children_async)
         return [
             (user, paths.unsanitized(name))
-            for user, names in zip(asked, found, strict=True)
+            for user, names in zip(user_names, responses, strict=True)
             if not isinstance(names, KazooException)
             for name in names
         ]

@@ -39,26 +39,27 @@ class ZooKeeperUsers:
     def credentials(self, name: str) -> Credentials:
         if name in ("", ".", "..") or len(name.encode()) > MAX_NAME:
             return {}
-        found = self._zookeeper.get(_path(name))
-        return {} if found is None else decode_credentials(contents.decode_config(found.data))
+        znode = self._zookeeper.get(_path(name))
+        return {} if znode is None else decode_credentials(contents.decode_config(znode.data))
 
     def names(self) -> list[str]:
         steps = self._zookeeper.children(paths.USERS) or ()
         names = [name for name in map(paths.unsanitized, steps) if name is not None]
-        found = self._zookeeper.pipeline_of(map(_path, names))
+        responses = self._zookeeper.pipeline_of(map(_path, names))
         return sorted(
             name
-            for name, each in zip(names, found, strict=True)
-            if isinstance(each, tuple) and not DIGESTS.keys().isdisjoint(contents.decode_config(each[0]))
+            for name, response in zip(names, responses, strict=True)
+            if isinstance(response, tuple)
+            and not DIGESTS.keys().isdisjoint(contents.decode_config(response[0]))
         )
 
     def alter(self, name: str, changes: Changes) -> bool:
         path = _path(check_user(name))
         for _ in range(_ATTEMPTS):
-            found = self._zookeeper.get(path)
-            if found is None and len(self._zookeeper.children(paths.USERS) or ()) >= MAX_USERS:
+            znode = self._zookeeper.get(path)
+            if znode is None and len(self._zookeeper.children(paths.USERS) or ()) >= MAX_USERS:
                 raise InvalidArgument(f"there are {MAX_USERS:,} users already: delete some")
-            config = {} if found is None else contents.decode_config(found.data)
+            config = {} if znode is None else contents.decode_config(znode.data)
             for mechanism, credential in changes.items():
                 if credential is not None:
                     config[mechanism] = credential.encode()
@@ -67,8 +68,8 @@ class ZooKeeperUsers:
             data = contents.encode_config(config)
             done = (
                 self._zookeeper.create(path, data)
-                if found is None
-                else self._zookeeper.replace(path, data, found.version)
+                if znode is None
+                else self._zookeeper.replace(path, data, znode.version)
             )
             if done:
                 self._zookeeper.ensure(paths.CONFIG_CHANGES)
@@ -80,10 +81,10 @@ class ZooKeeperUsers:
     def secret(self) -> bytes:
         if not self._secret:
             self._zookeeper.create(paths.SASL_SECRET, secrets.token_bytes(_SECRET))
-            found = self._zookeeper.get(paths.SASL_SECRET)
-            if found is None or len(found.data) != _SECRET:
+            znode = self._zookeeper.get(paths.SASL_SECRET)
+            if znode is None or len(znode.data) != _SECRET:
                 raise CorruptZnode(f"{paths.SASL_SECRET} does not have {_SECRET} bytes: delete it")
-            self._secret = found.data
+            self._secret = znode.data
         return self._secret
 
 

@@ -411,10 +411,10 @@ class Connection:
         self._continue()
 
     def _close_after(self, error: Exception) -> None:
-        known = reason_of(error)
-        if known is None:
+        reason = reason_of(error)
+        if reason is None:
             logger.error("%r: a request could not be answered", self, exc_info=error)
-        self.close(*known or ("internal error of the broker",))
+        self.close(*reason or ("internal error of the broker",))
 
     def _continue(self) -> None:
         """Send the outbox, then handle the requests that waited for it."""

@@ -87,9 +87,9 @@ class FrameMemory:
         if not self._held_bytes_by_host[owner.host]:
             del self._held_bytes_by_host[owner.host]
         waiting, self._waiting = self._waiting, []
-        for other in waiting:
-            if not other.closed:
-                other.resume_frame()
+        for waiting_owner in waiting:
+            if not waiting_owner.closed:
+                waiting_owner.resume_frame()
 
     def _may_grow(self, owner: FrameOwner, size: int) -> bool:
         if self._favoured is owner:

@@ -57,16 +57,16 @@ class Handshakes:
     ) -> None:
         self._limits = limits
         self._call_later = call_later
-        self._began: dict[Handshaking, float] = {}  # in that order
+        self._started_at: dict[Handshaking, float] = {}  # in that order
         self._waiting: dict[Handshaking, float] = {}  # since when, in that order
-        self._per_host: Counter[str] = Counter()  # of _began
+        self._per_host: Counter[str] = Counter()  # of _started_at
         self._ready: dict[Handshaking, None] = {}
         self._timer: object = None
         self._log = LogThrottle()
         self.closed = 0  # because they took too long, or others needed their place
 
     def __len__(self) -> int:
-        return len(self._began)
+        return len(self._started_at)
 
     @property
     def has_work(self) -> bool:
@@ -76,9 +76,9 @@ class Handshakes:
     def begin(self, connection: Handshaking) -> None:
         """A connection begins with its handshake."""
         now = time.monotonic()
-        self._began[connection] = self._waiting[connection] = now
+        self._started_at[connection] = self._waiting[connection] = now
         self._per_host[connection.host] += 1
-        if len(self._began) > self._limits.total:
+        if len(self._started_at) > self._limits.total:
             self._close_longest(now, None)
         elif self._per_host[connection.host] > self._limits.per_host:
             self._close_longest(now, connection.host)
@@ -87,7 +87,7 @@ class Handshakes:
 
     def end(self, connection: Handshaking) -> None:
         """It is complete, or the connection has closed. Idempotent."""
-        if self._began.pop(connection, None) is None:
+        if self._started_at.pop(connection, None) is None:
             return
         self._waiting.pop(connection, None)
         self._ready.pop(connection, None)
@@ -124,10 +124,10 @@ class Handshakes:
         """Close those that have taken too long; again when the next one will have."""
         self._timer = None
         now = time.monotonic()
-        for connection, began in list(self._began.items()):
-            left = began + self._limits.timeout_s - now
-            if left > 0:
-                self._timer = self._call_later(left, self._check)
+        for connection, started_at in list(self._started_at.items()):
+            remaining_s = started_at + self._limits.timeout_s - now
+            if remaining_s > 0:
+                self._timer = self._call_later(remaining_s, self._check)
                 return
             self._close(connection, "the client takes too long (ssl.handshake.timeout.ms)")
 

@@ -68,9 +68,9 @@ def parse_listeners(settings: BrokerSettings) -> tuple[Listener, ...]:
     """The listeners in `settings.listeners`, which is not empty. Raises InvalidSetting."""
     protocols = _protocols(settings.listener_security_protocol_map)
     advertised = dict(_addresses("advertised_listeners", settings.advertised_listeners))
-    found: dict[str, Listener] = {}
+    listeners: dict[str, Listener] = {}
     for name, (host, port) in _addresses("listeners", settings.listeners):
-        if name in found:
+        if name in listeners:
             raise InvalidSetting(f"listeners has {name} twice: give one of them another name")
         protocol = protocols.get(name)
         if protocol is None:
@@ -79,21 +79,26 @@ def parse_listeners(settings: BrokerSettings) -> tuple[Listener, ...]:
                 f"{', '.join(SecurityProtocol)}, or say which one it has: "
                 f"listener_security_protocol_map={name}:SASL_SSL"
             )
-        for other in found.values():
-            if port and (other.host, other.port) == (host, port):
-                raise InvalidSetting(f"listeners: {other.name} and {name} have one address, {host}:{port}")
+        for listener in listeners.values():
+            if port and (listener.host, listener.port) == (host, port):
+                raise InvalidSetting(f"listeners: {listener.name} and {name} have one address, {host}:{port}")
         shown_host, shown_port = advertised.pop(name, (named(host), 0))
-        found[name] = Listener(name, protocol, host, port, shown_host, shown_port)
+        listeners[name] = Listener(name, protocol, host, port, shown_host, shown_port)
     for name in advertised:
         raise InvalidSetting(f"advertised_listeners has {shown(name)}, which is not one of the listeners")
-    if not found:
+    if not listeners:
         raise InvalidSetting("listeners has no listener: PLAINTEXT://127.0.0.1:9092 would be one")
-    return tuple(found.values())
+    return tuple(listeners.values())
 
 
 def named(host: str) -> str:
     """The advertised host of an address; of a wildcard address the machine's name."""
     return socket.gethostname() if host in _EVERY_ADDRESS else host
+
+
+def bracketed(host: str) -> str:
+    """A host as it is written before a port: IPv6 addresses have brackets."""
+    return f"[{host}]" if ":" in host else host
 
 
 def is_own(host: str) -> bool:
@@ -114,19 +119,19 @@ def inter_broker_listener(settings: BrokerSettings, listeners: Sequence[Listener
 
 
 def settings_by_listener(
-    given: dict[str, Any], settings: BrokerSettings, listeners: Sequence[Listener]
+    prefixed: dict[str, Any], settings: BrokerSettings, listeners: Sequence[Listener]
 ) -> dict[str, BrokerSettings]:
     """Each listener's settings by its name: `settings`, under what is given for it alone.
 
     listener.name.clients.ssl.client.auth=required      of the listener CLIENTS
 
     Args:
-        given: settings whose names begin with listener.name, by those.
+        prefixed: settings whose names begin with listener.name, by those.
 
     Raises UnknownSetting, InvalidType, InvalidSetting.
     """
     own: dict[str, dict[str, Any]] = {listener.name: {} for listener in listeners}
-    for typed, value in given.items():
+    for typed, value in prefixed.items():
         for listener in own:
             name = plain(typed).lower().removeprefix(f"{_OWN}{plain(listener).lower()}_")
             if name.startswith(_OF_LISTENERS):
@@ -140,8 +145,10 @@ def settings_by_listener(
     # As in Kafka: with SASL no certificate is asked for, unless the listener's own settings do.
     with_sasl = settings.replaced(ssl_client_auth="none")
     return {
-        each.name: (with_sasl if each.protocol.has_sasl else settings).with_changes(own[each.name])
-        for each in listeners
+        listener.name: (with_sasl if listener.protocol.has_sasl else settings).with_changes(
+            own[listener.name]
+        )
+        for listener in listeners
     }
 
 
@@ -152,18 +159,18 @@ def is_of_a_listener(name: str) -> bool:
 
 def _addresses(setting: str, text: str) -> list[tuple[str, tuple[str, int]]]:
     """name -> (host, port), in order."""
-    found = []
+    addresses = []
     for part in filter(None, map(str.strip, text.split(","))):
         match = _LISTENER.fullmatch(part)
         if match is None or int(match[3]) > _LAST_PORT:
             raise InvalidSetting(f"{setting}: {shown(part)} is not NAME://host:port")
-        found.append((match[1], (match[2].strip("[]"), int(match[3]))))
-    return found
+        addresses.append((match[1], (match[2].strip("[]"), int(match[3]))))
+    return addresses
 
 
 def _protocols(text: str) -> Mapping[str, SecurityProtocol]:
     """Listener's name -> protocol; each protocol is also a name."""
-    found = {protocol.name: protocol for protocol in SecurityProtocol}
+    protocols = {protocol.name: protocol for protocol in SecurityProtocol}
     for part in filter(None, map(str.strip, text.split(","))):
         match = _MAPPING.fullmatch(part)
         if match is None or match[2] not in SecurityProtocol.__members__:
@@ -171,5 +178,5 @@ def _protocols(text: str) -> Mapping[str, SecurityProtocol]:
                 f"listener_security_protocol_map: {shown(part)} is not NAME:PROTOCOL, with one of "
                 f"{', '.join(SecurityProtocol)}"
             )
-        found[match[1]] = SecurityProtocol[match[2]]
-    return found
+        protocols[match[1]] = SecurityProtocol[match[2]]
+    return protocols

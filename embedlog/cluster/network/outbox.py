@@ -96,12 +96,12 @@ class Outbox:
         else:
             sent = self._transport.send_vectored(batch, more)
         self.bytes_in_memory -= sent
-        left = sent
+        remaining = sent
         for chunk in batch:
-            if left < len(chunk):
-                self.chunks[0] = memoryview(chunk)[left:]
+            if remaining < len(chunk):
+                self.chunks[0] = memoryview(chunk)[remaining:]
                 break
-            left -= len(chunk)
+            remaining -= len(chunk)
             self.chunks.popleft()
         return sent
 

@@ -168,9 +168,9 @@ class Processor:
         for connection in list(self.connections):
             with contextlib.suppress(OSError):
                 connection.abandon()
-        for each in (self._poller, self._waker, self._woken):
+        for closable in (self._poller, self._waker, self._woken):
             with contextlib.suppress(OSError):
-                each.close()
+                closable.close()
 
     # -- in the processor's thread -----------------------------------------------------------------------
 

@@ -36,7 +36,7 @@ from ..settings.broker_settings import BrokerSettings
 from .connection import Application, Connection, EventLoop
 from .frame_memory import FrameMemory
 from .handshakes import HandshakeLimits
-from .listeners import Listener
+from .listeners import Listener, bracketed
 from .processor import Processor
 from .tls_context import ListenerTls
 from .unauthenticated import Unauthenticated
@@ -93,7 +93,8 @@ class Server:
         self._dedicated = dedicated
         self._bound = tuple(bound)
         self.listeners = tuple(
-            listener.at_port(_host_and_port(each.getsockname())[1]) for each, listener in bound
+            listener.at_port(_host_and_port(bound_socket.getsockname())[1])
+            for bound_socket, listener in bound
         )
         self._lock = Lock()
         self._per_address: Counter[str] = Counter()
@@ -139,8 +140,8 @@ class Server:
         """In a forked child: close the copies of the sockets without waiting for a lock or a thread."""
         for bound, _ in self._bound:
             bound.close()
-        for _, _, held, _ in self._held:
-            held.close()
+        for _, _, refused, _ in self._held:
+            refused.close()
         for processor in self.processors:
             processor.abandon()
 
@@ -247,9 +248,9 @@ class Server:
 
     def _close_held(self, now: float) -> None:
         while self._held and (self._held[0][0] <= now):
-            _, _, held, host = heapq.heappop(self._held)
+            _, _, refused, host = heapq.heappop(self._held)
             with no_fork:
-                held.close()
+                refused.close()
             with self._lock:
                 self._uncount(host)
 
@@ -373,7 +374,7 @@ def _peer(connected: socket.socket, address: Any) -> tuple[str, int]:
 
 
 def _cannot_listen(host: str, port: int, error: OSError) -> EmbedlogError:
-    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    address = f"{bracketed(host)}:{port}"
     if error.errno == errno.EADDRINUSE:
         return AddressInUse(
             f"{address} is in use by another program: choose another port, or 0 for a free one"

@@ -131,16 +131,18 @@ def make_context(settings: BrokerSettings) -> ssl.SSLContext:
 
 
 def _set_versions(context: ssl.SSLContext, settings: BrokerSettings) -> None:
-    versions = {each.strip() for each in settings.ssl_enabled_protocols.split(",") if each.strip()}
+    versions = {
+        protocol.strip() for protocol in settings.ssl_enabled_protocols.split(",") if protocol.strip()
+    }
     if not versions or versions - _VERSIONS.keys():
         raise InvalidSetting(
             f"ssl_enabled_protocols is {', '.join(_VERSIONS)} or one of them, not "
             f"{shown(settings.ssl_enabled_protocols)}: earlier versions of TLS are broken"
         )
     context.minimum_version, context.maximum_version = (_VERSIONS[choose(versions)] for choose in (min, max))
-    suites = [each.strip() for each in settings.ssl_cipher_suites.split(",") if each.strip()]
+    suites = [suite.strip() for suite in settings.ssl_cipher_suites.split(",") if suite.strip()]
     # Those of TLS 1.3 are not ours to choose: OpenSSL has three, all of them good.
-    of_tls12 = [openssl_name(each) for each in suites if not is_tls13(each)]
+    of_tls12 = [openssl_name(suite) for suite in suites if not is_tls13(suite)]
     if of_tls12:
         try:
             context.set_ciphers(":".join(of_tls12))
@@ -174,14 +176,14 @@ def _load_key(context: ssl.SSLContext, settings: BrokerSettings) -> None:
             "a listener with TLS needs ssl_keystore_location: a PEM file with its private key and certificate"
         )
     data = read_pem("ssl_keystore_location", path)
-    where = f"ssl_keystore_location: {path}"
-    for wanted, what in ((b"-----BEGIN CERTIFICATE", "certificate"), (b"PRIVATE KEY-----", "private key")):
-        if wanted not in data:
-            raise InvalidSetting(f"{where} has no {what}: both belong into this file, as PEM")
+    source = f"ssl_keystore_location: {path}"
+    for marker, content in ((b"-----BEGIN CERTIFICATE", "certificate"), (b"PRIVATE KEY-----", "private key")):
+        if marker not in data:
+            raise InvalidSetting(f"{source} has no {content}: both belong into this file, as PEM")
     try:
         context.load_cert_chain(path, password=settings.ssl_key_password.reveal() or _no_password)
     except _NoPassword:
-        raise InvalidSetting(f"{where}: the private key is encrypted: give ssl_key_password") from None
+        raise InvalidSetting(f"{source}: the private key is encrypted: give ssl_key_password") from None
     except ssl.SSLError as error:
         if error.reason == "KEY_VALUES_MISMATCH":
             reason = "the private key does not belong to the first certificate"
@@ -189,10 +191,10 @@ def _load_key(context: ssl.SSLContext, settings: BrokerSettings) -> None:
             reason = "the private key cannot be decrypted: ssl_key_password is wrong, or the file is damaged"
         else:
             reason = f"it cannot be used: {reason_of(error)}"
-        raise InvalidSetting(f"{where}: {reason}") from None
+        raise InvalidSetting(f"{source}: {reason}") from None
     except OSError as error:
-        raise InvalidSetting(f"{where} cannot be read: {error.strerror}") from None
-    check_dates(where, data)
+        raise InvalidSetting(f"{source} cannot be read: {error.strerror}") from None
+    check_dates(source, data)
 
 
 class _NoPassword(Exception):

@@ -226,7 +226,7 @@ def why_unused(name: str) -> str | None:
     return _UNUSED.get(name)
 
 
-def with_effect(given: Mapping[str, Any], path: str | os.PathLike[str] | None) -> dict[str, Any]:
+def with_effect(settings: Mapping[str, Any], path: str | os.PathLike[str] | None) -> dict[str, Any]:
     """A broker's settings without those that have no effect here, which are logged.
 
     path: the broker's directory. Raises InvalidSetting for a value that asks for something that would not be
@@ -234,7 +234,7 @@ def with_effect(given: Mapping[str, Any], path: str | os.PathLike[str] | None) -
     """
     kept: dict[str, Any] = {}
     unused = []
-    for typed, value in given.items():
+    for typed, value in settings.items():
         name = _BY_PLAIN_NAME.get(plain(typed))
         if name in _TRANSLATED:
             translated = _translated(name, value)

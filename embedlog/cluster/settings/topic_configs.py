@@ -37,11 +37,11 @@ class FixedConfig(NamedTuple):
 
 
 def _only(type: int, value: str, why: str) -> FixedConfig:
-    return FixedConfig(type, value, lambda given: given.strip().lower() == value.lower(), why)
+    return FixedConfig(type, value, lambda text: text.strip().lower() == value.lower(), why)
 
 
 def _ignored(type: int, value: str) -> FixedConfig:
-    return FixedConfig(type, value, lambda given: True, "")
+    return FixedConfig(type, value, lambda text: True, "")
 
 
 _NO_REPLICAS: Final = "each partition has one replica"
@@ -89,9 +89,9 @@ _BROKER_NAMES: Final[dict[str, str]] = {
 }
 
 
-def validate_topic_configs(given: Mapping[str, str]) -> dict[str, Any]:
+def validate_topic_configs(configs: Mapping[str, str]) -> dict[str, Any]:
     """A client's settings for a topic, as they are to be stored. Raises UnknownSetting, InvalidSetting."""
-    own = parse_settings(TopicSettings, without_fixed(given, FIXED))
+    own = parse_settings(TopicSettings, without_fixed(configs, FIXED))
     policies = own.get("delete_policy", "")
     if policies and not all(name.strip() in POLICIES for name in policies.split(",")):
         raise InvalidSetting(
@@ -101,13 +101,13 @@ def validate_topic_configs(given: Mapping[str, str]) -> dict[str, Any]:
     return own
 
 
-def without_fixed(given: Mapping[str, str], table: Mapping[str, FixedConfig]) -> dict[str, str]:
+def without_fixed(configs: Mapping[str, str], table: Mapping[str, FixedConfig]) -> dict[str, str]:
     """The settings that are not in the table. Raises InvalidSetting for a value that it does not accept."""
-    for name, value in given.items():
+    for name, value in configs.items():
         fixed = table.get(name)
         if fixed is not None and not fixed.accepts(value):
             raise InvalidSetting(f"{name} is {fixed.value} here: {fixed.why}")
-    return {name: value for name, value in given.items() if name not in table}
+    return {name: value for name, value in configs.items() if name not in table}
 
 
 def fixed_entries(table: Mapping[str, FixedConfig]) -> list[ConfigEntry]:
@@ -117,13 +117,13 @@ def fixed_entries(table: Mapping[str, FixedConfig]) -> list[ConfigEntry]:
     ]
 
 
-def parse_settings(settings: type[Settings], given: Mapping[str, str]) -> dict[str, Any]:
+def parse_settings(settings: type[Settings], configs: Mapping[str, str]) -> dict[str, Any]:
     """Parse settings; a string that is not a number is an invalid value rather than an invalid request.
 
     Raises UnknownSetting, InvalidSetting.
     """
     try:
-        return settings.parse(given)
+        return settings.parse(configs)
     except InvalidType as error:
         raise InvalidSetting(str(error)) from None
 
@@ -170,10 +170,10 @@ def config_entry(
     settings: type[Settings], name: str, values: Iterable[tuple[object, int]], **more: Any
 ) -> ConfigEntry:
     """A setting with these values and their sources; the first one is effective."""
-    found = [(value, source) for value, source in values]
+    synonyms = [(value, source) for value, source in values]
     if isinstance(settings.fields[name], Secret):
-        return ConfigEntry(dotted(name), "", found[0][1], PASSWORD, sensitive=True, **more)
-    (first, source), texts = found[0], tuple((format_value(value), source) for value, source in found)
+        return ConfigEntry(dotted(name), "", synonyms[0][1], PASSWORD, sensitive=True, **more)
+    (first, source), texts = synonyms[0], tuple((format_value(value), source) for value, source in synonyms)
     return ConfigEntry(
         dotted(name), texts[0][0], source, config_type(settings, name, first), synonyms=texts, **more
     )
@@ -182,13 +182,13 @@ def config_entry(
 def topic_entries(defaults: TopicSettings, own: Mapping[str, Any]) -> list[ConfigEntry]:
     """Every setting of a topic with these own settings, over the defaults of its log."""
     shipped = TopicSettings().as_dict()
-    found = []
+    entries = []
     for name, default in defaults.as_dict().items():
         values = [(own[name], TOPIC)] if name in own else []
         if default != shipped[name]:
             values.append((default, STATIC))
-        found.append(config_entry(TopicSettings, name, [*values, (shipped[name], DEFAULT)]))
-    return sorted(found + fixed_entries(FIXED))
+        entries.append(config_entry(TopicSettings, name, [*values, (shipped[name], DEFAULT)]))
+    return sorted(entries + fixed_entries(FIXED))
 
 
 def topic_default_entries(defaults: TopicSettings) -> list[ConfigEntry]:

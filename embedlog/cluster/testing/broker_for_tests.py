@@ -21,6 +21,7 @@ from ...errors import Closed, GroupNotEmpty, GroupNotFound, TopicNotFound
 from ...log import Log
 from ...runtime.closing import Closing
 from ..broker.broker import Broker
+from ..network.listeners import bracketed
 from ..settings.broker_settings import BrokerSettings
 from .injected_faults import InjectedFault, InjectedFaults
 
@@ -90,8 +91,8 @@ class BrokerForTests(Closing):
         broker = Broker(self._path, faults=self._faults, **self._settings)
         if "listeners" in self._settings:
             self._settings["listeners"] = ",".join(
-                f"{each.name}://{f'[{each.host}]' if ':' in each.host else each.host}:{each.port}"
-                for each in broker.listeners
+                f"{listener.name}://{bracketed(listener.host)}:{listener.port}"
+                for listener in broker.listeners
             )
         else:
             self._settings["port"] = broker.port

@@ -52,14 +52,14 @@ _READS: Final = {
 
 def _no_topics(context: RequestContext, request: Any, code: ErrorCode) -> Any:
     return CreateTopicsResponse(
-        topics=[CreatableTopicResult(name=each.name, error_code=code) for each in request.topics]
+        topics=[CreatableTopicResult(name=topic.name, error_code=code) for topic in request.topics]
     )
 
 
 def _no_deletions(context: RequestContext, request: Any, code: ErrorCode) -> Any:
     ids = [
-        DeletableTopicResult(name=each.name, topic_id=each.topic_id, error_code=code)
-        for each in request.topics
+        DeletableTopicResult(name=topic.name, topic_id=topic.topic_id, error_code=code)
+        for topic in request.topics
     ]
     names = [DeletableTopicResult(name=name, error_code=code) for name in request.topic_names]
     return DeleteTopicsResponse(responses=ids + names)
@@ -99,8 +99,8 @@ def _refusal(api: str) -> Refuse | None:
         return refuse
 
     def answer(context: RequestContext, request: Any, code: ErrorCode) -> Any:
-        given = getattr(request, entries.of)
-        return response(**{entries.into: [entries.answer(each, code) for each in given]})
+        requested = getattr(request, entries.of)
+        return response(**{entries.into: [entries.answer(entry, code) for entry in requested]})
 
     return answer
 
@@ -127,9 +127,9 @@ class InjectedFault:
         self._lock = Lock()
 
     def __repr__(self) -> str:
-        left = "every request" if self._left is None else f"{self._left} more"
-        what = "no error" if self.code is None else self.code.name
-        return f"<InjectedFault of {self.api}: {what}, {self.delay_s:g} s, {left}>"
+        times = "every request" if self._left is None else f"{self._left} more"
+        error = "no error" if self.code is None else self.code.name
+        return f"<InjectedFault of {self.api}: {error}, {self.delay_s:g} s, {times}>"
 
     def __enter__(self) -> InjectedFault:
         return self
@@ -204,8 +204,8 @@ class InjectedFaults:
         """Send the responses that are delayed."""
         with self._lock:
             delayed, self._delayed = self._delayed, set()
-        for each in delayed:
-            each.send()
+        for response in delayed:
+            response.send()
 
     def around(self, broker: BrokerContext, handlers: Mapping[str, Handler]) -> dict[str, Handler]:
         """The handlers, each wrapped by the faults of its API."""
@@ -238,16 +238,22 @@ class InjectedFaults:
         of, into = _BY_TOPIC.get(fault.api, ((), ""))
         rest = None if fault.topic is None else copy.copy(request)
         if fault.topic is not None:
-            met, others = copy.copy(request), 0
+            met, unmet = copy.copy(request), 0
             for name in of:
-                given = getattr(request, name)
-                topics = [_topic_of(broker, each) == fault.topic for each in given]
-                setattr(met, name, [each for each, is_met in zip(given, topics, strict=True) if is_met])
-                setattr(rest, name, [each for each, is_met in zip(given, topics, strict=True) if not is_met])
-                others += topics.count(False)
+                messages = getattr(request, name)
+                topics = [_topic_of(broker, message) == fault.topic for message in messages]
+                setattr(
+                    met, name, [message for message, is_met in zip(messages, topics, strict=True) if is_met]
+                )
+                setattr(
+                    rest,
+                    name,
+                    [message for message, is_met in zip(messages, topics, strict=True) if not is_met],
+                )
+                unmet += topics.count(False)
             if not any(getattr(met, name) for name in of):
                 return None
-            if not others or fault.code is None:
+            if not unmet or fault.code is None:
                 rest = None
             request = request if fault.code is None else met
         if not fault.meet():
@@ -283,7 +289,7 @@ class InjectedFaults:
                 return
             response = done.result()
             meets = fault.topic is None or any(
-                _topic_of(broker, each) == fault.topic for each in _messages(response)
+                _topic_of(broker, message) == fault.topic for message in _messages(response)
             )
             if not (meets and fault.meet()):
                 delayed.take(done, 0)
@@ -396,7 +402,7 @@ def _parts(message: Any) -> Iterator[Any]:
     for field in dataclasses.fields(message):
         value = getattr(message, field.name)
         if isinstance(value, list):
-            yield from (each for each in value if dataclasses.is_dataclass(each))
+            yield from (inner for inner in value if dataclasses.is_dataclass(inner))
 
 
 def _messages(message: Any) -> Iterator[Any]:

@@ -82,7 +82,7 @@ class ZooKeeperAcls:
         for resource in by_resource:
             _path(resource)
         for resource, rules in by_resource.items():
-            self._change(resource, lambda found, rules=rules: found | rules)  # type: ignore[misc]
+            self._change(resource, lambda present, rules=rules: present | rules)  # type: ignore[misc]
         self._apply(by_resource)
 
     def remove(self, filters: Sequence[BindingFilter]) -> list[list[Binding]]:
@@ -92,11 +92,11 @@ class ZooKeeperAcls:
         changed = []
         for resource in self._chosen(filters):
 
-            def without(found: set[Rule], resource: Resource = resource) -> set[Rule]:
-                kept = set(found)
-                for chosen, gone in zip(filters, removed, strict=True):
-                    for rule in found:
-                        if chosen.matches(binding := Binding(resource, rule)):
+            def without(present: set[Rule], resource: Resource = resource) -> set[Rule]:
+                kept = set(present)
+                for binding_filter, gone in zip(filters, removed, strict=True):
+                    for rule in present:
+                        if binding_filter.matches(binding := Binding(resource, rule)):
                             gone.add(binding)
                             kept.discard(rule)
                 return kept
@@ -123,14 +123,14 @@ class ZooKeeperAcls:
         path = _path(resource)
         for _ in range(_ATTEMPTS):
             znode = self._zookeeper.get(path)
-            found = set() if znode is None else contents.decode_acl(znode.data)
-            wanted = change(found)
-            if wanted == found:
+            rules = set() if znode is None else contents.decode_acl(znode.data)
+            changed_rules = change(rules)
+            if changed_rules == rules:
                 return False
-            data = contents.encode_acl(sorted(wanted))
+            data = contents.encode_acl(sorted(changed_rules))
             if znode is None:
                 done = self._zookeeper.create(path, data)
-            elif wanted:
+            elif changed_rules:
                 done = self._zookeeper.replace(path, data, znode.version)
             else:
                 transaction = self._zookeeper.transaction()
@@ -190,20 +190,20 @@ class ZooKeeperAcls:
         """Read what notifications name, or all."""
         named: list[Resource] = []
         for pattern, path in _CHANGES.items():
-            found = sorted(
+            notifications = sorted(
                 name
                 for name in self._zookeeper.children(path, self._watched) or ()
                 if name.startswith(paths.ACL_CHANGE)
             )
-            numbers = {name: int(name.removeprefix(paths.ACL_CHANGE)) for name in found}
-            new = [name for name in found if numbers[name] > self._seen[pattern]]
+            numbers = {name: int(name.removeprefix(paths.ACL_CHANGE)) for name in notifications}
+            new = [name for name in notifications if numbers[name] > self._seen[pattern]]
             if new and numbers[new[0]] > self._seen[pattern] + 1:
                 self._read_all = True
             for name in () if self._read_all else new:
                 named += self._named_by(f"{path}/{name}")
             if new:
                 self._seen[pattern] = numbers[new[-1]]
-            for name in found[:-_KEPT]:
+            for name in notifications[:-_KEPT]:
                 self._zookeeper.delete(f"{path}/{name}")
         if self._read_all:
             self._read_all = False
@@ -245,13 +245,13 @@ class ZooKeeperAcls:
         ]
 
     def _read(self, resources: Sequence[Resource], *, strict: bool) -> None:
-        found = self._zookeeper.pipeline_of(map(_path, resources))
-        for resource, each in zip(resources, found, strict=True):
-            if isinstance(each, NoNodeError):
+        responses = self._zookeeper.pipeline_of(map(_path, resources))
+        for resource, response in zip(resources, responses, strict=True):
+            if isinstance(response, NoNodeError):
                 self._rules.pop(resource, None)
                 continue
             try:
-                rules = contents.decode_acl(each[0])
+                rules = contents.decode_acl(response[0])
             except CorruptZnode as error:
                 if strict:
                     raise

@@ -178,10 +178,10 @@ class ZooKeeper(Closing):
                 if stat is None:
                     return None
             try:
-                data, found = self._retry(self._kazoo.get, path)
+                data, stat = self._retry(self._kazoo.get, path)
             except NoNodeError:
                 return None
-            return _znode(data, found)
+            return _znode(data, stat)
 
     def children(self, path: str, watch: Callable[[Any], None] | None = None) -> list[str] | None:
         """The children's names, sorted; None if the path does not exist."""

@@ -83,11 +83,12 @@ class Broker(NamedTuple):
     def encode(self) -> bytes:
         endpoints = self.endpoints or ((_PLAINTEXT, self.host, self.port),)
         protocols = {name: self.protocols.get(name, name) for name, _, _ in endpoints}
-        plaintext = next((each for each in endpoints if protocols[each[0]] == _PLAINTEXT), (None, None, -1))
+        by_protocol = {protocols[name]: (host, port) for name, host, port in reversed(endpoints)}
+        host, port = by_protocol.get(_PLAINTEXT, (None, -1))
         fields: dict[str, Any] = {
             "version": _BROKER_VERSION,
-            "host": plaintext[1],
-            "port": plaintext[2],
+            "host": host,
+            "port": port,
             "endpoints": [f"{name}://{_bracketed(host)}:{port}" for name, host, port in endpoints],
             "jmx_port": self.jmx_port,
             "timestamp": str(self.timestamp_ms),
@@ -106,14 +107,15 @@ class Broker(NamedTuple):
             return cls._decode_old(text)
         fields = _Fields(data, "a broker")
         endpoints = []
-        for given in fields.get("endpoints", list, []):
-            found = _ENDPOINT.fullmatch(str(given))
-            if found is None:
-                raise CorruptZnode(f"a broker's endpoint {given!r} is not name://host:port")
-            endpoints.append((found[1], found[2], int(found[3])))
+        for url in fields.get("endpoints", list, []):
+            match = _ENDPOINT.fullmatch(str(url))
+            if match is None:
+                raise CorruptZnode(f"a broker's endpoint {url!r} is not name://host:port")
+            endpoints.append((match[1], match[2], int(match[3])))
         host, port = fields.get("host", str, None), fields.get("port", int, -1)
         if (host is None or port < 0) and endpoints:
-            _, host, port = next((each for each in endpoints if each[0] == _PLAINTEXT), endpoints[0])
+            # The first plaintext endpoint, or else the first.
+            _, host, port = min(endpoints, key=lambda endpoint: endpoint[0] != _PLAINTEXT)
         if host is None or port < 0:
             raise CorruptZnode(f"a broker without host and port: {text[:200]!r}")
         return cls(
@@ -288,8 +290,8 @@ def encode_config(config: Mapping[str, str]) -> bytes:
 
 def decode_config(data: bytes) -> dict[str, str]:
     """Raises CorruptZnode."""
-    found = _Fields(data, "a topic's settings").get("config", dict, {})
-    return {str(name): str(value) for name, value in found.items()}
+    config = _Fields(data, "a topic's settings").get("config", dict, {})
+    return {str(name): str(value) for name, value in config.items()}
 
 
 def encode_config_change(entity_path: str) -> bytes:
@@ -303,10 +305,12 @@ def encode_cluster_id(cluster_id: str) -> bytes:
 
 def decode_cluster_id(data: bytes) -> str:
     """Raises CorruptZnode."""
-    found: str = _Fields(data, "the cluster's id").require("id", str)
-    if not re.fullmatch(r"[A-Za-z0-9_-]{1,22}", found):
-        raise CorruptZnode(f"the cluster's id is at most 22 of the characters a-z A-Z 0-9 _ -, not {found!r}")
-    return found
+    cluster_id: str = _Fields(data, "the cluster's id").require("id", str)
+    if not re.fullmatch(r"[A-Za-z0-9_-]{1,22}", cluster_id):
+        raise CorruptZnode(
+            f"the cluster's id is at most 22 of the characters a-z A-Z 0-9 _ -, not {cluster_id!r}"
+        )
+    return cluster_id
 
 
 def encode_acl(rules: Iterable[Rule]) -> bytes:
@@ -331,8 +335,8 @@ def decode_acl(data: bytes) -> set[Rule]:
     """Raises CorruptZnode."""
     what = "an ACL"
     rules = set()
-    for each in _Fields(data, what).get("acls", list, []):
-        fields = _Fields.of(each, what)
+    for acl in _Fields(data, what).get("acls", list, []):
+        fields = _Fields.of(acl, what)
         try:
             rules.add(
                 Rule(
@@ -384,10 +388,10 @@ def encode_number(number: int) -> bytes:
 
 def decode_number(data: bytes) -> int:
     """Raises CorruptZnode."""
-    found = re.fullmatch(rb"\s*(-?[0-9]{1,19})\s*", data)
-    if found is None:
+    match = re.fullmatch(rb"\s*(-?[0-9]{1,19})\s*", data)
+    if match is None:
         raise CorruptZnode(f"a number is decimal text, not {data[:40]!r}")
-    return int(found[1])
+    return int(match[1])
 
 
 def encode_owner(consumer: str, stream: int) -> bytes:
@@ -408,34 +412,34 @@ class _Fields:
 
     def __init__(self, data: bytes, what: str) -> None:
         try:
-            found = json.loads(_text(data, what))
+            document = json.loads(_text(data, what))
         except (ValueError, RecursionError) as error:
             raise CorruptZnode(f"{what} is not JSON ({error}): {data[:200]!r}") from None
-        self._found = self._checked(found, what)
+        self._document = self._checked(document, what)
         self._what = what
 
     @classmethod
-    def of(cls, found: object, what: str) -> _Fields:
+    def of(cls, document: object, what: str) -> _Fields:
         fields = cls.__new__(cls)
-        fields._found, fields._what = cls._checked(found, what), what
+        fields._document, fields._what = cls._checked(document, what), what
         return fields
 
     @staticmethod
-    def _checked(found: object, what: str) -> dict[str, Any]:
-        if not isinstance(found, dict):
-            raise CorruptZnode(f"{what} is not a JSON object but {str(found)[:200]}")
-        return found
+    def _checked(document: object, what: str) -> dict[str, Any]:
+        if not isinstance(document, dict):
+            raise CorruptZnode(f"{what} is not a JSON object but {str(document)[:200]}")
+        return document
 
     def __contains__(self, name: str) -> bool:
-        return name in self._found
+        return name in self._document
 
     def require(self, name: str, kind: type) -> Any:
-        if self._found.get(name) is None:
-            raise CorruptZnode(f"{self._what} has no {name!r}: {json.dumps(self._found)[:200]}")
+        if self._document.get(name) is None:
+            raise CorruptZnode(f"{self._what} has no {name!r}: {json.dumps(self._document)[:200]}")
         return self.get(name, kind, None)
 
     def get(self, name: str, kind: type, default: Any) -> Any:
-        value = self._found.get(name)
+        value = self._document.get(name)
         if value is None:
             return default
         if not isinstance(value, kind) or isinstance(value, bool):
@@ -444,7 +448,7 @@ class _Fields:
 
     def number(self, name: str, default: int | None = None) -> int:
         """A number that is written as a string."""
-        value = self._found.get(name)
+        value = self._document.get(name)
         if value is None and default is not None:
             return default
         try:
@@ -456,18 +460,18 @@ class _Fields:
         return self._all_numbers(name, self.require(name, list))
 
     def partitions(self, name: str) -> dict[int, Sequence[int]]:
-        found = {}
+        replicas = {}
         for number, brokers in self.get(name, dict, {}).items():
             if not re.fullmatch("[0-9]{1,9}", number) or not isinstance(brokers, list):
                 raise CorruptZnode(f"{self._what}: {name!r} has {number!r}: {str(brokers)[:100]}")
-            found[int(number)] = self._all_numbers(name, brokers)
-        return dict(sorted(found.items()))
+            replicas[int(number)] = self._all_numbers(name, brokers)
+        return dict(sorted(replicas.items()))
 
     def counts(self) -> dict[str, int]:
         """The whole object as names to numbers."""
-        for name in self._found:
+        for name in self._document:
             self.require(name, int)
-        return dict(self._found)
+        return dict(self._document)
 
     def _all_numbers(self, name: str, values: list[Any]) -> list[int]:
         if not all(isinstance(value, int) and not isinstance(value, bool) for value in values):

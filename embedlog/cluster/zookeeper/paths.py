@@ -92,23 +92,23 @@ _NO_NUMBERS: Final = frozenset({"topic", "group", "consumer", "resource_type", "
 _IMPOSSIBLE: Final = re.compile("[/\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff]")
 
 
-class Known(NamedTuple):
+class ParsedPath(NamedTuple):
     """A parsed path. `kind` is the name of the function below that builds it, `values` are its arguments."""
 
     kind: str
     values: dict[str, str | int]
 
 
-def parse(path: str) -> Known | None:
+def parse(path: str) -> ParsedPath | None:
     """Returns None for any other path."""
     for kind, form, names in _FORMS:
-        found = form.fullmatch(path)
-        if found is not None:
-            return Known(
+        match = form.fullmatch(path)
+        if match is not None:
+            return ParsedPath(
                 kind,
                 {
                     name: text if name in _NO_NUMBERS or not text.isdigit() else int(text)
-                    for name, text in zip(names, found.groups(), strict=True)
+                    for name, text in zip(names, match.groups(), strict=True)
                 },
             )
     return None

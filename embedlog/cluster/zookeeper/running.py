@@ -365,15 +365,17 @@ def _choose_endpoints(hosts: Sequence[str], port: int) -> list[Endpoint]:
 
     Raises ZooKeeperError for a port in use.
     """
-    with contextlib.ExitStack() as held:
+    with contextlib.ExitStack() as sockets:
 
-        def bound(host: str, wanted: int) -> int:
+        def bound(host: str, bind_port: int) -> int:
             try:
-                taken = held.enter_context(socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET))
+                taken = sockets.enter_context(
+                    socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+                )
                 taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                taken.bind((host, wanted))
+                taken.bind((host, bind_port))
             except OSError as error:
-                raise ZooKeeperError(f"{host}:{wanted} cannot be listened on: {error.strerror}") from None
+                raise ZooKeeperError(f"{host}:{bind_port} cannot be listened on: {error.strerror}") from None
             number: int = taken.getsockname()[1]
             return number
 
@@ -386,13 +388,13 @@ def _choose_endpoints(hosts: Sequence[str], port: int) -> list[Endpoint]:
 
 def _jars(forms: Sequence[str]) -> list[Path]:
     """Raises ZooKeeperError."""
-    found = importlib.util.find_spec("pyspark")
-    if found is None or found.origin is None:
+    spec = importlib.util.find_spec("pyspark")
+    if spec is None or spec.origin is None:
         raise ZooKeeperError(
             "the ZooKeeper server is in PySpark's jars, and PySpark is not installed: "
             "pip install 'embedlog[cluster-dev]'"
         )
-    directory = Path(found.origin).parent / "jars"
+    directory = Path(spec.origin).parent / "jars"
     jars = []
     for form in forms:
         matching = sorted(directory.glob(f"{form}.jar"))

@@ -54,19 +54,19 @@ class Security(NamedTuple):
     @classmethod
     def of(cls, settings: _Settings) -> Security:
         """As settings say. Raises InvalidArgument."""
-        found = cls(
+        security = cls(
             settings.zookeeper_ssl_client_enable,
             settings.zookeeper_ssl_keystore_location,
             settings.zookeeper_ssl_truststore_location,
             settings.zookeeper_ssl_endpoint_identification_algorithm != "",
             settings.zookeeper_sasl_mechanism,
         )
-        if not found.tls and (found.keystore or found.truststore):
+        if not security.tls and (security.keystore or security.truststore):
             raise InvalidArgument(
                 "zookeeper_ssl_keystore_location and zookeeper_ssl_truststore_location mean nothing without "
                 "zookeeper_ssl_client_enable=true"
             )
-        return found
+        return security
 
     def handler(self) -> TlsHandler | None:
         """What connects; None for kazoo's own, without TLS. Raises InvalidArgument."""
