@@ -117,9 +117,9 @@ class Channel:
         if version is not None:
             return version
         low, high = connection.offered(request.api)
-        offers = f"versions {low} to {high}" if high >= 0 else "no version"
+        offered = f"versions {low} to {high}" if high >= 0 else "no version"
         raise BrokerError(
-            f"{self} offers {offers} of {request.api.name}, this client needs one of {oldest} to {newest}: "
+            f"{self} offers {offered} of {request.api.name}, this client needs one of {oldest} to {newest}: "
             "read from this broker with embedlog.open() or any newer client",
             code=ErrorCode.UNSUPPORTED_VERSION,
         )

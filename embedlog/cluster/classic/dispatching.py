@@ -181,14 +181,14 @@ class ZooKeeperSender:
             time.sleep(self._retries.backoff_s)
 
     def _choose(self, key: object, pairs: Sequence[BrokerPartition]) -> BrokerPartition:
-        chosen = self._partitioner.partition(key, len(pairs))
-        if isinstance(chosen, bool) or not isinstance(chosen, int):
-            raise InvalidType(f"a partitioner returns an int, not {type(chosen).__name__} ({shown(chosen)})")
-        if not 0 <= chosen < len(pairs):
+        index = self._partitioner.partition(key, len(pairs))
+        if isinstance(index, bool) or not isinstance(index, int):
+            raise InvalidType(f"a partitioner returns an int, not {type(index).__name__} ({shown(index)})")
+        if not 0 <= index < len(pairs):
             raise InvalidArgument(
-                f"the partitioner chose {shown(chosen)} of {len(pairs)} partitions, which count from 0"
+                f"the partitioner chose {shown(index)} of {len(pairs)} partitions, which count from 0"
             )
-        return pairs[chosen]
+        return pairs[index]
 
 
 class ListSender:

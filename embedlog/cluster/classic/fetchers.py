@@ -183,22 +183,22 @@ class _Fetcher(threading.Thread):
                 if claims is None:
                     return
                 try:
-                    gone = self._fetch(claims)
+                    moved_claims = self._fetch(claims)
                 except _REFUSED as error:
                     for claim in claims:
                         self._fail(claim, error)
                     continue
                 except EmbedlogError as error:
                     _logger.info("Broker %d: %s", self.address.node_id, error)
-                    gone = claims
+                    moved_claims = claims
                 except Exception:  # a defect: the partitions must not wait for a dead thread
                     _logger.exception("Broker %d", self.address.node_id)
-                    gone = claims
-                if gone:
+                    moved_claims = claims
+                if moved_claims:
                     self._pause()
                     with self._fetchers.changed:
-                        self.claims.difference_update(gone)
-                        self._fetchers.reassign(gone)
+                        self.claims.difference_update(moved_claims)
+                        self._fetchers.reassign(moved_claims)
 
     def _ready(self) -> list[Claim] | None:
         """Wait for claims to fetch. Returns None when this fetcher has ended."""
@@ -208,9 +208,9 @@ class _Fetcher(threading.Thread):
                 if self.closed or not self.claims:
                     self._fetchers.ended(self)
                     return None
-                ready = [claim for claim in self.claims if claim.stream.has_room()]
-                if ready:
-                    return ready
+                ready_claims = [claim for claim in self.claims if claim.stream.has_room()]
+                if ready_claims:
+                    return ready_claims
                 self._fetchers.changed.wait()
 
     def _pause(self) -> None:
@@ -222,10 +222,10 @@ class _Fetcher(threading.Thread):
 
     def _fetch(self, claims: list[Claim]) -> list[Claim]:
         """Fetch once and deliver to the streams. Returns the claims that this broker does not lead."""
-        gone = [claim for claim in claims if claim.fetch_offset is None and not self._begin(claim)]
+        moved_claims = [claim for claim in claims if claim.fetch_offset is None and not self._begin(claim)]
         requested = {claim.name: claim for claim in claims if claim.fetch_offset is not None}
         if not requested:
-            return gone
+            return moved_claims
         size = min(self._settings.fetch_message_max_bytes, max(_RESPONSE_BYTES // len(requested), _MIN_BYTES))
         requests = [FetchRequest(*name, claim.fetch_offset or 0, size) for name, claim in requested.items()]
         responses = self._consumer.multifetch(
@@ -236,8 +236,8 @@ class _Fetcher(threading.Thread):
         for response in responses:
             claim = requested[TopicPartition(response.request.topic, response.request.partition)]
             if not self._take(claim, response):
-                gone.append(claim)
-        return gone
+                moved_claims.append(claim)
+        return moved_claims
 
     def _take(self, claim: Claim, response: MessageSet) -> bool:
         """Deliver a response. Returns False if another broker leads the partition."""

@@ -42,9 +42,9 @@ class GroupOffsets:
         self._registry = registry
         self._settings = settings
         self._group = registry.group
-        both = settings.dual_commit_enabled
-        self._in_zookeeper = both or settings.offsets_storage == "zookeeper"
-        self._in_kafka = both or settings.offsets_storage == "kafka"
+        in_both = settings.dual_commit_enabled
+        self._in_zookeeper = in_both or settings.offsets_storage == "zookeeper"
+        self._in_kafka = in_both or settings.offsets_storage == "kafka"
         self._coordinator: SimpleConsumer | None = None
 
     def fetch(self, consumer: str, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:

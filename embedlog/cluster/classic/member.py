@@ -144,13 +144,13 @@ class ZooKeeperMember:
 
     def commit(self) -> None:
         """Commit the consumed offsets. Raises the commit's error; Closed."""
-        done: Future[None] = Future()
+        commit: Future[None] = Future()
         with self._changed:
             if self._closing:
                 raise Closed("the consumer is shut down")
-            self._requested_commits.append(done)
+            self._requested_commits.append(commit)
             self._changed.notify_all()
-        done.result()
+        commit.result()
 
     def close(self) -> None:
         """Release all partitions, leave the group, end the thread."""
@@ -264,9 +264,9 @@ class ZooKeeperMember:
 
     def _register(self) -> None:
         name = self._settings.consumer_id or socket.gethostname()
-        for former, owned in self._abandoned.copy().items():
-            self._registry.abandon(former, owned)  # perhaps in this very session
-            del self._abandoned[former]
+        for former_id, owned in self._abandoned.copy().items():
+            self._registry.abandon(former_id, owned)  # perhaps in this very session
+            del self._abandoned[former_id]
         self._session_over = False
         since, session, consumer = clock(), self._zookeeper.session_id, f"{name}:{uuid.uuid4()}"
         self._abandoned[consumer] = []
@@ -286,24 +286,24 @@ class ZooKeeperMember:
         self._registry.watch_brokers()
         topics = self._registry.partitions(self._topics())
         assigned = assigned_to(self._id, members, topics, internal=self._internal)
-        stopped = {name for name, claim in self._claims.items() if not claim.alive}
-        gone = [
+        stopped_names = {name for name, claim in self._claims.items() if not claim.alive}
+        released = [
             name
             for name, number in self._registered.items()
-            if assigned.get(name) != number or name in stopped
+            if assigned.get(name) != number or name in stopped_names
         ]
-        if gone:
-            self._release(gone, self._settings.rebalance_handover_ms)
-        missing = {name: number for name, number in assigned.items() if name not in self._claims}
-        refused = self._claim(missing) if missing else set()
-        if gone or missing:
+        if released:
+            self._release(released, self._settings.rebalance_handover_ms)
+        unclaimed = {name: number for name, number in assigned.items() if name not in self._claims}
+        refused = self._claim(unclaimed) if unclaimed else set()
+        if released or unclaimed:
             _logger.info(
                 "Consumer %s: %d partitions of %d topics, %d released, %d claimed, %d still owned by others",
                 self._id,
                 len(self._registered),
                 len({name.topic for name in self._registered}),
-                len(gone),
-                len(missing) - len(refused),
+                len(released),
+                len(unclaimed) - len(refused),
                 len(refused),
             )
         self._fetchers.wake()
@@ -347,9 +347,9 @@ class ZooKeeperMember:
         for stream in self._streams:
             stream.stop(claims)
         self._fetchers.wake()
-        until = time.monotonic() + handover_ms / 1000
+        deadline = time.monotonic() + handover_ms / 1000
         for stream in self._streams:
-            stream.wait_for(claims, until)
+            stream.wait_for(claims, deadline)
             stream.drop(claims)
         if self._settings.auto_commit_enable:
             try:

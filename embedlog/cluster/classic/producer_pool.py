@@ -36,7 +36,7 @@ class ProducerPool:
     def follow(self, brokers: Mapping[int, tuple[str, int]]) -> None:
         """Set the current brokers, by id."""
         with self._lock:
-            gone = [
+            outdated_channels = [
                 channel
                 for broker, channels in self._idle.items()
                 if brokers.get(broker) != self._addresses.get(broker)
@@ -48,7 +48,7 @@ class ProducerPool:
                 if brokers.get(broker) == self._addresses.get(broker)
             }
             self._addresses = dict(brokers)
-        for channel in gone:
+        for channel in outdated_channels:
             channel.close()
 
     def brokers(self) -> list[int]:
@@ -70,8 +70,8 @@ class ProducerPool:
             address = self._addresses.get(broker)
             if address is None:
                 raise BrokerUnavailable(f"broker {broker} is not registered")
-            idle = self._idle.setdefault(broker, [])
-            channel = idle.pop() if idle else None
+            idle_channels = self._idle.setdefault(broker, [])
+            channel = idle_channels.pop() if idle_channels else None
         if channel is None:
             channel = Channel(
                 *address, timeout_s=self._timeout_s, client_id=self._client_id, security=self.security
@@ -80,19 +80,19 @@ class ProducerPool:
             yield channel
         finally:
             with self._lock:
-                keeps = not self._closed and self._addresses.get(broker) == (channel.host, channel.port)
-                idle = self._idle.setdefault(broker, []) if keeps else []
-                keeps = keeps and len(idle) < _KEPT
-                if keeps:
-                    idle.append(channel)
-            if not keeps:
+                is_kept = not self._closed and self._addresses.get(broker) == (channel.host, channel.port)
+                idle_channels = self._idle.setdefault(broker, []) if is_kept else []
+                is_kept = is_kept and len(idle_channels) < _KEPT
+                if is_kept:
+                    idle_channels.append(channel)
+            if not is_kept:
                 channel.close()
 
     def close(self) -> None:
         with self._lock:
             self._closed = True
-            idle, self._idle = self._idle, {}
-        for channels in idle.values():
+            idle_by_broker, self._idle = self._idle, {}
+        for channels in idle_by_broker.values():
             for channel in channels:
                 channel.close()
 

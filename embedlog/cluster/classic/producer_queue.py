@@ -143,9 +143,9 @@ class ProducerQueue:
         batch: list[Event] = []
         events: Sequence[Event] = batch
         error: Exception | None = None
-        more = True
+        has_more = True
         try:
-            more = gather(batch)
+            has_more = gather(batch)
             if batch:
                 events = self._callbacks.before_sending(batch)
                 self._send(events)
@@ -158,4 +158,4 @@ class ProducerQueue:
                 self._callbacks.after_sending(events, error)
             except Exception:
                 logger.exception("after_sending of the callback handler failed")
-        return more
+        return has_more

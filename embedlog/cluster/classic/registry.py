@@ -88,9 +88,11 @@ class Registry:
         An id's subscription never changes, so each is read once.
         """
         ids = self.zookeeper.children(paths.consumers(self.group), self._watch) or []
-        new = [consumer for consumer in ids if consumer not in self._members]
+        new_consumers = [consumer for consumer in ids if consumer not in self._members]
         for consumer, encoded in zip(
-            new, self._read(paths.consumer(self.group, consumer) for consumer in new), strict=True
+            new_consumers,
+            self._read(paths.consumer(self.group, consumer) for consumer in new_consumers),
+            strict=True,
         ):
             if encoded is not None:
                 self._members[consumer] = _parse_subscription(consumer, encoded)
@@ -112,16 +114,16 @@ class Registry:
         topic_paths = [paths.topic(name) for name in names]
         watch = self._watch
         responses = self._pipeline(lambda kazoo, path: kazoo.get_async(path, watch), topic_paths)
-        missing = []
+        missing_paths = []
         for name, path, response in zip(names, topic_paths, responses, strict=True):
             if isinstance(response, KazooException):
-                missing.append(path)
+                missing_paths.append(path)
                 continue
             try:
                 partitions_by_topic[name] = contents.Topic.decode(response[0]).partitions
             except CorruptZnode as error:
                 _logger.warning("Topic %s is skipped: %s", name, error)
-        stats = self._pipeline(lambda kazoo, path: kazoo.exists_async(path, watch), missing)
+        stats = self._pipeline(lambda kazoo, path: kazoo.exists_async(path, watch), missing_paths)
         if any(stat is not None for stat in stats):
             self._on_change()  # created between the two requests
         return partitions_by_topic
@@ -159,35 +161,35 @@ class Registry:
         owner_paths = {name: paths.owner(self.group, *name) for name in names}
         nodes = {name: contents.encode_owner(consumer, stream_numbers[name]) for name in names}
         responses = self._pipeline(lambda kazoo, path: kazoo.get_async(path, watch), owner_paths.values())
-        free = []
-        own = set()
+        unowned = []
+        owned = set()
         for name, response in zip(names, responses, strict=True):
             if isinstance(response, KazooException):
-                free.append(name)
+                unowned.append(name)
             elif response[0] == nodes[name]:
-                own.add(name)  # by an attempt whose response was lost
+                owned.add(name)  # by an attempt whose response was lost
         refused = self._transact(
             consumer,
-            free,
+            unowned,
             lambda transaction, name: transaction.create(
                 owner_paths[name], nodes[name], acl=self.zookeeper.acl_of(owner_paths[name]), ephemeral=True
             ),
-            lambda part: self._ensure(*{paths.owners(self.group, name.topic) for name in part}),
+            lambda batch: self._ensure(*{paths.owners(self.group, name.topic) for name in batch}),
         )
         if refused:
             self._on_change()  # another consumer was faster: read again, and watch its node
-        own |= set(free) - refused
-        self._own.update((consumer, name) for name in own)
-        return own
+        owned |= set(unowned) - refused
+        self._own.update((consumer, name) for name in owned)
+        return owned
 
     def release(self, consumer: str, partitions: Iterable[TopicPartition]) -> None:
         """Step 8: release this consumer's partitions. Claims of unknown outcome are checked first."""
         names = set(partitions)
-        certain = {name for name in names if (consumer, name) in self._own}
-        mine = sorted([*certain, *self._owned_by(consumer, names - certain)])
-        self._own.difference_update((consumer, name) for name in mine)
+        certainly_owned = {name for name in names if (consumer, name) in self._own}
+        owned = sorted([*certainly_owned, *self._owned_by(consumer, names - certainly_owned)])
+        self._own.difference_update((consumer, name) for name in owned)
         self._transact(
-            consumer, mine, lambda transaction, name: transaction.delete(paths.owner(self.group, *name))
+            consumer, owned, lambda transaction, name: transaction.delete(paths.owner(self.group, *name))
         )
 
     def abandon(self, consumer: str, partitions: Iterable[TopicPartition]) -> None:
@@ -230,11 +232,13 @@ class Registry:
         names = [name for name in offsets if (consumer, name) in self._own]
         offset_paths = {name: paths.offset(self.group, *name) for name in names}
 
-        def find_existing(part: list[TopicPartition]) -> None:
-            self._ensure(*{paths.offsets(self.group, name.topic) for name in part})
-            new = [offset_paths[name] for name in part if offset_paths[name] not in self._existing]
-            stats = self._pipeline(lambda kazoo, path: kazoo.exists_async(path), new)
-            self._existing.update(path for path, stat in zip(new, stats, strict=True) if stat is not None)
+        def find_existing(batch: list[TopicPartition]) -> None:
+            self._ensure(*{paths.offsets(self.group, name.topic) for name in batch})
+            unknown_paths = [offset_paths[name] for name in batch if offset_paths[name] not in self._existing]
+            stats = self._pipeline(lambda kazoo, path: kazoo.exists_async(path), unknown_paths)
+            self._existing.update(
+                path for path, stat in zip(unknown_paths, stats, strict=True) if stat is not None
+            )
 
         def change(transaction: TransactionRequest, name: TopicPartition) -> None:
             self._check_owner(transaction, name)
@@ -251,8 +255,8 @@ class Registry:
     def _watch(self, event: object) -> None:
         self._on_change()
 
-    def _ensure(self, *needed: str) -> None:
-        for path in needed:
+    def _ensure(self, *node_paths: str) -> None:
+        for path in node_paths:
             if path not in self._existing:
                 self.zookeeper.ensure(path)
                 self._existing.add(path)
@@ -330,22 +334,22 @@ class Registry:
         at_once: int,
     ) -> set[TopicPartition]:
         prepare(names)
-        parts = [names[start : start + at_once] for start in range(0, len(names), at_once)]
+        batches = [names[start : start + at_once] for start in range(0, len(names), at_once)]
 
-        def transact(kazoo: Any, part: list[TopicPartition]) -> Any:
+        def transact(kazoo: Any, batch: list[TopicPartition]) -> Any:
             transaction = kazoo.transaction()
             transaction.check(paths.consumer(self.group, consumer), _ANY)
-            for name in part:
+            for name in batch:
                 add(transaction, name)
             return transaction.commit_async()
 
-        responses = self._pipeline(transact, parts)
+        responses = self._pipeline(transact, batches)
         refused: set[TopicPartition] = set()
-        for part, response in zip(parts, responses, strict=True):
+        for batch, response in zip(batches, responses, strict=True):
             if isinstance(response, KazooException) or any(
                 isinstance(outcome, KazooException) for outcome in response
             ):
-                refused.update(part)
+                refused.update(batch)
         return refused
 
 

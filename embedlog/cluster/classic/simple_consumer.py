@@ -178,11 +178,13 @@ class SimpleConsumer(Closing):
         unanswered = dict(enumerate(checked))
         while unanswered:
             # A request may name a partition only once.
-            now = {
+            number_by_name = {
                 (request.topic, request.partition): number for number, request in reversed(unanswered.items())
             }
-            responses = self._fetch([unanswered[number] for number in now.values()], wait_s, min_bytes)
-            for name, number in now.items():
+            responses = self._fetch(
+                [unanswered[number] for number in number_by_name.values()], wait_s, min_bytes
+            )
+            for name, number in number_by_name.items():
                 message_set = self._message_set(checked[number], unanswered[number], responses.get(name))
                 if message_set is None:
                     unanswered[number] = unanswered[number]._replace(
@@ -266,8 +268,11 @@ class SimpleConsumer(Closing):
             _COMMIT[storage],
         )
         for topic in response.topics:
-            for part in topic.partitions:
-                _check(part.error_code, f"commit of {group!r} for {topic.name} {part.partition_index}")
+            for partition_response in topic.partitions:
+                _check(
+                    partition_response.error_code,
+                    f"commit of {group!r} for {topic.name} {partition_response.partition_index}",
+                )
 
     def fetch_offsets(
         self, group: str, partitions: Iterable[TopicPartition], *, storage: str = "kafka"
@@ -288,13 +293,16 @@ class SimpleConsumer(Closing):
         )
         offsets: dict[TopicPartition, CommittedOffset | None] = dict.fromkeys(names)
         for topic in response.topics:
-            for part in topic.partitions:
-                nothing = part.committed_offset < 0
-                if not nothing or part.error_code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-                    _check(part.error_code, f"offset of {group!r} for {topic.name} {part.partition_index}")
-                if not nothing:
-                    offsets[TopicPartition(topic.name, part.partition_index)] = CommittedOffset(
-                        part.committed_offset, metadata=part.metadata or ""
+            for partition_response in topic.partitions:
+                is_missing = partition_response.committed_offset < 0
+                if not is_missing or partition_response.error_code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                    _check(
+                        partition_response.error_code,
+                        f"offset of {group!r} for {topic.name} {partition_response.partition_index}",
+                    )
+                if not is_missing:
+                    offsets[TopicPartition(topic.name, partition_response.partition_index)] = CommittedOffset(
+                        partition_response.committed_offset, metadata=partition_response.metadata or ""
                     )
         return offsets
 
@@ -341,9 +349,9 @@ class SimpleConsumer(Closing):
         )
         _check(response.error_code, "fetch")
         return {
-            (topic.topic, part.partition_index): part
+            (topic.topic, partition_response.partition_index): partition_response
             for topic in response.responses
-            for part in topic.partitions
+            for partition_response in topic.partitions
         }
 
     def _message_set(

@@ -103,21 +103,21 @@ class _Refused(Exception):
 
 def _unquoted(text: str) -> str:
     r"""Replace \Q...\E: escape the text between them character by character."""
-    out = []
+    unquoted = []
     pos = 0
     while pos < len(text):
         if text[pos] != "\\":
-            out.append(text[pos])
+            unquoted.append(text[pos])
             pos += 1
         elif text[pos + 1 : pos + 2] != "Q":
-            out.append(text[pos : pos + 2])
+            unquoted.append(text[pos : pos + 2])
             pos += 2
         else:
             end = text.find(r"\E", pos + 2)
             quoted = text[pos + 2 :] if end < 0 else text[pos + 2 : end]
-            out += [char if char in _LETTERS else f"\\x{{{ord(char):x}}}" for char in quoted]
+            unquoted += [char if char in _LETTERS else f"\\x{{{ord(char):x}}}" for char in quoted]
             pos += 2 + len(quoted) + 2
-    return "".join(out)
+    return "".join(unquoted)
 
 
 class _Translation:
@@ -169,16 +169,16 @@ class _Translation:
         self._nested += 1
         if self._nested > _MAX_NESTING:
             raise _Refused(f"groups and classes are nested more than {_MAX_NESTING} deep")
-        before, out = self._ignores_case, []
+        ignored_case, translated = self._ignores_case, []
         while self._pos < len(self._text) and self._peek() != ")":
             if self._next_is("|"):
-                out.append("|")
+                translated.append("|")
                 continue
             atom = self._atom()
-            out.append(atom + self._quantifier() if atom else "")
-        self._ignores_case = before
+            translated.append(atom + self._quantifier() if atom else "")
+        self._ignores_case = ignored_case
         self._nested -= 1
-        return "".join(out)
+        return "".join(translated)
 
     def _atom(self) -> str:
         """An element that a quantifier may follow; '' if only flags were set."""
@@ -228,24 +228,24 @@ class _Translation:
         return self._closed("")
 
     def _closed(self, begin: str) -> str:
-        inner = self._alternatives()
+        alternatives = self._alternatives()
         if not self._next_is(")"):
             raise _Refused("a ( is not closed")
-        return f"({begin}{inner})"
+        return f"({begin}{alternatives})"
 
     def _flags(self) -> str:
         """(?i) applies to the end of its group, (?i:...) inside. Other flags do not matter for names."""
-        before, on = self._ignores_case, True
+        ignored_case, turns_on = self._ignores_case, True
         while (flag := self._take("a flag")) not in "):":
-            if flag not in ("idmsuU-" if on else "idmsuU"):
+            if flag not in ("idmsuU-" if turns_on else "idmsuU"):
                 raise _Refused(f"(?{flag}) is not supported")
             if flag == "i":
-                self._ignores_case = on
-            on = on and flag != "-"
+                self._ignores_case = turns_on
+            turns_on = turns_on and flag != "-"
         if flag == ")":
             return ""
         group = self._closed("?:")
-        self._ignores_case = before
+        self._ignores_case = ignored_case
         return group
 
     def _escape(self) -> str:
@@ -273,8 +273,8 @@ class _Translation:
             return self._reference(f"\\{number}")
         return _written(self._escaped())
 
-    def _reference(self, to: str) -> str:
-        return f"(?i:{to})" if self._ignores_case else f"(?:{to})"
+    def _reference(self, group: str) -> str:
+        return f"(?i:{group})" if self._ignores_case else f"(?:{group})"
 
     # -- sets of characters ----------------------------------------------------------------------------
 
@@ -347,15 +347,15 @@ class _Translation:
         if self._nested > _MAX_NESTING:
             raise _Refused(f"groups and classes are nested more than {_MAX_NESTING} deep")
         negated = self._next_is("^")
-        chars, simple = self._operand(first=True)
+        chars, has_no_class = self._operand(first=True)
         operands = 1
         while self._next_is("&&"):
-            right, _ = self._operand(first=False)
-            chars &= right
+            operand, _ = self._operand(first=False)
+            chars &= operand
             operands += 1
         if not self._next_is("]"):
             raise _Refused("a [ is not closed")
-        if negated and (operands > 1 or not simple):
+        if negated and (operands > 1 or not has_no_class):
             raise _Refused("[^ with && or a class inside, which versions of Java interpret differently")
         self._nested -= 1
         return _NAME_CHARACTERS - chars if negated else chars
@@ -390,8 +390,8 @@ class _Translation:
             low = self._single()
         else:
             low = self._take("a character")
-        after = self._text[self._pos + 1 : self._pos + 2]
-        if self._peek() != "-" or after in ("]", "[", ""):
+        next_char = self._text[self._pos + 1 : self._pos + 2]
+        if self._peek() != "-" or next_char in ("]", "[", ""):
             return self._cases({low})
         self._pos += 1
         high = self._single() if self._next_is("\\") else self._take("a character")

@@ -57,9 +57,9 @@ def assign_replicas(
 
 def check_assignment(assignment: Assignment, brokers: Sequence[int]) -> None:
     """Raises InvalidArgument unless each partition has one replica, on one of these brokers."""
-    for partition, chosen in assignment.items():
-        if len(chosen) != 1 or chosen[0] not in brokers:
+    for partition, replicas in assignment.items():
+        if len(replicas) != 1 or replicas[0] not in brokers:
             raise InvalidArgument(
                 f"partition {partition} has one replica, on one of the brokers {list(brokers)[:_SHOWN]}: not "
-                f"{list(chosen)[:_SHOWN]}"
+                f"{list(replicas)[:_SHOWN]}"
             )

@@ -117,9 +117,9 @@ class Registries:
         unread = set(stale)
         try:
             while unread:
-                more = self._read(unread)
-                stale |= more
-                unread = more
+                found_paths = self._read(unread)
+                stale |= found_paths
+                unread = found_paths
         except BaseException:
             self.invalidate(*stale)
             raise
@@ -127,17 +127,17 @@ class Registries:
 
     def _read(self, stale: Iterable[str]) -> set[str]:
         """Read these paths. Returns the paths to read because of their contents."""
-        more: set[str] = set()
+        named_paths: set[str] = set()
         lists = [path for path in stale if path in _LISTS]
         nodes = [path for path in stale if path not in _LISTS]
         for path, names in zip(lists, self._children(lists), strict=True):
-            more |= self._apply_children(path, names)
+            named_paths |= self._apply_children(path, names)
         for path, znode in zip(nodes, self._contents(nodes), strict=True):
             try:
-                more |= self._apply(path, znode)
+                named_paths |= self._apply(path, znode)
             except CorruptZnode as error:
                 logger.error("%s is skipped: %s", path, error)
-        return more
+        return named_paths
 
     def _children(self, lists: list[str]) -> list[list[str]]:
         children = self._zookeeper.pipeline_of(
@@ -174,10 +174,10 @@ class Registries:
             self._deletions = frozenset(names)
             return set()
         self._names = frozenset(names)
-        for gone in self._topics.keys() - self._names:
-            del self._topics[gone]
-            self._configs.pop(gone, None)
-            self._states.pop(gone, None)
+        for deleted_topic in self._topics.keys() - self._names:
+            del self._topics[deleted_topic]
+            self._configs.pop(deleted_topic, None)
+            self._states.pop(deleted_topic, None)
         return {paths.topic(name) for name in names if name not in self._topics}
 
     def _apply(self, path: str, znode: tuple[bytes, Any] | None) -> set[str]:
@@ -214,12 +214,14 @@ class Registries:
     def _apply_topic(self, name: str, data: bytes, stat: Any) -> set[str]:
         topic = contents.Topic.decode(data)
         states = self._states.setdefault(name, {})
-        new = name not in self._topics
+        is_new = name not in self._topics
         self._topics[name] = (topic, stat.version, stat.czxid)
-        more = {
-            paths.partition_state(name, number) for number in topic.partitions if new or number not in states
+        state_paths = {
+            paths.partition_state(name, number)
+            for number in topic.partitions
+            if is_new or number not in states
         }
-        return more | {paths.topic_config(name)} if new else more
+        return state_paths | {paths.topic_config(name)} if is_new else state_paths
 
     def _view(self) -> ClusterView:
         controller, session = self._controller

@@ -99,8 +99,8 @@ def _leaders(name: str, topic: TopicView, view: ClusterView, epoch: int) -> Iter
 
 
 def _new_state(current: VersionedLeaderAndIsr, leader: int, epoch: int) -> contents.LeaderAndIsr:
-    before = current.state
-    return contents.LeaderAndIsr(leader, before.leader_epoch + 1, before.isr, epoch)
+    old_state = current.state
+    return contents.LeaderAndIsr(leader, old_state.leader_epoch + 1, old_state.isr, epoch)
 
 
 class Controller:

@@ -70,9 +70,9 @@ def join(zookeeper: ZooKeeper, store: Store, address: BrokerAddress, stopped: Ca
         znode = zookeeper.get(paths.CLUSTER_ID)
     cluster_id = None if znode is None else contents.decode_cluster_id(znode.data)
     if cluster_id is None or (metadata is not None and metadata.cluster_id != cluster_id):
-        own = "" if metadata is None else metadata.cluster_id
+        own_cluster_id = "" if metadata is None else metadata.cluster_id
         raise DirectoryError(
-            f"{store.path} belongs to the cluster {own}, and {zookeeper.connect_string} has "
+            f"{store.path} belongs to the cluster {own_cluster_id}, and {zookeeper.connect_string} has "
             f"{cluster_id or 'none'}: check the address of ZooKeeper and its chroot",
             path=store.path,
         )
@@ -90,23 +90,23 @@ def join(zookeeper: ZooKeeper, store: Store, address: BrokerAddress, stopped: Ca
 def _register_local_topics(zookeeper: ZooKeeper, store: Store, node_id: int) -> None:
     """Register the topics of a directory that joins the cluster. Idempotent: it is repeated after a crash."""
     topics = [store.topic(name) for name in store.topics()]
-    missing = []
+    unregistered = []
     for topic in topics:
         znode = zookeeper.get(paths.topic(topic.name))
         if znode is None:
-            missing.append(topic)
+            unregistered.append(topic)
         elif contents.Topic.decode(znode.data).topic_id != topic.topic_id:
             raise InvalidArgument(
                 f"{store.path} cannot join the cluster: both have a topic {topic.name!r}, with different ids"
             )
-    for topic in missing:
+    for topic in unregistered:
         zookeeper.create(
             paths.topic_config(topic.name), contents.encode_config(encode_settings(topic.settings))
         )
         registered = contents.Topic({number: [node_id] for number in range(topic.partitions)}, topic.topic_id)
         zookeeper.create(paths.topic(topic.name), registered.encode())
-    if missing:
-        logger.info("registered %d topics of %s in the cluster", len(missing), store.path)
+    if unregistered:
+        logger.info("registered %d topics of %s in the cluster", len(unregistered), store.path)
 
 
 def _reserve_producer_ids(zookeeper: ZooKeeper, first_unused: int, node_id: int) -> None:

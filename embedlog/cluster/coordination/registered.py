@@ -223,13 +223,15 @@ class RegisteredBroker:
                     lambda kazoo: kazoo.get_children_async(paths.TOPICS),
                 ]
             )
-            missing = frozenset(registered).intersection(topics) - self._late_topics
-            if missing:
+            unknown_topics = frozenset(registered).intersection(topics) - self._late_topics
+            if unknown_topics:
                 self._registries.invalidate(paths.TOPICS)
                 self._wake.set()
-                self._await(lambda: not self.unknown_topics(missing), "topics of other brokers", _CATCH_UP_S)
+                self._await(
+                    lambda: not self.unknown_topics(unknown_topics), "topics of other brokers", _CATCH_UP_S
+                )
         except RequestTimedOut:
-            self._late_topics |= self.unknown_topics(missing)
+            self._late_topics |= self.unknown_topics(unknown_topics)
         except ZooKeeperError as error:
             logger.debug("broker %d cannot look for topics: %s", self.node_id, error)
         self._late_topics = self.unknown_topics(self._late_topics)
@@ -272,7 +274,7 @@ class RegisteredBroker:
                 )
             else:
                 check_assignment(assignment, alive)
-                added = {current + n: assignment[key] for n, key in enumerate(sorted(assignment))}
+                added = {current + index: assignment[key] for index, key in enumerate(sorted(assignment))}
             grown = topic._replace(partitions={**topic.partitions, **added})
             if self._zookeeper.replace(path, grown.encode(), znode.version):
                 break
@@ -291,16 +293,16 @@ class RegisteredBroker:
             if self._zookeeper.get(paths.topic(name)) is None:
                 raise TopicNotFound(f"no topic {name!r} in this cluster")
             znode = self._zookeeper.get(path)
-            before = {} if znode is None else contents.decode_config(znode.data)
-            kept = {key: text for key, text in before.items() if key not in dropped}
-            after = {**kept, **encode_settings(changed)}
-            data = contents.encode_config(after)
+            config = {} if znode is None else contents.decode_config(znode.data)
+            kept_config = {key: text for key, text in config.items() if key not in dropped}
+            new_config = {**kept_config, **encode_settings(changed)}
+            data = contents.encode_config(new_config)
             if znode is None and self._zookeeper.create(path, data):
                 break
             if znode is not None and self._zookeeper.replace(path, data, znode.version):
                 break
         self._registries.invalidate(path)
-        new_settings = decode_settings(after)
+        new_settings = decode_settings(new_config)
         self._await_topic(
             name,
             lambda topic: decode_settings(topic.config) == new_settings,
@@ -372,8 +374,8 @@ class RegisteredBroker:
     def next_producer_ids(self, count: int) -> range:
         with self._producer_ids_lock:
             if self._min_producer_id < 0:  # ids in a directory that joined with records are not assigned
-                used = (partition.log.largest_producer_id for partition in self._store.partitions())
-                self._min_producer_id = max(used, default=-1) + 1
+                used_ids = (partition.log.largest_producer_id for partition in self._store.partitions())
+                self._min_producer_id = max(used_ids, default=-1) + 1
             while True:
                 znode = self._zookeeper.get(paths.PRODUCER_IDS)
                 last = -1 if znode is None or not znode.data else contents.ProducerIds.decode(znode.data).last

@@ -45,12 +45,12 @@ class SingleBroker:
         return self._address.node_id
 
     def placement(self, partition: TopicPartition) -> Placement:
-        own = self._address.node_id
+        node_id = self._address.node_id
         try:
             epoch = self._store.partition(*partition).log.current_epoch
         except (TopicNotFound, PartitionNotFound):
             return UNKNOWN_PLACEMENT
-        return Placement(own, epoch, (own,), (own,))
+        return Placement(node_id, epoch, (node_id,), (node_id,))
 
     def leads(self, partition: TopicPartition) -> bool:
         return True

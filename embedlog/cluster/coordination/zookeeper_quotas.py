@@ -103,11 +103,13 @@ class ZooKeeperQuotas:
                 *(((CLIENT_ID, name),) for name in self._names("clients")),
                 *(((IP, name),) for name in self._names("ips")),
             ]
-            responses = self._zookeeper.pipeline_of(paths.config_entity(_entity_path(of)) for of in entities)
+            responses = self._zookeeper.pipeline_of(
+                paths.config_entity(_entity_path(entity)) for entity in entities
+            )
             quotas = {}
-            for of, response in zip(entities, responses, strict=True):
-                if not isinstance(response, KazooException) and (values := _values(of, response[0])):
-                    quotas[of] = values
+            for entity, response in zip(entities, responses, strict=True):
+                if not isinstance(response, KazooException) and (values := _values(entity, response[0])):
+                    quotas[entity] = values
             if quotas != self._quotas:
                 self._quotas = quotas
                 self._changes += 1
@@ -121,8 +123,8 @@ class ZooKeeperQuotas:
     def _pairs(self, users: Iterable[str | None]) -> list[tuple[str | None, str | None]]:
         """Users and client ids with settings for both together."""
         user_names = list(users)
-        places = [paths.config_entity(f"{_entity_path(((USER, user),))}/clients") for user in user_names]
-        responses = self._zookeeper.pipeline_of(places, KazooClient.get_children_async)
+        node_paths = [paths.config_entity(f"{_entity_path(((USER, user),))}/clients") for user in user_names]
+        responses = self._zookeeper.pipeline_of(node_paths, KazooClient.get_children_async)
         return [
             (user, paths.unsanitized(name))
             for user, names in zip(user_names, responses, strict=True)
@@ -133,24 +135,24 @@ class ZooKeeperQuotas:
     def _purge(self) -> None:
         """Delete notifications that every broker has seen for long."""
         names = self._zookeeper.children(paths.CONFIG_CHANGES) or []
-        places = [f"{paths.CONFIG_CHANGES}/{name}" for name in names[:_MOST_PURGED]]
-        stats = self._zookeeper.pipeline_of(places, KazooClient.exists_async)
-        for path, stat in zip(places, stats, strict=True):
+        node_paths = [f"{paths.CONFIG_CHANGES}/{name}" for name in names[:_MOST_PURGED]]
+        stats = self._zookeeper.pipeline_of(node_paths, KazooClient.exists_async)
+        for path, stat in zip(node_paths, stats, strict=True):
             if stat is not None and time.time() - stat.ctime / 1000 > _KEPT_S:
                 self._zookeeper.delete(path)
 
 
-def _entity_path(of: Entity) -> str:
-    return "/".join(f"{_DIRECTORIES[kind]}/{paths.sanitized(name)}" for kind, name in of)
+def _entity_path(entity: Entity) -> str:
+    return "/".join(f"{_DIRECTORIES[kind]}/{paths.sanitized(name)}" for kind, name in entity)
 
 
-def _values(of: Entity, data: bytes) -> dict[str, float]:
+def _values(entity: Entity, data: bytes) -> dict[str, float]:
     """An entity's quotas; what cannot be read is logged and left out."""
-    values: dict[str, float] = {}
+    quotas: dict[str, float] = {}
     try:
         for key, text in contents.decode_config(data).items():
             if key in KEYS:
-                values[key] = checked_value(of, key, float(text))
+                quotas[key] = checked_value(entity, key, float(text))
     except (CorruptZnode, InvalidArgument, ValueError) as error:
-        logger.error("a quota in ZooKeeper is skipped: %s: %s", _entity_path(of), error)
-    return values
+        logger.error("a quota in ZooKeeper is skipped: %s: %s", _entity_path(entity), error)
+    return quotas

@@ -66,12 +66,12 @@ class ZooKeeperUsers:
                 elif config.pop(mechanism, None) is None:
                     return False
             data = contents.encode_config(config)
-            done = (
+            is_written = (
                 self._zookeeper.create(path, data)
                 if znode is None
                 else self._zookeeper.replace(path, data, znode.version)
             )
-            if done:
+            if is_written:
                 self._zookeeper.ensure(paths.CONFIG_CHANGES)
                 change = contents.encode_config_change(f"users/{paths.sanitized(name)}")
                 self._zookeeper.append(paths.CONFIG_CHANGE, change)

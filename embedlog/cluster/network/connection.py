@@ -236,11 +236,11 @@ class Connection:
             self._unread += view[:count]
             self._serve_unread()
         else:
-            used = self._serve(buffer, view, count)
-            if used == count and self._pending is None and not self._outbox.chunks:
+            consumed = self._serve(buffer, view, count)
+            if consumed == count and self._pending is None and not self._outbox.chunks:
                 return  # the common case: all is answered
-            if used < count and not self.closed:
-                self._keep(view[used:count])
+            if consumed < count and not self.closed:
+                self._keep(view[consumed:count])
         self._continue()
 
     def _on_end_of_stream(self) -> None:
@@ -260,9 +260,9 @@ class Connection:
     def _serve_unread(self) -> None:
         unread, self._unread = self._unread, bytearray()
         view = memoryview(unread)
-        used = self._serve(unread, view, len(unread))
-        if used < len(unread) and not self.closed:
-            self._keep(view[used:])
+        consumed = self._serve(unread, view, len(unread))
+        if consumed < len(unread) and not self.closed:
+            self._keep(view[consumed:])
 
     def _serve(self, buffer: bytearray, view: memoryview, end: int) -> int:
         """Handle the whole frames in buffer[:end] within this turn's share. Returns the bytes consumed."""
@@ -296,14 +296,14 @@ class Connection:
                 break
         return pos
 
-    def _keep(self, rest: memoryview) -> None:
+    def _keep(self, unserved: memoryview) -> None:
         """Keep the bytes of an incomplete frame, or of frames whose turn has not come."""
-        if len(rest) >= 4 and not self._has_deferred:
-            (size,) = _LENGTH.unpack_from(rest)
-            if size > _LARGE_FRAME and size + 4 > len(rest):
-                self._begin_frame(size, rest[4:])
+        if len(unserved) >= 4 and not self._has_deferred:
+            (size,) = _LENGTH.unpack_from(unserved)
+            if size > _LARGE_FRAME and size + 4 > len(unserved):
+                self._begin_frame(size, unserved[4:])
                 return
-        self._unread = bytearray(rest)
+        self._unread = bytearray(unserved)
 
     def _begin_frame(self, size: int, received: memoryview) -> None:
         self._frame_size = size
@@ -332,8 +332,8 @@ class Connection:
         self._filled += count
         if self._filled == self._frame_size:
             frame, self._frame = self._frame, None
-            with memoryview(frame) as view, view[: self._filled] as whole:
-                self._handle(whole)
+            with memoryview(frame) as view, view[: self._filled] as filled:
+                self._handle(filled)
             self.loop.frame_memory.release(self, frame, reuse=True)
             self._continue()
 
@@ -356,16 +356,16 @@ class Connection:
             if self.rest_s:
                 self._rest()
             if isinstance(response, bytes):
-                whole = response
+                joined = response
             elif is_small(response):
-                whole = b"".join(response)  # type: ignore[arg-type]
+                joined = b"".join(response)  # type: ignore[arg-type]
             else:
                 self._outbox.add(response)
                 return
             if more or self._outbox.chunks:
-                self._outbox.add((whole,))
-            elif whole:
-                self._send(whole)
+                self._outbox.add((joined,))
+            elif joined:
+                self._send(joined)
         except Exception as error:
             self._close_after(error)
 

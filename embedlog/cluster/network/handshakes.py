@@ -134,5 +134,5 @@ class Handshakes:
     def _close(self, connection: Handshaking, reason: str) -> None:
         self.closed += 1
         count = self._log.count()
-        more = f"; {count:,} such connections since the last message" if count > 1 else ""
-        connection.close(f"the TLS handshake is not completed: {reason}{more}" if count else None)
+        suffix = f"; {count:,} such connections since the last message" if count > 1 else ""
+        connection.close(f"the TLS handshake is not completed: {reason}{suffix}" if count else None)

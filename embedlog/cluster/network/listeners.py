@@ -130,12 +130,12 @@ def settings_by_listener(
 
     Raises UnknownSetting, InvalidType, InvalidSetting.
     """
-    own: dict[str, dict[str, Any]] = {listener.name: {} for listener in listeners}
+    own_settings: dict[str, dict[str, Any]] = {listener.name: {} for listener in listeners}
     for typed, value in prefixed.items():
-        for listener in own:
+        for listener in own_settings:
             name = plain(typed).lower().removeprefix(f"{_OWN}{plain(listener).lower()}_")
             if name.startswith(_OF_LISTENERS):
-                own[listener][name] = value
+                own_settings[listener][name] = value
                 break
         else:
             raise UnknownSetting(
@@ -146,7 +146,7 @@ def settings_by_listener(
     with_sasl = settings.replaced(ssl_client_auth="none")
     return {
         listener.name: (with_sasl if listener.protocol.has_sasl else settings).with_changes(
-            own[listener.name]
+            own_settings[listener.name]
         )
         for listener in listeners
     }
@@ -160,10 +160,10 @@ def is_of_a_listener(name: str) -> bool:
 def _addresses(setting: str, text: str) -> list[tuple[str, tuple[str, int]]]:
     """name -> (host, port), in order."""
     addresses = []
-    for part in filter(None, map(str.strip, text.split(","))):
-        match = _LISTENER.fullmatch(part)
+    for address in filter(None, map(str.strip, text.split(","))):
+        match = _LISTENER.fullmatch(address)
         if match is None or int(match[3]) > _LAST_PORT:
-            raise InvalidSetting(f"{setting}: {shown(part)} is not NAME://host:port")
+            raise InvalidSetting(f"{setting}: {shown(address)} is not NAME://host:port")
         addresses.append((match[1], (match[2].strip("[]"), int(match[3]))))
     return addresses
 
@@ -171,11 +171,11 @@ def _addresses(setting: str, text: str) -> list[tuple[str, tuple[str, int]]]:
 def _protocols(text: str) -> Mapping[str, SecurityProtocol]:
     """Listener's name -> protocol; each protocol is also a name."""
     protocols = {protocol.name: protocol for protocol in SecurityProtocol}
-    for part in filter(None, map(str.strip, text.split(","))):
-        match = _MAPPING.fullmatch(part)
+    for mapping in filter(None, map(str.strip, text.split(","))):
+        match = _MAPPING.fullmatch(mapping)
         if match is None or match[2] not in SecurityProtocol.__members__:
             raise InvalidSetting(
-                f"listener_security_protocol_map: {shown(part)} is not NAME:PROTOCOL, with one of "
+                f"listener_security_protocol_map: {shown(mapping)} is not NAME:PROTOCOL, with one of "
                 f"{', '.join(SecurityProtocol)}"
             )
         protocols[match[1]] = SecurityProtocol[match[2]]

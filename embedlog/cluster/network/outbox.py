@@ -90,11 +90,11 @@ class Outbox:
             batch.append(chunk)
             size += len(chunk)
         # A header leaves in one packet with the file region that follows it.
-        more = _MORE if len(batch) < len(self.chunks) else 0
+        flags = _MORE if len(batch) < len(self.chunks) else 0
         if len(batch) == 1 or size <= _JOIN_BYTES:
-            sent = self._transport.send(batch[0] if len(batch) == 1 else b"".join(batch), more)
+            sent = self._transport.send(batch[0] if len(batch) == 1 else b"".join(batch), flags)
         else:
-            sent = self._transport.send_vectored(batch, more)
+            sent = self._transport.send_vectored(batch, flags)
         self.bytes_in_memory -= sent
         remaining = sent
         for chunk in batch:

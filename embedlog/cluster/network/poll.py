@@ -46,8 +46,11 @@ class SelectorPoller:
         maxevents is ignored: the selector sets its own limit.
         """
         return [
-            (key.fd, READ * bool(ready & selectors.EVENT_READ) | WRITE * bool(ready & selectors.EVENT_WRITE))
-            for key, ready in self._selector.select(timeout)
+            (
+                key.fd,
+                READ * bool(events & selectors.EVENT_READ) | WRITE * bool(events & selectors.EVENT_WRITE),
+            )
+            for key, events in self._selector.select(timeout)
         ]
 
     def close(self) -> None:

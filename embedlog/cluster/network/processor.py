@@ -190,14 +190,14 @@ class Processor:
 
     def watch(self, connection: Connection, events: int) -> None:
         """Poll the connection for READ, WRITE, both or nothing from now on."""
-        fd, before = connection.fileno(), connection.watched
+        fd, watched_before = connection.fileno(), connection.watched
         connection.watched = events
-        if events == before:
+        if events == watched_before:
             return
         if not events:
             self._poller.unregister(fd)
             del self._connection_by_fd[fd]
-        elif before:
+        elif watched_before:
             self._poller.modify(fd, events)
         else:
             self._poller.register(fd, events)
@@ -263,13 +263,13 @@ class Processor:
         self._sleeping = True
         busy = self._posted or self._deferred or self._unread or self.handshakes.has_work
         timeout = 0 if busy else self._sleep_s()
-        ready = self._poller.poll(timeout, _MAX_EVENTS)
+        socket_events = self._poller.poll(timeout, _MAX_EVENTS)
         self._sleeping = False
         self.now = time.monotonic()
         deferred, self._deferred = self._deferred, {}
         unread, self._unread = self._unread, {}
-        self.share_s = min(_SHARE_S, _TURN_S / (len(ready) + len(deferred) or 1))
-        for fd, events in ready:
+        self.share_s = min(_SHARE_S, _TURN_S / (len(socket_events) + len(deferred) or 1))
+        for fd, events in socket_events:
             connection = self._connection_by_fd.get(fd)
             if connection is None:
                 self._drain_waker(fd)
@@ -300,7 +300,7 @@ class Processor:
             _, _, timer = heapq.heappop(self._timers)
             if timer.callback is not None:
                 self._call(timer.callback)
-        if self.now >= self._next_check and len(ready) < _MAX_EVENTS:  # else some are still unread
+        if self.now >= self._next_check and len(socket_events) < _MAX_EVENTS:  # else some are still unread
             self._check_connections()
 
     def _read(self, connections: Iterable[Connection]) -> None:

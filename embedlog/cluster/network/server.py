@@ -132,9 +132,9 @@ class Server:
     def listen_on(self, listening: socket.socket) -> None:
         """Take connections from another socket from now on, and close the one before. Connections stay."""
         listening.setblocking(False)
-        ((before, listener),) = self._bound
+        ((replaced, listener),) = self._bound
         self._bound = ((listening, listener),)
-        before.shutdown(socket.SHUT_RDWR)  # wakes the acceptor, which closes it
+        replaced.shutdown(socket.SHUT_RDWR)  # wakes the acceptor, which closes it
 
     def abandon(self) -> None:
         """In a forked child: close the copies of the sockets without waiting for a lock or a thread."""
@@ -181,20 +181,20 @@ class Server:
     def _accept_all(self) -> None:
         while not self._stopping:
             listening = self._bound
-            waiting = select.poll()
+            poller = select.poll()
             by_fd = {bound.fileno(): (bound, listener) for bound, listener in listening}
             now = time.monotonic()
             for fd, (_, listener) in by_fd.items():
                 # One that rests is still polled for the hang-up that `stop` and `listen_on` cause.
-                waiting.register(fd, select.POLLIN if self._accepts(listener, now) else 0)
-            ready = waiting.poll(self._wait_ms(now))
+                poller.register(fd, select.POLLIN if self._accepts(listener, now) else 0)
+            arrived = poller.poll(self._wait_ms(now))
             self._close_held(time.monotonic())
             if listening is not self._bound:
                 with no_fork:
                     for bound, _ in listening:
                         bound.close()
                 continue
-            for fd, _ in ready:
+            for fd, _ in arrived:
                 try:
                     with no_fork:  # a child would keep a connection that no processor knows yet
                         self._accept(*by_fd[fd])
@@ -257,20 +257,20 @@ class Server:
     def _uncount(self, host: str) -> bool:
         """One connection fewer from there. Returns whether it was the last. With the lock."""
         self._per_address[host] -= 1
-        gone = not self._per_address[host]
-        if gone:
+        is_last = not self._per_address[host]
+        if is_last:
             del self._per_address[host]
-        return gone
+        return is_last
 
     def _choose_processor(self) -> Processor:
         """The one with the fewest connections; a new one if all have some and there may be more."""
         with self._lock:
-            chosen = min(self.processors, key=self._per_processor.__getitem__)
-            if self._per_processor[chosen] and len(self.processors) < self._settings.num_network_threads:
+            processor = min(self.processors, key=self._per_processor.__getitem__)
+            if self._per_processor[processor] and len(self.processors) < self._settings.num_network_threads:
                 with contextlib.suppress(RuntimeError):  # no thread can be started
-                    chosen = self._start_processor()
-            self._per_processor[chosen] += 1
-            return chosen
+                    processor = self._start_processor()
+            self._per_processor[processor] += 1
+            return processor
 
     def _start_processor(self) -> Processor:
         settings = self._settings
@@ -305,11 +305,11 @@ class Server:
     def _admit(self, host: str) -> str | None:
         """Count a new connection. Returns why it is rejected instead, if a limit is reached."""
         with self._lock:
-            total, own = self._per_address.total(), self._per_address[host]
+            total, from_host = self._per_address.total(), self._per_address[host]
             if total >= self._max_connections:
                 reason = f"there are {total:,} connections (max.connections, or the room under ulimit -n)"
-            elif own >= self._settings.max_connections_per_ip:
-                reason = f"there are {own:,} from this address (max.connections.per.ip)"
+            elif from_host >= self._settings.max_connections_per_ip:
+                reason = f"there are {from_host:,} from this address (max.connections.per.ip)"
             else:
                 self._per_address[host] += 1
                 self._accepted += 1
@@ -320,9 +320,9 @@ class Server:
     def _on_close(self, connection: Connection) -> None:
         with self._lock:
             self._per_processor[connection.loop] -= 1
-            gone = self._uncount(connection.host)
+            is_last = self._uncount(connection.host)
         connection.loop.application.on_close(connection)
-        if gone:
+        if is_last:
             connection.loop.application.on_gone(connection.host)
 
 

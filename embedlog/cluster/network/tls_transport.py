@@ -185,12 +185,12 @@ class TlsTransport:
         """See `Transport.send_vectored`."""
 
         def encrypt() -> int:
-            taken = 0
+            encrypted = 0
             for data in buffers:
-                taken += self._encrypt(data, _TURN_BYTES - taken)
-                if taken == _TURN_BYTES:
+                encrypted += self._encrypt(data, _TURN_BYTES - encrypted)
+                if encrypted == _TURN_BYTES:
                     break
-            return taken
+            return encrypted
 
         return self._send(encrypt, flags)
 
@@ -208,26 +208,26 @@ class TlsTransport:
         if not self._owed:
             self._owed = encrypt()
             if flags & _MORE:  # it leaves with what follows at once
-                taken, self._owed = self._owed, 0
-                return taken
+                encrypted, self._owed = self._owed, 0
+                return encrypted
         if not self._flush():
             raise BlockingIOError
-        taken, self._owed = self._owed, 0
-        return taken
+        encrypted, self._owed = self._owed, 0
+        return encrypted
 
     def _encrypt(self, data: Data, limit: int) -> int:
         """Encrypt up to `limit` bytes. Returns how many."""
         assert self._ssl is not None
-        taken = 0
+        encrypted = 0
         try:
             with memoryview(data) as view:
                 stop = min(len(view), limit)
-                while taken < stop:
-                    taken += int(self._ssl.write(view[taken : min(taken + _RECORD_BYTES, stop)]))
+                while encrypted < stop:
+                    encrypted += int(self._ssl.write(view[encrypted : min(encrypted + _RECORD_BYTES, stop)]))
                     self._unsent.append(self._outgoing.read())
         except ssl.SSLError as error:
             raise OSError(errno.EPROTO, f"TLS: {reason_of(error)}") from None
-        return taken
+        return encrypted
 
     def _flush(self) -> bool:
         """Send the ciphertext. Returns whether the socket took all of it."""

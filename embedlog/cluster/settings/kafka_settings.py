@@ -232,22 +232,22 @@ def with_effect(settings: Mapping[str, Any], path: str | os.PathLike[str] | None
     path: the broker's directory. Raises InvalidSetting for a value that asks for something that would not be
     done.
     """
-    kept: dict[str, Any] = {}
+    effective: dict[str, Any] = {}
     unused = []
     for typed, value in settings.items():
         name = _BY_PLAIN_NAME.get(plain(typed))
         if name in _TRANSLATED:
             translated = _translated(name, value)
             if translated is not None:
-                kept[_OWN_NAMES.get(name, typed)] = translated
+                effective[_OWN_NAMES.get(name, typed)] = translated
         elif name is None:
-            kept[typed] = value
+            effective[typed] = value
         else:
             _check(name, _text(value), path)
             unused.append(name)
     if unused:
         logger.warning("settings of Kafka's brokers without effect here: %s", ", ".join(sorted(unused)))
-    return kept
+    return effective
 
 
 def is_without_effect(typed: str) -> bool:
@@ -279,5 +279,5 @@ def _check(name: str, value: str, path: str | os.PathLike[str] | None) -> None:
         if not _FIXED[name].accepts(value):
             raise InvalidSetting(f"{name} is {_FIXED[name].value} here: {_FIXED[name].why}")
     elif name in _ONLY and accepted not in _ONLY[name].values:
-        only = _ONLY[name]
-        raise InvalidSetting(f"{dotted(name)} is {only.values[0] or 'empty'} here: {only.why}")
+        limit = _ONLY[name]
+        raise InvalidSetting(f"{dotted(name)} is {limit.values[0] or 'empty'} here: {limit.why}")

@@ -194,5 +194,5 @@ def topic_entries(defaults: TopicSettings, own: Mapping[str, Any]) -> list[Confi
 def topic_default_entries(defaults: TopicSettings) -> list[ConfigEntry]:
     """The defaults of topic settings, under their names in a broker's configuration."""
     return [
-        value._replace(name=broker_name(value.name), read_only=True) for value in topic_entries(defaults, {})
+        entry._replace(name=broker_name(entry.name), read_only=True) for entry in topic_entries(defaults, {})
     ]

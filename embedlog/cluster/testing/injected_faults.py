@@ -87,13 +87,13 @@ _BY_TOPIC: Final[Mapping[str, tuple[tuple[str, ...], str]]] = MappingProxyType(
 
 def _refusal(api: str) -> Refuse | None:
     """What answers a request with an error and nothing else; None if nothing does."""
-    own: dict[str, Refuse] = {
+    refusals: dict[str, Refuse] = {
         "Produce": _not_produced,
         "CreateTopics": _no_topics,
         "DeleteTopics": _no_deletions,
     }
     row = PERMISSIONS[api]
-    refuse = own.get(api, row.refuse)
+    refuse = refusals.get(api, row.refuse)
     entries, response = row.entries, row.response
     if refuse is not None or entries is None or response is None:
         return refuse
@@ -235,27 +235,29 @@ class InjectedFaults:
         request: Any,
     ) -> Any:
         """The result of a request that changes something; None if the fault does not meet it."""
-        of, into = _BY_TOPIC.get(fault.api, ((), ""))
-        rest = None if fault.topic is None else copy.copy(request)
+        request_fields, response_field = _BY_TOPIC.get(fault.api, ((), ""))
+        unmet_request = None if fault.topic is None else copy.copy(request)
         if fault.topic is not None:
-            met, unmet = copy.copy(request), 0
-            for name in of:
+            met_request, unmet = copy.copy(request), 0
+            for name in request_fields:
                 messages = getattr(request, name)
                 topics = [_topic_of(broker, message) == fault.topic for message in messages]
                 setattr(
-                    met, name, [message for message, is_met in zip(messages, topics, strict=True) if is_met]
+                    met_request,
+                    name,
+                    [message for message, is_met in zip(messages, topics, strict=True) if is_met],
                 )
                 setattr(
-                    rest,
+                    unmet_request,
                     name,
                     [message for message, is_met in zip(messages, topics, strict=True) if not is_met],
                 )
                 unmet += topics.count(False)
-            if not any(getattr(met, name) for name in of):
+            if not any(getattr(met_request, name) for name in request_fields):
                 return None
             if not unmet or fault.code is None:
-                rest = None
-            request = request if fault.code is None else met
+                unmet_request = None
+            request = request if fault.code is None else met_request
         if not fault.meet():
             return None
         if fault.code is None:
@@ -263,11 +265,14 @@ class InjectedFaults:
         refuse = _refusal(fault.api)
         assert refuse is not None
         refused = refuse(context, request, fault.code)
-        if rest is None:
+        if unmet_request is None:
             return self._delay(fault, context, refused)
-        handled = handler(context, rest)
+        handled = handler(context, unmet_request)
         answers = refused.result() if isinstance(refused, Future) else refused
-        merged = then(handled, lambda response: getattr(response, into).extend(getattr(answers, into)))
+        merged = then(
+            handled,
+            lambda response: getattr(response, response_field).extend(getattr(answers, response_field)),
+        )
         return self._delay(fault, context, merged)
 
     def _overwrite(
@@ -283,20 +288,20 @@ class InjectedFaults:
         answered: Future[Any] = result if isinstance(result, Future) else completed(result)
         delayed = self._delayed_by(context)
 
-        def change(done: Future[Any]) -> None:
-            if done.cancelled() or done.exception() is not None:
-                delayed.take(done, 0)
+        def change(handled: Future[Any]) -> None:
+            if handled.cancelled() or handled.exception() is not None:
+                delayed.take(handled, 0)
                 return
-            response = done.result()
+            response = handled.result()
             meets = fault.topic is None or any(
                 _topic_of(broker, message) == fault.topic for message in _messages(response)
             )
             if not (meets and fault.meet()):
-                delayed.take(done, 0)
+                delayed.take(handled, 0)
                 return
             if fault.code is not None:
                 _set_code(broker, response, fault.code, fault.topic)
-            delayed.take(done, fault.delay_s)
+            delayed.take(handled, fault.delay_s)
 
         answered.add_done_callback(change)
         return delayed.future
@@ -304,7 +309,7 @@ class InjectedFaults:
     def _delay(self, fault: InjectedFault, context: RequestContext, result: Any) -> Any:
         answered: Future[Any] = result if isinstance(result, Future) else completed(result)
         delayed = self._delayed_by(context)
-        answered.add_done_callback(lambda done: delayed.take(done, fault.delay_s))
+        answered.add_done_callback(lambda handled: delayed.take(handled, fault.delay_s))
         return delayed.future
 
     def _delayed_by(self, context: RequestContext) -> _Delayed:

@@ -88,23 +88,23 @@ class ZooKeeperAcls:
     def remove(self, filters: Sequence[BindingFilter]) -> list[list[Binding]]:
         """See `AclStore`."""
         self._apply_all()
-        removed: list[set[Binding]] = [set() for _ in filters]
+        removed_bindings: list[set[Binding]] = [set() for _ in filters]
         changed = []
         for resource in self._chosen(filters):
 
             def without(present: set[Rule], resource: Resource = resource) -> set[Rule]:
-                kept = set(present)
-                for binding_filter, gone in zip(filters, removed, strict=True):
+                kept_rules = set(present)
+                for binding_filter, bindings in zip(filters, removed_bindings, strict=True):
                     for rule in present:
                         if binding_filter.matches(binding := Binding(resource, rule)):
-                            gone.add(binding)
-                            kept.discard(rule)
-                return kept
+                            bindings.add(binding)
+                            kept_rules.discard(rule)
+                return kept_rules
 
             if self._change(resource, without):
                 changed.append(resource)
         self._apply(changed)
-        return [sorted(gone) for gone in removed]
+        return [sorted(bindings) for bindings in removed_bindings]
 
     def look(self) -> None:
         """See `AclStore`: ZooKeeper tells of changes."""
@@ -129,14 +129,14 @@ class ZooKeeperAcls:
                 return False
             data = contents.encode_acl(sorted(changed_rules))
             if znode is None:
-                done = self._zookeeper.create(path, data)
+                is_written = self._zookeeper.create(path, data)
             elif changed_rules:
-                done = self._zookeeper.replace(path, data, znode.version)
+                is_written = self._zookeeper.replace(path, data, znode.version)
             else:
                 transaction = self._zookeeper.transaction()
                 transaction.delete(path, znode.version)
-                done = self._zookeeper.commit(transaction) is None
-            if done:
+                is_written = self._zookeeper.commit(transaction) is None
+            if is_written:
                 self._zookeeper.append(
                     f"{_CHANGES[resource.pattern]}/{paths.ACL_CHANGE}", contents.encode_acl_change(resource)
                 )
@@ -147,7 +147,11 @@ class ZooKeeperAcls:
         return sorted(
             resource
             for resource, rules in self._rules.items()
-            if any(chosen.matches(Binding(resource, rule)) for chosen in filters for rule in rules)
+            if any(
+                binding_filter.matches(Binding(resource, rule))
+                for binding_filter in filters
+                for rule in rules
+            )
         )
 
     # -- reading ---------------------------------------------------------------------------------------
@@ -188,7 +192,7 @@ class ZooKeeperAcls:
 
     def _refresh(self, *, strict: bool = False) -> None:
         """Read what notifications name, or all."""
-        named: list[Resource] = []
+        changed_resources: list[Resource] = []
         for pattern, path in _CHANGES.items():
             notifications = sorted(
                 name
@@ -196,27 +200,27 @@ class ZooKeeperAcls:
                 if name.startswith(paths.ACL_CHANGE)
             )
             numbers = {name: int(name.removeprefix(paths.ACL_CHANGE)) for name in notifications}
-            new = [name for name in notifications if numbers[name] > self._seen[pattern]]
-            if new and numbers[new[0]] > self._seen[pattern] + 1:
+            unseen = [name for name in notifications if numbers[name] > self._seen[pattern]]
+            if unseen and numbers[unseen[0]] > self._seen[pattern] + 1:
                 self._read_all = True
-            for name in () if self._read_all else new:
-                named += self._named_by(f"{path}/{name}")
-            if new:
-                self._seen[pattern] = numbers[new[-1]]
+            for name in () if self._read_all else unseen:
+                changed_resources += self._named_by(f"{path}/{name}")
+            if unseen:
+                self._seen[pattern] = numbers[unseen[-1]]
             for name in notifications[:-_KEPT]:
                 self._zookeeper.delete(f"{path}/{name}")
         if self._read_all:
             self._read_all = False
             try:
-                named = self._listed()
-                for gone in self._rules.keys() - set(named):
-                    del self._rules[gone]
-                self._read(named, strict=strict)
+                changed_resources = self._listed()
+                for deleted_resource in self._rules.keys() - set(changed_resources):
+                    del self._rules[deleted_resource]
+                self._read(changed_resources, strict=strict)
             except BaseException:
                 self._read_all = True
                 raise
-        elif named:
-            self._read(named, strict=strict)
+        elif changed_resources:
+            self._read(changed_resources, strict=strict)
         else:
             return
         self._publish()

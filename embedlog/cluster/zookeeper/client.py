@@ -252,10 +252,10 @@ class ZooKeeper(Closing):
     def commit(self, transaction: TransactionRequest) -> KazooException | None:
         """Commit all operations or none. Returns None on success, else the error of the failed operation."""
         with _converted_errors():
-            results = transaction.commit()
-        for result in results:
-            if isinstance(result, KazooException) and not isinstance(result, _CONSEQUENTIAL):
-                return result
+            responses = transaction.commit()
+        for response in responses:
+            if isinstance(response, KazooException) and not isinstance(response, _CONSEQUENTIAL):
+                return response
         return None
 
     def acl_of(self, path: str) -> list[Any]:
@@ -382,9 +382,9 @@ def _znode(data: bytes, stat: ZnodeStat) -> Znode:
 
 def _quiet() -> logging.Logger:
     """A silent logger: kazoo logs each connection attempt, and this module what matters of them."""
-    quiet = logging.getLogger("embedlog.kazoo")
-    quiet.setLevel(logging.CRITICAL)
-    return quiet
+    silent_logger = logging.getLogger("embedlog.kazoo")
+    silent_logger.setLevel(logging.CRITICAL)
+    return silent_logger
 
 
 def _keep_alive(kazoo: KazooClient) -> None:

@@ -241,9 +241,9 @@ class Subscription(NamedTuple):
     def decode(cls, data: bytes) -> Subscription:
         """Raises CorruptZnode."""
         text = _text(data, "a consumer").strip()
-        old = re.fullmatch(r"([*!])([0-9]{1,9})\1(.*)", text, re.S)
-        if old is not None:
-            return cls({old[3]: int(old[2])}, _OLD_PATTERNS[old[1]], 0)
+        match = re.fullmatch(r"([*!])([0-9]{1,9})\1(.*)", text, re.S)
+        if match is not None:
+            return cls({match[3]: int(match[2])}, _OLD_PATTERNS[match[1]], 0)
         fields = _Fields(data, "a consumer")
         if "subscription" not in fields:
             return cls(fields.counts(), STATIC, 0)

@@ -241,8 +241,8 @@ class ZooKeeperServer:
             with socket.create_connection((self.endpoint.host, self.endpoint.port), 1) as connection:
                 connection.sendall(b"srvr")
                 response = b""
-                while more := connection.recv(4096):
-                    response += more
+                while chunk := connection.recv(4096):
+                    response += chunk
         except OSError:
             return False
         return response.startswith(b"Zookeeper version")
@@ -250,9 +250,9 @@ class ZooKeeperServer:
     def _last_output(self) -> str:
         with contextlib.suppress(OSError):
             lines = (self.directory / "server.log").read_text(errors="replace").splitlines()
-            own = [line for line in lines if line and not line.startswith("SLF4J")]
-            if own:
-                return own[-1][:500]
+            own_lines = [line for line in lines if line and not line.startswith("SLF4J")]
+            if own_lines:
+                return own_lines[-1][:500]
         ports = ", ".join(map(str, self.endpoint[1:]))
         return f"no output; check that the ports {ports} are free and {self.directory} is intact"
 
@@ -330,10 +330,10 @@ def _check_directory(directory: Path, servers: int) -> None:
     if not any(directory.glob("*/data/version-2")):
         return
     with contextlib.suppress(OSError):
-        had = max((directory / "1" / "zoo.cfg").read_text().count("\nserver."), 1)
-        if had != servers:
+        count = max((directory / "1" / "zoo.cfg").read_text().count("\nserver."), 1)
+        if count != servers:
             raise InvalidArgument(
-                f"{directory} has the data of {counted(had, 'server')}, not of {servers}: start that many, "
+                f"{directory} has the data of {counted(count, 'server')}, not of {servers}: start that many, "
                 "or name a new directory (servers without data could outvote those that have it)"
             )
 
@@ -369,14 +369,14 @@ def _choose_endpoints(hosts: Sequence[str], port: int) -> list[Endpoint]:
 
         def bound(host: str, bind_port: int) -> int:
             try:
-                taken = sockets.enter_context(
+                sock = sockets.enter_context(
                     socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
                 )
-                taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                taken.bind((host, bind_port))
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                sock.bind((host, bind_port))
             except OSError as error:
                 raise ZooKeeperError(f"{host}:{bind_port} cannot be listened on: {error.strerror}") from None
-            number: int = taken.getsockname()[1]
+            number: int = sock.getsockname()[1]
             return number
 
         client_ports = [bound(host, port + number if port else 0) for number, host in enumerate(hosts)]
