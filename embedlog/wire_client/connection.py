@@ -9,7 +9,8 @@ must have the correlation id of the oldest request, and bytes that cannot be dec
 error the connection cannot be used again.
 
 The kernel keeps the time of calls that wait (SO_RCVTIMEO): Python's own timeouts cost a system call before
-each of them. Over TLS they are the only ones (security.py).
+each of them. They are the only ones over TLS (security.py), and for the sockets of gevent, which wait in its
+loop.
 
 With SASL it authenticates after ApiVersions, and again before the session's lifetime ends, with the next
 request that finds no other one under way (KIP-368).
@@ -19,6 +20,7 @@ For one thread at a time, except `abort`, which makes that thread's request fail
 
 from __future__ import annotations
 
+import os
 import random
 import socket
 import struct
@@ -168,6 +170,8 @@ class Connection:
             self._socket = connected = _connected(address, max(deadline - time.monotonic(), 0.001))
             if self._has_tls and self._security is not None:
                 self._socket = self._security.wrapped(connected, address[0], deadline)
+            # gevent's sockets do not block, whatever their timeout.
+            self._python_waits = self._has_tls or not os.get_blocking(connected.fileno())
         except (OSError, ValueError) as error:
             raise self._failed(error) from error
         try:
@@ -319,6 +323,9 @@ class Connection:
             if self._has_tls:
                 self._timeout_s = 0.0
                 return self._tls.is_quiet()
+            if self._python_waits:
+                self._timeout_s = 0.0
+                self._plain.settimeout(0.0)
             self._plain.recv(1, _LOOK)
         except BlockingIOError:
             return True
@@ -413,7 +420,7 @@ class Connection:
         if left <= 0:
             raise TimeoutError
         if abs(left - self._timeout_s) > left * _PRECISION:
-            if self._has_tls:
+            if self._python_waits:
                 self._socket.settimeout(left)
             else:
                 timeout = _TIMEVAL.pack(int(left), max(int(left % 1 * 1e6), 1))
