@@ -79,7 +79,7 @@ class Secured:
     def settings(
         self, host: str, port: int, advertised_host: str | None, advertised_port: int | None
     ) -> dict[str, Any]:
-        """Of the broker, which listens on host and port."""
+        """The settings of the broker, which listens on host and port."""
         settings: dict[str, Any] = {
             "listeners": f"SASL_SSL://{bracketed(host)}:{port}",
             "ssl_keystore_location": self.key,

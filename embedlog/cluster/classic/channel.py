@@ -126,7 +126,10 @@ class Channel:
 
 
 def security_from(client_config: str) -> ClientSecurity | None:
-    """From a file with a client's settings; None without one. Raises InvalidArgument, InvalidSetting."""
+    """The security in a file with a client's settings; None without one.
+
+    Raises InvalidArgument, InvalidSetting.
+    """
     return security_of(client_settings({CLIENT_CONFIG: client_config}))
 
 

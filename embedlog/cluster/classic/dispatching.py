@@ -63,7 +63,7 @@ class ProduceOptions(NamedTuple):
 
     @classmethod
     def checked(cls, acks: int, request_timeout_ms: int, compression_codec: str | int) -> Self:
-        """From a producer's arguments. Raises InvalidArgument, InvalidType, CompressionUnavailable."""
+        """The options of a producer. Raises InvalidArgument, InvalidType, CompressionUnavailable."""
         check_int("request_timeout_ms", request_timeout_ms, low=1, high=MAX_INT32)
         check_int("acks", acks, low=-1, high=1)
         return cls(acks, request_timeout_ms, codec_number(compression_codec))
@@ -77,7 +77,7 @@ class Retries(NamedTuple):
 
     @classmethod
     def checked(cls, num_retries: int, retry_backoff_ms: float) -> Self:
-        """From a producer's arguments. Raises InvalidArgument, InvalidType."""
+        """The retries of a producer. Raises InvalidArgument, InvalidType."""
         check_int("num_retries", num_retries, low=0)
         return cls(num_retries, as_seconds("retry_backoff_ms", retry_backoff_ms))
 

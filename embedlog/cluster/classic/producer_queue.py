@@ -42,7 +42,7 @@ class QueueLimits(NamedTuple):
     def checked(
         cls, queue_time_ms: float, batch_size: int, queue_size: int, queue_enqueue_timeout_ms: float
     ) -> Self:
-        """From a producer's arguments. Raises InvalidArgument, InvalidType."""
+        """The limits of a producer. Raises InvalidArgument, InvalidType."""
         check_int("batch_size", batch_size, low=1)
         check_int("queue_size", queue_size, low=1)
         has_limit = queue_enqueue_timeout_ms != FOREVER

@@ -141,7 +141,7 @@ class ZooKeeperPartitions:
         ]
 
     def _of_brokers(self, topic: str, changed: Callable[[Any], None]) -> list[BrokerPartition]:
-        """As in 0.7: each broker states how many partitions it has, and numbers them itself."""
+        """The pairs as in 0.7: each broker states how many partitions it has, and numbers them itself."""
         pairs: list[BrokerPartition] = []
         for name in self._zookeeper.children(paths.topic(topic), changed) or []:
             parsed = paths.parse(f"{paths.topic(topic)}/{name}")

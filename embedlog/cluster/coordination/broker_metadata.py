@@ -26,7 +26,10 @@ class BrokerMetadata(NamedTuple):
 
 
 def read_broker_metadata(store: Store) -> BrokerMetadata | None:
-    """None for a directory that has never been in a cluster. Raises CorruptCheckpoint, StorageError."""
+    """The metadata of a directory; None for one that has never been in a cluster.
+
+    Raises CorruptCheckpoint, StorageError.
+    """
     try:
         fields = store.catalog.read_json(CLUSTER_FILE)
     except FileNotFoundError:

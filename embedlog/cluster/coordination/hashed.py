@@ -1,4 +1,4 @@
-"""Who coordinates what, by hash: groups and transactional ids share the partitions of an internal topic each.
+"""Finds coordinators by hash: groups and transactional ids share the partitions of an internal topic each.
 
     group             abs(hash) % partitions of __consumer_offsets      its leader coordinates the group
     transactional id  abs(hash) % partitions of __transaction_state     its leader coordinates the id
@@ -55,7 +55,7 @@ def coordinator_of(view: ClusterView, partition: TopicPartition, listener: str) 
 
 
 def address_of(view: ClusterView, number: int, listener: str) -> BrokerAddress | None:
-    """A live broker; None if it is not. `listener`: that brokers use among themselves."""
+    """The address of a live broker; None if it is not. `listener`: that brokers use among themselves."""
     broker = view.brokers.get(number)
     if broker is None:
         return None

@@ -110,7 +110,7 @@ def _register_local_topics(zookeeper: ZooKeeper, store: Store, node_id: int) -> 
 
 
 def _reserve_producer_ids(zookeeper: ZooKeeper, first_unused: int, node_id: int) -> None:
-    """No broker assigns a producer id below `first_unused` from now on."""
+    """Reserve ids: no broker assigns a producer id below `first_unused` from now on."""
     while True:
         znode = zookeeper.get(paths.PRODUCER_IDS)
         last = -1 if znode is None or not znode.data else contents.ProducerIds.decode(znode.data).last

@@ -26,7 +26,7 @@ class BrokerAddress(NamedTuple):
     endpoints: tuple[tuple[str, str, int], ...] = ()
 
     def at(self, listener: str) -> BrokerAddress | None:
-        """For clients that came through a listener of that name; None: this broker has none."""
+        """The address for clients that came through a listener of that name; None: this broker has none."""
         for name, host, port in self.endpoints:
             if name == listener:
                 return self._replace(host=host, port=port)

@@ -155,17 +155,17 @@ class Connection:
 
     @property
     def unsent_bytes(self) -> int:
-        """Of responses in memory that the client has not read yet."""
+        """The bytes of responses in memory that the client has not read yet."""
         return self._outbox.bytes_in_memory
 
     @property
     def is_idle(self) -> bool:
-        """No response is being made or sent: shutdown need not wait for it."""
+        """Whether no response is being made or sent: shutdown need not wait for it."""
         return self._pending is None and not self._outbox.chunks
 
     @property
     def may_expire(self) -> bool:
-        """Waiting for the client, for its next request or for its reading; or it may have disconnected."""
+        """Whether it waits for the client, which may read, send a request, or have disconnected."""
         return (self._pending is None and self._rests is None) or self.half_closed
 
     def check_rate(self, min_bytes: float, grace_s: float) -> None:
@@ -188,7 +188,7 @@ class Connection:
     # -- authentication ----------------------------------------------------------------------------------
 
     def require_authentication(self) -> None:
-        """Before it is opened: nothing but authentication until `authenticated`."""
+        """Allow nothing but authentication until `authenticated`. Called before it is opened."""
         self.session_ends = -math.inf
         self._max_frame_bytes = min(self._max_frame_bytes, self.loop.candidates.limits.frame_bytes)
         self.loop.candidates.add(self)

@@ -1,4 +1,4 @@
-"""What a connection needs from its surroundings: the loop that owns it, the application that answers it.
+"""What a connection needs from those around it: the loop that owns it, the application that answers it.
 
 Both know connections, so their kind is a parameter here: this file imports none.
 """
@@ -63,7 +63,7 @@ class EventLoop(Protocol[_Owned]):
 
     @property
     def unsent_bytes(self) -> int:
-        """Of responses in memory that clients have not read yet."""
+        """The bytes of responses in memory that clients have not read yet."""
 
     @property
     def may_wait(self) -> bool:
@@ -90,7 +90,7 @@ class EventLoop(Protocol[_Owned]):
 
     @property
     def handshakes(self) -> Handshakes:
-        """Those that are open."""
+        """The TLS handshakes that are open."""
 
     def remove(self, connection: _Owned) -> None:
         """Forget a connection that closes."""

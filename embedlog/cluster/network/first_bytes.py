@@ -8,7 +8,7 @@ _HTTP: Final = (b"GET ", b"POST", b"HEAD", b"PUT ", b"OPTI")
 
 
 def of_a_length(first_bytes: bytes) -> str:
-    """On a plaintext listener, of what would be the length of a request that is too long."""
+    """Explains what would be, on a plaintext listener, the length of a request that is too long."""
     if first_bytes[:4] in _HTTP:
         return " (this is HTTP; the port speaks Kafka's protocol)"
     if first_bytes[:2] == b"\x16\x03":
@@ -17,7 +17,7 @@ def of_a_length(first_bytes: bytes) -> str:
 
 
 def of_tls(first_bytes: bytes) -> str:
-    """On a listener with TLS, of what is no ClientHello."""
+    """Explains what is no ClientHello on a listener with TLS."""
     if first_bytes[:4] in _HTTP:
         return "the client speaks HTTP without TLS; the port speaks Kafka's protocol over TLS"
     if first_bytes[0] == 0:  # of the length of a request

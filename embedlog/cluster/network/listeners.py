@@ -44,7 +44,7 @@ class Listener(NamedTuple):
     advertised_port: int
 
     def at_port(self, port: int) -> Listener:
-        """With the port that was bound, which is advertised unless another one is."""
+        """The listener with the port that was bound, which is advertised unless another one is."""
         return self._replace(port=port, advertised_port=self.advertised_port or port)
 
 

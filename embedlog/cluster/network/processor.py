@@ -134,7 +134,7 @@ class Processor:
 
     @property
     def unsent_bytes(self) -> int:
-        """Of responses in memory that clients have not read yet."""
+        """The bytes of responses in memory that clients have not read yet."""
         return sum(connection.unsent_bytes for connection in list(self.connections))
 
     @property

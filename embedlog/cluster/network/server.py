@@ -255,7 +255,7 @@ class Server:
                 self._uncount(host)
 
     def _uncount(self, host: str) -> bool:
-        """One connection fewer from there. Returns whether it was the last. With the lock."""
+        """Count one connection fewer from a host. Returns whether it was the last. With the lock."""
         self._per_address[host] -= 1
         is_last = not self._per_address[host]
         if is_last:
@@ -362,7 +362,7 @@ def listen(bound: socket.socket, backlog: int) -> None:
 
 
 def _host_and_port(address: Any) -> tuple[str, int]:
-    """Of a socket's address; a Unix socket has its path."""
+    """The host and port of a socket's address; a Unix socket has its path."""
     return (address, 0) if isinstance(address, str) else address[:2]
 
 

@@ -72,11 +72,11 @@ class ListenerTls:
 
     @property
     def requires_certificates(self) -> bool:
-        """Of clients."""
+        """Whether clients have to present a certificate."""
         return self._settings.ssl_client_auth == "required"
 
     def current(self) -> Tls:
-        """For a connection that is made now. May read files."""
+        """The TLS of a connection that is made now. May read files."""
         if time.monotonic() - self._checked >= _CHECK_S:
             self.reload()
         return self._tls

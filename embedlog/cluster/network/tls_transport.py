@@ -257,5 +257,5 @@ class TlsTransport:
 
 
 def failed(reason: str) -> OSError:
-    """Of a handshake."""
+    """The error of a handshake that failed."""
     return OSError(errno.EPROTO, f"the TLS handshake failed: {reason}")

@@ -32,7 +32,7 @@ class Call(Protocol):
 
 
 class Candidates:
-    """One processor's, in the order in which they came."""
+    """Those of one processor, in the order in which they came."""
 
     def __init__(
         self, limits: Unauthenticated, call_later: Callable[[float, Callable[[], object]], Call]

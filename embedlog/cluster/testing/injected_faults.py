@@ -417,7 +417,7 @@ def _messages(message: Any) -> Iterator[Any]:
 
 
 def _set_code(broker: BrokerContext, response: Any, code: ErrorCode, topic: str | None) -> None:
-    """Into each part that has a code, of the topic if there is one; into the response if no part has."""
+    """Set the code of each part (of the topic) that has one; that of the response if no part has."""
     coded = []
 
     def look(message: Any, is_inside: bool) -> None:

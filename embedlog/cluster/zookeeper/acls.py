@@ -119,7 +119,7 @@ class ZooKeeperAcls:
     # -- writing ---------------------------------------------------------------------------------------
 
     def _change(self, resource: Resource, change: Callable[[set[Rule]], set[Rule]]) -> bool:
-        """Whether it changes anything."""
+        """Change the rules about a resource. Returns whether that changes anything."""
         path = _path(resource)
         for _ in range(_ATTEMPTS):
             znode = self._zookeeper.get(path)

@@ -127,7 +127,7 @@ def topic(topic: str) -> str:
 
 
 def topic_of_broker(topic: str, broker: int) -> str:
-    """As in 0.7."""
+    """The partitions that a broker of 0.7 has of a topic."""
     return f"{TOPICS}/{_name(topic)}/{broker}"
 
 
@@ -158,7 +158,7 @@ def topic_config(topic: str) -> str:
 
 
 def config_entity(entity_path: str) -> str:
-    """Of "users/[name]" and the like, with names that are `sanitized`; or of their parent."""
+    """The node of "users/[name]" and the like, with names that are `sanitized`; or of their parent."""
     return f"/config/{entity_path}"
 
 

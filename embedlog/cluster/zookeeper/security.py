@@ -53,7 +53,7 @@ class Security(NamedTuple):
 
     @classmethod
     def of(cls, settings: _Settings) -> Security:
-        """As settings say. Raises InvalidArgument."""
+        """The security that settings ask for. Raises InvalidArgument."""
         security = cls(
             settings.zookeeper_ssl_client_enable,
             settings.zookeeper_ssl_keystore_location,
