@@ -86,62 +86,25 @@ class RemoteCoordinator:
     ) -> Future[JoinResult]:
         self._brokers.check_open()
         self._heartbeats.remove(group, member_id)
-
-        def request(known_as: str) -> JoinGroupRequest:
-            return JoinGroupRequest(
-                group_id=group,
-                session_timeout_ms=self._brokers.settings.session_timeout_ms,
-                rebalance_timeout_ms=rebalance_timeout_ms,
-                member_id=known_as,
-                group_instance_id=group_instance_id,
-                protocol_type=PROTOCOL_TYPE,
-                protocols=[JoinGroupRequestProtocol(name=name, metadata=data) for name, data in protocols],
-            )
-
+        request = JoinGroupRequest(
+            group_id=group,
+            session_timeout_ms=self._brokers.settings.session_timeout_ms,
+            rebalance_timeout_ms=rebalance_timeout_ms,
+            group_instance_id=group_instance_id,
+            protocol_type=PROTOCOL_TYPE,
+            protocols=[
+                JoinGroupRequestProtocol(name=name, metadata=metadata) for name, metadata in protocols
+            ],
+        )
         member = LocalMember(
             group, member_id, group_instance_id, session_timeout_ms / 1000, on_rebalance or _ignore
         )
-
         joined: Future[JoinResult] = new_future()
-
-        def join() -> JoinResult:
-            answer = JoinGroupResponse(error_code=ErrorCode.MEMBER_ID_REQUIRED, member_id=member_id)
-            self._joining.add(member)
-            try:
-                for _ in range(_MAX_JOINS):
-                    if joined.cancelled():
-                        break
-                    answer = self.coordinators.ask(
-                        group,
-                        request(member.member_id),
-                        JoinGroupResponse,
-                        lambda found: self._joined(group, found),
-                        wait_ms=max(rebalance_timeout_ms, _NEW_MEMBER_WAIT_MS),
-                        client_id=client_id or None,
-                    )
-                    member.member_id = answer.member_id
-                    if answer.error_code != ErrorCode.MEMBER_ID_REQUIRED:
-                        break
-            finally:
-                self._joining.discard(member)
-            check_code(answer.error_code, f"joining group {group!r}")
-            member.generation, member.protocol = answer.generation_id, answer.protocol_name or ""
-            return JoinResult(
-                member.member_id,
-                member.generation,
-                PROTOCOL_TYPE,
-                member.protocol,
-                "" if answer.skip_assignment else answer.leader,
-                tuple(
-                    JoinedMember(each.member_id, each.group_instance_id, each.metadata)
-                    for each in answer.members
-                ),
-            )
 
         def run() -> None:
             failed: BaseException | None = None
             try:
-                result = join()
+                result = self._join(member, request, client_id, joined)
             except BaseException as error:
                 failed = error
             if not joined.set_running_or_notify_cancel():
@@ -160,10 +123,53 @@ class RemoteCoordinator:
         _start(run)
         return joined
 
-    def _joined(self, group: str, answer: JoinGroupResponse) -> JoinGroupResponse:
-        if answer.error_code != ErrorCode.MEMBER_ID_REQUIRED:
-            self.coordinators.check(group, answer.error_code, f"joining group {group!r}")
-        return answer
+    def _join(
+        self, member: LocalMember, request: JoinGroupRequest, client_id: str, joined: Future[JoinResult]
+    ) -> JoinResult:
+        """Send the request until a rebalance has taken the member in, or `joined` is cancelled.
+
+        The member gets its id, generation and protocol. Raises the coordinator's error.
+        """
+        group = member.group
+
+        def checked(response: JoinGroupResponse) -> JoinGroupResponse:
+            if response.error_code != ErrorCode.MEMBER_ID_REQUIRED:
+                self.coordinators.check(group, response.error_code, f"joining group {group!r}")
+            return response
+
+        response = JoinGroupResponse(error_code=ErrorCode.MEMBER_ID_REQUIRED, member_id=member.member_id)
+        self._joining.add(member)
+        try:
+            for _ in range(_MAX_JOINS):
+                if joined.cancelled():
+                    break
+                request.member_id = member.member_id
+                response = self.coordinators.ask(
+                    group,
+                    request,
+                    JoinGroupResponse,
+                    checked,
+                    wait_ms=max(request.rebalance_timeout_ms, _NEW_MEMBER_WAIT_MS),
+                    client_id=client_id or None,
+                )
+                member.member_id = response.member_id
+                if response.error_code != ErrorCode.MEMBER_ID_REQUIRED:
+                    break
+        finally:
+            self._joining.discard(member)
+        check_code(response.error_code, f"joining group {group!r}")
+        member.generation, member.protocol = response.generation_id, response.protocol_name or ""
+        return JoinResult(
+            member.member_id,
+            member.generation,
+            PROTOCOL_TYPE,
+            member.protocol,
+            "" if response.skip_assignment else response.leader,
+            tuple(
+                JoinedMember(joiner.member_id, joiner.group_instance_id, joiner.metadata)
+                for joiner in response.members
+            ),
+        )
 
     def sync_group(
         self,
@@ -184,14 +190,14 @@ class RemoteCoordinator:
             protocol_type=PROTOCOL_TYPE,
             protocol_name=member.protocol,
             assignments=[
-                SyncGroupRequestAssignment(member_id=each, assignment=share)
-                for each, share in assignments.items()
+                SyncGroupRequestAssignment(member_id=assignee, assignment=encoded)
+                for assignee, encoded in assignments.items()
             ],
         )
 
-        def synced(answer: SyncGroupResponse) -> bytes:
-            self.coordinators.check(group, answer.error_code, f"syncing with group {group!r}")
-            return answer.assignment
+        def synced(response: SyncGroupResponse) -> bytes:
+            self.coordinators.check(group, response.error_code, f"syncing with group {group!r}")
+            return response.assignment
 
         def sync() -> bytes:
             assignment = self.coordinators.ask(
@@ -233,8 +239,8 @@ class RemoteCoordinator:
             member.group,
             request,
             HeartbeatResponse,
-            lambda answer: self.coordinators.check(
-                member.group, answer.error_code, f"a heartbeat to group {member.group!r}"
+            lambda response: self.coordinators.check(
+                member.group, response.error_code, f"a heartbeat to group {member.group!r}"
             ),
             timeout_ms=self._beat_ms,
         )
@@ -249,8 +255,8 @@ class RemoteCoordinator:
             members=[MemberIdentity(member_id=member.member_id)],
         )
 
-        def left(answer: LeaveGroupResponse) -> None:
-            for code in (answer.error_code, *(each.error_code for each in answer.members)):
+        def left(response: LeaveGroupResponse) -> None:
+            for code in (response.error_code, *(part.error_code for part in response.members)):
                 self.coordinators.check(member.group, code, f"leaving group {member.group!r}")
 
         self.coordinators.ask(member.group, request, LeaveGroupResponse, left, timeout_ms=_LEAVE_MS)
@@ -272,8 +278,8 @@ class RemoteCoordinator:
         group_instance_id: str | None = None,
     ) -> None:
         topics: dict[tuple[str, str], OffsetCommitRequestTopic] = {}
-        for given, committed in offsets.items():
-            name = as_topic_partition(given)
+        for partition, committed in offsets.items():
+            name = as_topic_partition(partition)
             check_topic_name(name.topic)
             check_committed(name, committed)
             topic_id = committed.topic_id or self._topic_id(name.topic)
@@ -299,56 +305,56 @@ class RemoteCoordinator:
 
         names = {topic.topic_id: topic.name for topic in topics.values()}
 
-        def committed_all(answer: OffsetCommitResponse) -> None:
-            for found in answer.topics:
-                topic = found.name or names.get(found.topic_id, "")
-                for part in found.partitions:
+        def committed_all(response: OffsetCommitResponse) -> None:
+            for topic_response in response.topics:
+                topic = topic_response.name or names.get(topic_response.topic_id, "")
+                for part in topic_response.partitions:
                     if part.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and self._is_gone(topic):
                         continue  # there is nothing left to commit
                     if part.error_code == ErrorCode.UNKNOWN_TOPIC_ID:
                         continue  # nor is there of a topic that was made again
-                    what = f"committing {topic} {part.partition_index} for group {group!r}"
-                    self.coordinators.check(group, part.error_code, what, topic)
+                    subject = f"committing {topic} {part.partition_index} for group {group!r}"
+                    self.coordinators.check(group, part.error_code, subject, topic)
 
         self.coordinators.ask(group, request, OffsetCommitResponse, committed_all)
 
     def committed_offsets(
         self, group: str, partitions: Iterable[TopicPartition] | None = None, *, require_stable: bool = False
     ) -> dict[TopicPartition, CommittedOffset]:
-        wanted: dict[str, OffsetFetchRequestTopic] | None = None
+        topics: dict[str, OffsetFetchRequestTopic] | None = None
         if partitions is not None:
-            wanted = {}
+            topics = {}
             for name in as_topic_partitions(partitions):
-                topic = wanted.setdefault(name.topic, OffsetFetchRequestTopic(name=name.topic))
+                topic = topics.setdefault(name.topic, OffsetFetchRequestTopic(name=name.topic))
                 topic.partition_indexes.append(name.partition)
-            if not wanted:
+            if not topics:
                 return {}
         request = OffsetFetchRequest(
             group_id=group,
-            topics=None if wanted is None else list(wanted.values()),
+            topics=None if topics is None else list(topics.values()),
             require_stable=require_stable,
         )
 
-        def fetched(answer: OffsetFetchResponse) -> dict[TopicPartition, CommittedOffset]:
-            what = f"the offsets of group {group!r}"
-            self.coordinators.check(group, answer.error_code, what)
-            found = {}
+        def fetched(response: OffsetFetchResponse) -> dict[TopicPartition, CommittedOffset]:
+            subject = f"the offsets of group {group!r}"
+            self.coordinators.check(group, response.error_code, subject)
+            offsets = {}
             unstable = set()
-            for topic in answer.topics:
+            for topic in response.topics:
                 for part in topic.partitions:
                     if part.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                         continue
                     if part.error_code == ErrorCode.UNSTABLE_OFFSET_COMMIT:  # the caller does not wait for it
                         unstable.add(TopicPartition(topic.name, part.partition_index))
                         continue
-                    self.coordinators.check(group, part.error_code, what, topic.name)
+                    self.coordinators.check(group, part.error_code, subject, topic.name)
                     if part.committed_offset >= 0:
-                        found[TopicPartition(topic.name, part.partition_index)] = CommittedOffset(
+                        offsets[TopicPartition(topic.name, part.partition_index)] = CommittedOffset(
                             part.committed_offset, part.committed_leader_epoch, part.metadata or ""
                         )
             if unstable:
                 raise UnstableOffsetCommit.of(group, unstable)
-            return found
+            return offsets
 
         return self.coordinators.ask(group, request, OffsetFetchResponse, fetched)
 
@@ -374,12 +380,12 @@ class RemoteCoordinator:
             topic.partitions.append(OffsetDeleteRequestPartition(partition_index=name.partition))
         request = OffsetDeleteRequest(group_id=group, topics=list(topics.values()))
 
-        def deleted(answer: OffsetDeleteResponse) -> None:
-            what = f"deleting offsets of group {group!r}"
-            self.coordinators.check(group, answer.error_code, what)
-            for topic in answer.topics:
+        def deleted(response: OffsetDeleteResponse) -> None:
+            subject = f"deleting offsets of group {group!r}"
+            self.coordinators.check(group, response.error_code, subject)
+            for topic in response.topics:
                 for part in topic.partitions:
-                    self.coordinators.check(group, part.error_code, what, topic.name)
+                    self.coordinators.check(group, part.error_code, subject, topic.name)
 
         self.coordinators.ask(group, request, OffsetDeleteResponse, deleted)
 
@@ -389,12 +395,14 @@ class RemoteCoordinator:
         """Share groups are not among them: they have no offsets that are committed."""
 
         def attempt(deadline: float) -> list[str]:
-            found: set[str] = set()
+            groups: set[str] = set()
             for address in self._brokers.nodes():
-                answer = self._brokers.ask(address, ListGroupsRequest(), ListGroupsResponse, deadline)
-                check_code(answer.error_code, "listing groups")
-                found |= {each.group_id for each in answer.groups if each.protocol_type != SHARE_PROTOCOL}
-            return sorted(found)
+                response = self._brokers.ask(address, ListGroupsRequest(), ListGroupsResponse, deadline)
+                check_code(response.error_code, "listing groups")
+                groups |= {
+                    group.group_id for group in response.groups if group.protocol_type != SHARE_PROTOCOL
+                }
+            return sorted(groups)
 
         return self._brokers.retried(attempt)
 
@@ -403,28 +411,28 @@ class RemoteCoordinator:
         return self._brokers.retried(lambda deadline: self.coordinators.find(group, deadline))
 
     def describe_group(self, group: str) -> GroupDescription:
-        def described(answer: DescribeGroupsResponse) -> GroupDescription:
-            for found in answer.groups:
-                if found.group_id != group:
+        def described(response: DescribeGroupsResponse) -> GroupDescription:
+            for description in response.groups:
+                if description.group_id != group:
                     continue
-                self.coordinators.check(group, found.error_code, f"describing group {group!r}")
-                state = _state(found.group_state)
+                self.coordinators.check(group, description.error_code, f"describing group {group!r}")
+                state = _state(description.group_state)
                 if state is GroupState.DEAD:
                     raise GroupNotFound(f"no group {group!r}")
                 members = tuple(
                     MemberDescription(
-                        each.member_id,
-                        each.group_instance_id,
-                        each.client_id,
-                        each.client_host,
-                        each.member_metadata,
-                        each.member_assignment,
+                        member.member_id,
+                        member.group_instance_id,
+                        member.client_id,
+                        member.client_host,
+                        member.member_metadata,
+                        member.member_assignment,
                     )
-                    for each in found.members
+                    for member in description.members
                 )
-                protocol = found.protocol_data or None
+                protocol = description.protocol_data or None
                 return GroupDescription(
-                    group, GroupType.CLASSIC, state, found.protocol_type, protocol, -1, None, members
+                    group, GroupType.CLASSIC, state, description.protocol_type, protocol, -1, None, members
                 )
             raise NotKafka(f"the response to DescribeGroups lacks group {group!r}")
 
@@ -433,9 +441,9 @@ class RemoteCoordinator:
         )
 
     def delete_group(self, group: str) -> None:
-        def deleted(answer: DeleteGroupsResponse) -> None:
-            for found in answer.results:
-                self.coordinators.check(group, found.error_code, f"deleting group {group!r}")
+        def deleted(response: DeleteGroupsResponse) -> None:
+            for deletion in response.results:
+                self.coordinators.check(group, deletion.error_code, f"deleting group {group!r}")
 
         self.coordinators.ask(group, DeleteGroupsRequest(groups_names=[group]), DeleteGroupsResponse, deleted)
 
