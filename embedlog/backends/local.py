@@ -108,17 +108,17 @@ class EngineBackend:
         read_committed: bool = False,
         buffer: bytearray | None = None,
     ) -> Fetched:
-        found = self._engine.partition(topic, partition)
+        readable = self._engine.partition(topic, partition)
         # After the partition is found: then it is this topic's. No id comes back.
         if topic_id and self._engine.topic_id(topic) != topic_id:
             self._engine.topic(topic)
             raise recreated(TopicPartition(topic, partition))
         try:
-            return found.fetch(
+            return readable.fetch(
                 offset, max_bytes, leader_epoch=leader_epoch, read_committed=read_committed, buffer=buffer
             )
         except _READ_ERRORS as error:
-            self._read_failed(found, error)
+            self._read_failed(readable, error)
 
     def record_at(self, topic: str, partition: int, offset: int) -> Record | None:
         return self._engine.record_at(topic, partition, offset)
@@ -132,18 +132,18 @@ class EngineBackend:
         return {partition: self._engine.partition(topic, partition).offsets()}
 
     def offset_for_time(self, topic: str, partition: int, time_ms: int) -> OffsetAndTimestamp | None:
-        found = self._engine.partition(topic, partition)
+        readable = self._engine.partition(topic, partition)
         try:
-            return found.offset_for_time(time_ms)
+            return readable.offset_for_time(time_ms)
         except _READ_ERRORS as error:
-            self._read_failed(found, error)
+            self._read_failed(readable, error)
 
     def offsets_in_time(self, topic: str, partition: int, offset: int, times: TimeRange) -> OffsetRange:
-        found = self._engine.partition(topic, partition)
+        readable = self._engine.partition(topic, partition)
         try:
-            return found.offsets_in_time(offset, times)
+            return readable.offsets_in_time(offset, times)
         except _READ_ERRORS as error:
-            self._read_failed(found, error)
+            self._read_failed(readable, error)
 
     def offsets_before(self, topic: str, partition: int, time_ms: int, max_offsets: int) -> list[int]:
         return self._engine.partition(topic, partition).offsets_before(time_ms, max_offsets)
@@ -151,18 +151,18 @@ class EngineBackend:
     def split(
         self, topic: str, partition: int, start: int, end: int, split_bytes: int, not_before_ms: int | None
     ) -> list[OffsetRange]:
-        found = self._engine.partition(topic, partition)
+        readable = self._engine.partition(topic, partition)
         try:
-            return found.split(start, end, split_bytes, not_before_ms)
+            return readable.split(start, end, split_bytes, not_before_ms)
         except _READ_ERRORS as error:
-            self._read_failed(found, error)
+            self._read_failed(readable, error)
 
     def next_valid_offset(self, topic: str, partition: int, offset: int, path: str, pos: int) -> int:
-        found = self._engine.partition(topic, partition)
+        readable = self._engine.partition(topic, partition)
         try:
-            return found.offset_after_damage(offset, path, pos)
+            return readable.offset_after_damage(offset, path, pos)
         except _READ_ERRORS as error:
-            self._read_failed(found, error)
+            self._read_failed(readable, error)
 
     def check_open(self) -> None:
         self._engine.check_open()
@@ -218,8 +218,8 @@ class EngineBackend:
     ) -> dict[TopicPartition, list[ProducerDescription]]:
         return {
             name: [
-                each.described(producer_id)
-                for producer_id, each in self._engine.partition(*name).known_producers().items()
+                producer.described(producer_id)
+                for producer_id, producer in self._engine.partition(*name).known_producers().items()
             ]
             for name in partitions
         }
@@ -432,8 +432,8 @@ class WriterBackend(EngineBackend):
         flush: bool = False,
         expected_offset: int | None = None,
     ) -> Appended:
-        found = self.store.partition(topic, partition)
-        return found.append(batches, flush=flush, expected_offset=expected_offset)
+        writable = self.store.partition(topic, partition)
+        return writable.append(batches, flush=flush, expected_offset=expected_offset)
 
     def arrivals(self, *, read_committed: bool, interrupt: Interrupt) -> ListeningArrivals:
         from .listening import ListeningArrivals
@@ -464,11 +464,11 @@ class WriterBackend(EngineBackend):
             return True
 
     def delete_records(self, topic: str, partition: int, before_offset: int) -> int:
-        found = self.store.partition(topic, partition)
+        writable = self.store.partition(topic, partition)
         check_not_internal(topic, FORGETTING_OFFSETS)
-        with found.lifecycle.lifecycle_lock:
-            found.lifecycle.advance_log_start(before_offset)
-        return found.offsets().log_start_offset
+        with writable.lifecycle.lifecycle_lock:
+            writable.lifecycle.advance_log_start(before_offset)
+        return writable.offsets().log_start_offset
 
     def compact(self, topic: str) -> int:
         store = self.store

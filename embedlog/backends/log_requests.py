@@ -107,16 +107,16 @@ class LogCalls:
 
     @property
     def recovery(self) -> RecoveryReport:
-        found = self._ask("recovery", {})
-        partitions = [PartitionRecovery(**each) for each in found.pop("partitions")]
-        return RecoveryReport(**found, partitions=partitions)
+        report = self._ask("recovery", {})
+        partitions = [PartitionRecovery(**partition) for partition in report.pop("partitions")]
+        return RecoveryReport(**report, partitions=partitions)
 
     def flush(self) -> None:
         self._ask("flush", {})
 
     def reopen(self, topic: str, partition: int) -> PartitionRecovery | None:
-        found = self._ask("reopen", {"topic": topic, "partition": partition})
-        return None if found is None else PartitionRecovery(**found)
+        recovery = self._ask("reopen", {"topic": topic, "partition": partition})
+        return None if recovery is None else PartitionRecovery(**recovery)
 
     def compact(self, topic: str) -> int:
         return int(self._ask("compact", {"topic": topic}))
@@ -126,9 +126,9 @@ class LogCalls:
         self._ask("backup", {"destination": os.path.abspath(destination)})
 
     def health(self) -> Health:
-        found = self._ask("health", {})
-        refusing = {TopicPartition(topic, number): reason for topic, number, reason in found.pop("refusing")}
-        return Health(**found, refusing=refusing)
+        health = self._ask("health", {})
+        refusing = {TopicPartition(topic, number): reason for topic, number, reason in health.pop("refusing")}
+        return Health(**health, refusing=refusing)
 
 
 # -- the owner's side --------------------------------------------------------------------------------------
@@ -146,14 +146,16 @@ class LogRequests:
         self.shares = ShareRequests(log)
         self._log = log
         self._execute: dict[str, Callable[[Mapping[str, Any]], object]] = {
-            "abort_transaction": lambda given: log.transactions.abort(_text(given, "transactional_id")),
+            "abort_transaction": lambda arguments: log.transactions.abort(
+                _text(arguments, "transactional_id")
+            ),
             "append_staged": self._append_staged,
             "commit_offsets": self._commit_offsets,
             "discard": self._discard,
             "flush": lambda _: log.flush(),
             "reopen": self._reopen,
-            "compact": lambda given: log.compact(_text(given, "topic")),
-            "backup": lambda given: log.backup(_text(given, "destination")),
+            "compact": lambda arguments: log.compact(_text(arguments, "topic")),
+            "backup": lambda arguments: log.backup(_text(arguments, "destination")),
             "health": lambda _: self._health(),
             "recovery": lambda _: self._recovery(),
             **self.shares.execute,
@@ -180,10 +182,11 @@ class LogRequests:
         except OSError as error:
             raise StorageError(f"{self._log.path}: {error}", path=self._log.path) from error
 
-    def _append_staged(self, given: Mapping[str, Any]) -> bool:
+    def _append_staged(self, arguments: Mapping[str, Any]) -> bool:
         with _parsing():
-            staged = {_name(each): tuple(each["files"]) for each in given["appends"]}
-            transaction_id, batch_id, once = given["transaction_id"], given["batch_id"], given["once"]
+            staged = {_name(append): tuple(append["files"]) for append in arguments["appends"]}
+            transaction_id = arguments["transaction_id"]
+            batch_id, once = arguments["batch_id"], arguments["once"]
         store = self._log.store
         store.catalog.check_whole()
         try:
@@ -191,29 +194,29 @@ class LogRequests:
         finally:
             tidy_staging(self._log.store)
 
-    def _commit_offsets(self, given: Mapping[str, Any]) -> None:
+    def _commit_offsets(self, arguments: Mapping[str, Any]) -> None:
         with _parsing():
             offsets = {
-                _name(each): CommittedOffset(each["offset"], each["leader_epoch"], each["metadata"])
-                for each in given["offsets"]
+                _name(commit): CommittedOffset(commit["offset"], commit["leader_epoch"], commit["metadata"])
+                for commit in arguments["offsets"]
             }
-            group = given["group"]
+            group = arguments["group"]
         self._log.store.catalog.check_whole()
         self._log.coordinator.commit_offsets(group, offsets)
 
-    def _discard(self, given: Mapping[str, Any]) -> int:
+    def _discard(self, arguments: Mapping[str, Any]) -> int:
         try:
-            return discard(self._log.store, _text(given, "set"))
+            return discard(self._log.store, _text(arguments, "set"))
         finally:
             tidy_staging(self._log.store)
 
-    def _reopen(self, given: Mapping[str, Any]) -> dict[str, Any] | None:
-        found = self._log.reopen(*_name(given))
-        return None if found is None else found.as_dict()
+    def _reopen(self, arguments: Mapping[str, Any]) -> dict[str, Any] | None:
+        recovery = self._log.reopen(*_name(arguments))
+        return None if recovery is None else recovery.as_dict()
 
     def _recovery(self) -> dict[str, Any]:
         report = self._log.recovery
-        return {**report.as_dict(), "partitions": [each.as_dict() for each in report.partitions]}
+        return {**report.as_dict(), "partitions": [partition.as_dict() for partition in report.partitions]}
 
     def _health(self) -> dict[str, Any]:
         health = self._log.health()
@@ -230,17 +233,17 @@ def _parsing() -> Iterator[None]:
         raise InvalidArgument(f"not the arguments of a request ({type(error).__name__}: {error})") from error
 
 
-def _text(given: Mapping[str, Any], name: str) -> str:
+def _text(arguments: Mapping[str, Any], name: str) -> str:
     with _parsing():
-        text = given[name]
+        text = arguments[name]
     check_text(name, text)
     return str(text)
 
 
-def _name(given: Mapping[str, Any]) -> TopicPartition:
-    topic = _text(given, "topic")
+def _name(fields: Mapping[str, Any]) -> TopicPartition:
+    topic = _text(fields, "topic")
     with _parsing():
-        partition = given["partition"]
+        partition = fields["partition"]
     check_int("partition", partition)
     return TopicPartition(topic, int(partition))
 
@@ -248,18 +251,18 @@ def _name(given: Mapping[str, Any]) -> TopicPartition:
 # -- their bytes -------------------------------------------------------------------------------------------
 
 
-def encode(value: object) -> bytes:
+def encode(content: object) -> bytes:
     """Arguments or a result as JSON. Paths that are not UTF-8 survive. Raises InvalidType."""
     try:
-        return json.dumps(value).encode()
+        return json.dumps(content).encode()
     except TypeError as error:
         raise InvalidType(str(error)) from error
 
 
-def decode(data: bytes) -> Any:
+def decode(encoded: bytes) -> Any:
     """Parse arguments or a result. Raises InvalidArgument."""
     try:
-        return json.loads(data)
+        return json.loads(encoded)
     except (ValueError, RecursionError) as error:
         raise InvalidArgument(f"not JSON ({type(error).__name__}: {error})") from error
 

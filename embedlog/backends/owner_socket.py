@@ -120,9 +120,9 @@ class OwnerSocket:
 
     def abandon(self) -> None:
         """In a forked child: close the copies of the sockets."""
-        for each in (self._listening, *self._wakers):
-            if each is not None:
-                each.close()
+        for copy in (self._listening, *self._wakers):
+            if copy is not None:
+                copy.close()
         if self._server is not None:
             self._server.abandon()
 

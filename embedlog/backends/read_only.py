@@ -41,17 +41,17 @@ class ReaderArrivals(PolledArrivals):
     def ready(self) -> Collection[TopicPartition]:
         if not self.expected:
             return ()
-        seen, now = self._seen, self._writer.statement()  # before the partitions are asked
+        last, now = self._seen, self._writer.statement()  # before the partitions are asked
         candidates: Mapping[TopicPartition, int] = self.expected
-        if seen is not None and now is not None and seen[0] is now[0]:
-            if seen[1] == now[1]:
+        if last is not None and now is not None and last[0] is now[0]:
+            if last[1] == now[1]:
                 return ()
             state, after = now
-            candidates = {tp: at for tp, at in self.expected.items() if state.changed(tp, seen[1], after)}
-        found = self.ask(candidates)
-        if not found:
+            candidates = {tp: at for tp, at in self.expected.items() if state.changed(tp, last[1], after)}
+        partitions = self.ask(candidates)
+        if not partitions:
             self._seen = now
-        return found
+        return partitions
 
     def wait(self, timeout_ms: float) -> None:
         super().wait(timeout_ms)

@@ -42,7 +42,7 @@ _LONGEST_DELAY_MS: Final = 1 << 53
 
 def as_released(deliveries: Sequence[Delivery]) -> list[Acknowledgement]:
     """Acknowledgements that release deliveries uncounted."""
-    return [Acknowledgement(*each[:3], AcknowledgeType.RELEASE, counted=False) for each in deliveries]
+    return [Acknowledgement(*delivery[:3], AcknowledgeType.RELEASE, counted=False) for delivery in deliveries]
 
 
 class ShareRequests:
@@ -58,11 +58,12 @@ class ShareRequests:
             "share_delete": self._delete,
         }
 
-    def acquire(self, given: Mapping[str, Any]) -> Future[list[Delivery]]:
+    def acquire(self, arguments: Mapping[str, Any]) -> Future[list[Delivery]]:
         """Begin an acquire. Raises InvalidArgument."""
         with _parsing():
-            lock_ms, max_deliveries, ordered_by_key, dead_letter_topic = given["options"]
-            max_records, max_wait_ms, again = given["max_records"], given["max_wait_ms"], given["again"]
+            lock_ms, max_deliveries, ordered_by_key, dead_letter_topic = arguments["options"]
+            max_records, max_wait_ms = arguments["max_records"], arguments["max_wait_ms"]
+            again = arguments["again"]
         check_int("lock_ms", lock_ms, high=MAX_INT32)
         check_int("max_wait_ms", max_wait_ms, high=MAX_INT32)
         check_int("max_deliveries", max_deliveries)
@@ -71,7 +72,7 @@ class ShareRequests:
         if dead_letter_topic is not None:
             check_text("dead_letter_topic", dead_letter_topic)
         return self._log.share_coordinator.acquire(
-            *_names(given, "group", "topic", "member"),
+            *_names(arguments, "group", "topic", "member"),
             max_records=max_records,
             max_wait_ms=max_wait_ms,
             options=ShareGroupOptions(lock_ms, max_deliveries, ordered_by_key, dead_letter_topic),
@@ -79,46 +80,46 @@ class ShareRequests:
             again=again,
         )
 
-    def give_back(self, given: Mapping[str, Any], deliveries: Sequence[Delivery]) -> None:
+    def give_back(self, arguments: Mapping[str, Any], deliveries: Sequence[Delivery]) -> None:
         """Release the records of an acquire whose response is not wanted. Raises as acknowledge."""
-        group, topic = _names(given, "group", "topic")
+        group, topic = _names(arguments, "group", "topic")
         self._log.share_coordinator.acknowledge(group, topic, as_released(deliveries))
 
-    def _acknowledge(self, given: Mapping[str, Any]) -> list[tuple[str, str] | None]:
-        group, topic = _names(given, "group", "topic")
+    def _acknowledge(self, arguments: Mapping[str, Any]) -> list[tuple[str, str] | None]:
+        group, topic = _names(arguments, "group", "topic")
         with _parsing():
-            flush = given["flush"]
-            acknowledgements = [_acknowledgement(each) for each in given["acknowledgements"]]
+            flush = arguments["flush"]
+            acknowledgements = [_acknowledgement(fields) for fields in arguments["acknowledgements"]]
         check_flag("flush", flush)
         results = self._log.share_coordinator.acknowledge(group, topic, acknowledgements, flush=flush)
         return [None if error is None else (type(error).__name__, str(error)) for error in results]
 
-    def _release(self, given: Mapping[str, Any]) -> None:
-        self._log.share_coordinator.release_member(*_names(given, "group", "topic", "member"))
+    def _release(self, arguments: Mapping[str, Any]) -> None:
+        self._log.share_coordinator.release_member(*_names(arguments, "group", "topic", "member"))
 
-    def _describe(self, given: Mapping[str, Any]) -> tuple[SharePartitionDescription, ...]:
-        group, topic = _names(given, "group", "topic")
+    def _describe(self, arguments: Mapping[str, Any]) -> tuple[SharePartitionDescription, ...]:
+        group, topic = _names(arguments, "group", "topic")
         return self._log.share_coordinator.describe_share_group(group, topic).partitions
 
-    def _delete(self, given: Mapping[str, Any]) -> None:
-        self._log.share_coordinator.delete_share_group(*_names(given, "group", "topic"))
+    def _delete(self, arguments: Mapping[str, Any]) -> None:
+        self._log.share_coordinator.delete_share_group(*_names(arguments, "group", "topic"))
 
 
-def _acknowledgement(given: Sequence[Any]) -> Acknowledgement:
-    found = Acknowledgement(*given)
-    check_int("partition", found.partition)
-    check_int("offset", found.offset)
-    check_int("delivery_id", found.delivery_id)
-    check_int("delay_ms", found.delay_ms, low=0, high=_LONGEST_DELAY_MS)
-    check_flag("counted", found.counted)
-    check_text("error", found.error)
-    check_int("delivery_count", found.delivery_count)
-    return found._replace(type=AcknowledgeType(found.type))
+def _acknowledgement(fields: Sequence[Any]) -> Acknowledgement:
+    acknowledgement = Acknowledgement(*fields)
+    check_int("partition", acknowledgement.partition)
+    check_int("offset", acknowledgement.offset)
+    check_int("delivery_id", acknowledgement.delivery_id)
+    check_int("delay_ms", acknowledgement.delay_ms, low=0, high=_LONGEST_DELAY_MS)
+    check_flag("counted", acknowledgement.counted)
+    check_text("error", acknowledgement.error)
+    check_int("delivery_count", acknowledgement.delivery_count)
+    return acknowledgement._replace(type=AcknowledgeType(acknowledgement.type))
 
 
-def _names(given: Mapping[str, Any], *names: str) -> list[str]:
+def _names(arguments: Mapping[str, Any], *names: str) -> list[str]:
     with _parsing():
-        texts = [given[name] for name in names]
+        texts = [arguments[name] for name in names]
     for name, text in zip(names, texts, strict=True):
         check_text(name, text)
     return texts

@@ -64,7 +64,7 @@ class StoredGroups:
         if self._members_live:
             state = self._loaded.modern_groups[GroupType.CONSUMER][name]
             group.restore(stored_group(state), 0, 0)
-        topics = {self._store.topic(each).uuid: each for each in self._store.topics()}
+        topics = {self._store.topic(topic).uuid: topic for topic in self._store.topics()}
         return like_classic(group, topics)
 
     def committed_offsets(

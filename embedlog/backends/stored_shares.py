@@ -50,8 +50,8 @@ class StoredShares:
             engine.partitions_of(topic) if topic in self._names.values() else ()
             for topic in (SHARE_STATE_TOPIC, QUEUE_STATE_TOPIC)
         ]
-        found = read_shares(topics[0], topics[1], self._history, clocks)
-        self._stored = {key: share.stored() for key, share in found.items()}
+        shares = read_shares(topics[0], topics[1], self._history, clocks)
+        self._stored = {key: share.stored() for key, share in shares.items()}
 
     def list_share_groups(self) -> list[tuple[str, str]]:
         """The (group, topic) of each share group, sorted."""
@@ -67,13 +67,13 @@ class StoredShares:
             damaged: list[int] = []
             name = TopicPartition(topic, number)
             unfinished = list(self._unfinished(name, stored, damaged))
-            for each in unfinished:
-                counts[each.state] += each.last_offset - each.first_offset + 1
-                is_rejected = each.state == _LOCKED and not each.member_id
+            for records in unfinished:
+                counts[records.state] += records.last_offset - records.first_offset + 1
+                is_rejected = records.state == _LOCKED and not records.member_id
                 if first is None or is_rejected:  # its dead letter needs its record
-                    timestamp_ms = self._timestamp_ms(name, each.first_offset, damaged)
+                    timestamp_ms = self._timestamp_ms(name, records.first_offset, damaged)
                     oldest_ms = timestamp_ms if first is None else oldest_ms
-                    first = each.first_offset
+                    first = records.first_offset
             end = self._snapshot(name).log_end_offset
             partitions.append(
                 SharePartitionDescription(
@@ -100,14 +100,14 @@ class StoredShares:
 
     def _of(self, group: str, topic: str) -> dict[int, StoredShare]:
         topic_id = self._engine.topic(topic).topic_id
-        found = {
+        by_number = {
             key.partition: stored
             for key, stored in sorted(self._stored.items())
             if (key.group, key.topic_id) == (group, topic_id)
         }
-        if not found:
+        if not by_number:
             raise GroupNotFound(f"no share group {group!r} of topic {topic!r}")
-        return found
+        return by_number
 
     def _unfinished(
         self, name: TopicPartition, stored: StoredShare, damaged: list[int]
@@ -119,8 +119,8 @@ class StoredShares:
         ranges: list[tuple[int, int, UnfinishedRecords | None]] = []
 
         def add(first: int, last: int, state: str, count: int = 0, due_ms: int = 0, member: str = "") -> None:
-            each = UnfinishedRecords(first, last, state, count, due_ms, member)
-            ranges.append((first, last, each))
+            records = UnfinishedRecords(first, last, state, count, due_ms, member)
+            ranges.append((first, last, records))
 
         add(start, end - 1, _WAITING)
         for offset, due in self._delayed(name, start, end, damaged):
@@ -140,19 +140,19 @@ class StoredShares:
         for batch in stored.batches:
             if batch.state is not DeliveryState.AVAILABLE:
                 ranges.append((batch.first_offset, batch.last_offset, None))
-        for first, last, each in latest(ranges):
+        for first, last, records in latest(ranges):
             first, last = max(first, start), min(last, end - 1)
-            if each is not None and first <= last:
-                yield each._replace(first_offset=first, last_offset=last)
+            if records is not None and first <= last:
+                yield records._replace(first_offset=first, last_offset=last)
 
     def _timestamp_ms(self, name: TopicPartition, offset: int, damaged: list[int]) -> int:
         """The timestamp of a record; -1 if there is none, or if it is `damaged`, which gets the offset."""
         try:
-            found = record_of(self._engine.partition(*name), offset)
+            record = record_of(self._engine.partition(*name), offset)
         except CorruptRecord:
             damaged.append(offset)
             return NO_TIMESTAMP
-        return NO_TIMESTAMP if found is None else found.timestamp_ms
+        return NO_TIMESTAMP if record is None else record.timestamp_ms
 
     def _delayed(
         self, name: TopicPartition, offset: int, end: int, damaged: list[int]

@@ -113,14 +113,14 @@ def _done(path: str | os.PathLike[str], call: Callable[[LogCalls], _T], answered
         try:
             return _alone(catalog.path, call)
         except DirectoryLocked as error:
-            held = error
+            lock_error = error
         try:
             return call(LogCalls(owner.ask))
         except BrokerUnavailable as error:  # it has ended, or does not listen yet
             if owner.has_request and isinstance(error, RequestTimedOut):
                 raise
             if time.monotonic() > owner.deadline:
-                raise _not_answered(held, answered_within_s, error) from None
+                raise _not_answered(lock_error, answered_within_s, error) from None
         time.sleep(pause)
         pause = min(pause * 2, _LAST_PAUSE_S)
 
@@ -158,19 +158,19 @@ class _Owner:
         with contextlib.closing(connection):
             self.has_request = True
             try:
-                answer = exchange(connection, request)
+                response = exchange(connection, request)
             finally:
                 self.deadline = time.monotonic() + self._answered_within_s
-        return outcome(answer)
+        return outcome(response)
 
 
-def _not_answered(held: DirectoryLocked, waited_s: float, reason: BrokerUnavailable) -> DirectoryLocked:
+def _not_answered(lock_error: DirectoryLocked, waited_s: float, reason: BrokerUnavailable) -> DirectoryLocked:
     return DirectoryLocked(
-        f"{held} It was asked to do this for another process, and did not answer for {waited_s:,.0f} s "
+        f"{lock_error} It was asked to do this for another process, and did not answer for {waited_s:,.0f} s "
         f"({reason}): it may run a version of embedlog that does not listen. Close it, or update it",
-        path=held.path,
-        pid=held.pid,
-        program=held.program,
-        since_ms=held.since_ms,
-        broker=held.broker,
+        path=lock_error.path,
+        pid=lock_error.pid,
+        program=lock_error.program,
+        since_ms=lock_error.since_ms,
+        broker=lock_error.broker,
     )

@@ -49,20 +49,20 @@ class RemoteAcls:
                 operation=chosen.operation,
                 permission_type=chosen.permission,
             )
-            answer = self._brokers.ask_any(request, DescribeAclsResponse, deadline)
-            check_code(answer.error_code, _WHAT, answer.error_message)
+            response = self._brokers.ask_any(request, DescribeAclsResponse, deadline)
+            check_code(response.error_code, _WHAT, response.error_message)
             return sorted(
                 _binding(
-                    each.resource_type,
-                    each.resource_name,
-                    each.pattern_type,
+                    resource.resource_type,
+                    resource.resource_name,
+                    resource.pattern_type,
                     acl.principal,
                     acl.host,
                     acl.operation,
                     acl.permission_type,
                 )
-                for each in answer.resources
-                for acl in each.acls
+                for resource in response.resources
+                for acl in resource.acls
             )
 
         return self._brokers.retried(attempt)
@@ -83,17 +83,17 @@ class RemoteAcls:
         ]
 
         def attempt(deadline: float) -> None:
-            answer = self._brokers.ask_any(
+            response = self._brokers.ask_any(
                 CreateAclsRequest(creations=creations), CreateAclsResponse, deadline
             )
-            for result in answer.results:
+            for result in response.results:
                 check_code(result.error_code, _WHAT, result.error_message)
 
         self._brokers.retried(attempt)
 
     def remove(self, filters: Sequence[BindingFilter]) -> list[list[Binding]]:
         """Returns what each filter has removed."""
-        given = [
+        delete_filters = [
             DeleteAclsFilter(
                 resource_type_filter=chosen.type,
                 resource_name_filter=chosen.name,
@@ -107,8 +107,10 @@ class RemoteAcls:
         ]
 
         def attempt(deadline: float) -> list[list[Binding]]:
-            answer = self._brokers.ask_any(DeleteAclsRequest(filters=given), DeleteAclsResponse, deadline)
-            for result in answer.filter_results:
+            response = self._brokers.ask_any(
+                DeleteAclsRequest(filters=delete_filters), DeleteAclsResponse, deadline
+            )
+            for result in response.filter_results:
                 check_code(result.error_code, _WHAT, result.error_message)
             return [
                 [
@@ -123,7 +125,7 @@ class RemoteAcls:
                     )
                     for acl in result.matching_acls
                 ]
-                for result in answer.filter_results
+                for result in response.filter_results
             ]
 
         return self._brokers.retried(attempt)

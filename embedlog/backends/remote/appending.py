@@ -178,13 +178,13 @@ class Appending:
             if self._producer_id >= 0 and not fresh:
                 return self._producer_id
         request = InitProducerIdRequest(transaction_timeout_ms=_NO_TRANSACTION_TIMEOUT_MS)
-        answer = self._brokers.ask_any(request, InitProducerIdResponse, deadline)
-        check_code(answer.error_code, f"{self._brokers.path}: no producer id")
+        response = self._brokers.ask_any(request, InitProducerIdResponse, deadline)
+        check_code(response.error_code, f"{self._brokers.path}: no producer id")
         with self._lock:
             if fresh:
-                return answer.producer_id
+                return response.producer_id
             if self._producer_id < 0:
-                self._producer_id = answer.producer_id
+                self._producer_id = response.producer_id
             return self._producer_id
 
 
@@ -317,12 +317,12 @@ class _Delivery:
                             base_offset, time_ms = response
                             self._note_appended(header, base_offset, time_ms, self._options.flush)
                         continue
-                    answer = self._result_in(response)
-                    if answer.error_code:
-                        failed = failed or answer
+                    part = self._result_in(response)
+                    if part.error_code:
+                        failed = failed or part
                     elif failed is None:
-                        durable = isinstance(answer, OwnerPartitionProduceResponse) and answer.durable
-                        self._note_appended(header, answer.base_offset, answer.log_append_time_ms, durable)
+                        durable = isinstance(part, OwnerPartitionProduceResponse) and part.durable
+                        self._note_appended(header, part.base_offset, part.log_append_time_ms, durable)
                 if failed is None or failed.error_code not in _PERHAPS_APPENDED:
                     self._unanswered = unanswered
                 limit = self._brokers.limit(deadline)
@@ -375,24 +375,24 @@ class _Delivery:
                 flush=self._options.flush,
             )
         self._appending.check_options(*self._options)  # another peer than before
-        data = PartitionProduceData(index=partition, records=records)
+        partition_data = PartitionProduceData(index=partition, records=records)
         return ProduceRequest(
             acks=_ALL,
             timeout_ms=timeout_ms,
-            topic_data=[TopicProduceData(name=topic, partition_data=[data])],
+            topic_data=[TopicProduceData(name=topic, partition_data=[partition_data])],
         )
 
     def _expected_offset(self, header: Batch) -> int:
         if self._options.expected_offset is None:
             return ANY_OFFSET
         before = self._headers[: self._headers.index(header)]
-        return self._options.expected_offset + sum(each.last_offset_delta + 1 for each in before)
+        return self._options.expected_offset + sum(batch.last_offset_delta + 1 for batch in before)
 
     def _result_in(self, response: ProduceResponse) -> PartitionProduceResponse:
         for topic in response.responses:
-            for answer in topic.partition_responses:
-                if topic.name == self._name.topic and answer.index == self._name.partition:
-                    return answer
+            for part in topic.partition_responses:
+                if topic.name == self._name.topic and part.index == self._name.partition:
+                    return part
         raise NotKafka(f"{self._name}: the response to an append lacks the partition")
 
     def _note_appended(self, header: Batch, base: int, log_append_time_ms: int, durable: bool) -> None:
@@ -400,13 +400,13 @@ class _Delivery:
         self._done.append(Appended(base, base + header.last_offset_delta, time_ms, durable))
         self._stamp.next_sequence = _sequence_after(self._stamp.next_sequence, header)
 
-    def _failed(self, answer: PartitionProduceResponse, *, sent_before: bool) -> None:
+    def _failed(self, part: PartitionProduceResponse, *, sent_before: bool) -> None:
         """Raises Retry if that may help; else _Refused, or an error if it may have been appended."""
-        if isinstance(answer, OwnerPartitionProduceResponse):
-            self._failed_at_owner(answer)
+        if isinstance(part, OwnerPartitionProduceResponse):
+            self._failed_at_owner(part)
         try:
             self._metadata.check_code(
-                answer.error_code, self._name.topic, f"appending to {self._name}", answer.error_message
+                part.error_code, self._name.topic, f"appending to {self._name}", part.error_message
             )
         except _NEEDS_NEW_EPOCH as error:
             self._renewed += 1
@@ -423,15 +423,15 @@ class _Delivery:
         except EmbedlogError as error:
             raise _Refused(error) from None
 
-    def _failed_at_owner(self, answer: OwnerPartitionProduceResponse) -> None:
+    def _failed_at_owner(self, part: OwnerPartitionProduceResponse) -> None:
         """Raises the owner's own errors, for which Kafka has one code or none."""
-        text = answer.error_message or ""
-        if answer.error == UnexpectedOffset.__name__:
+        text = part.error_message or ""
+        if part.error == UnexpectedOffset.__name__:
             expected = self._options.expected_offset
             assert expected is not None
-            raise _Refused(UnexpectedOffset(text, expected=expected, actual=answer.log_end_offset))
-        if answer.error is not None and answer.error_code in STORAGE_ERRORS.values():
-            error = error_named(answer.error, text)
+            raise _Refused(UnexpectedOffset(text, expected=expected, actual=part.log_end_offset))
+        if part.error is not None and part.error_code in STORAGE_ERRORS.values():
+            error = error_named(part.error, text)
             if isinstance(error, FlushFailed):  # it was appended
                 raise error
             raise _Refused(error)
@@ -443,13 +443,13 @@ _PERHAPS_APPENDED: Final = frozenset(
 
 
 def _headers(batches: bytearray) -> list[Batch]:
-    found: list[Batch] = []
+    headers: list[Batch] = []
     pos = 0
     while pos < len(batches):
         header = read_header(batches, pos)
-        found.append(Batch(pos, header.size, header.last_offset_delta, header.max_timestamp_ms))
+        headers.append(Batch(pos, header.size, header.last_offset_delta, header.max_timestamp_ms))
         pos += header.size
-    return found
+    return headers
 
 
 def _sequence_after(sequence: int, header: Batch) -> int:

@@ -68,9 +68,9 @@ class RemoteBackend:
         on_lost: Callable[[], None] | None = None,
     ) -> None:
         self.path = path
-        found = bootstrap or addresses(path)
+        bootstrap_addresses = bootstrap or addresses(path)
         self.settings = _checked(settings, "" if bootstrap else path)
-        self._brokers = Brokers(path, found, self.settings, on_lost)
+        self._brokers = Brokers(path, bootstrap_addresses, self.settings, on_lost)
         self._metadata = Metadata(self._brokers)
         self.splits = Lookups(self._brokers, self._metadata)
         self._log_dirs = LogDirs(self._brokers, self._metadata)
@@ -116,13 +116,13 @@ class RemoteBackend:
     def appenders(self, topic: str) -> Sequence[RemoteAppender]:
         count = len(self._metadata.view(topic).leaders)
         settings = self._metadata.config(topic).settings
-        made = self._appenders.get(topic)
-        if made is None or len(made) != count or made[0].settings is not settings:
-            made = self._appenders[topic] = [
+        appenders = self._appenders.get(topic)
+        if appenders is None or len(appenders) != count or appenders[0].settings is not settings:
+            appenders = self._appenders[topic] = [
                 RemoteAppender(self._appending, TopicPartition(topic, number), settings)
                 for number in range(count)
             ]
-        return made
+        return appenders
 
     def append(
         self,
@@ -275,13 +275,13 @@ class RemoteBackend:
         raise UnsupportedByBackend("health is not available over the wire: see the brokers' metrics")
 
 
-def _checked(given: Mapping[str, Any], address: str) -> ClientSettings:
+def _checked(settings: Mapping[str, Any], address: str) -> ClientSettings:
     """Raises UnknownSetting, InvalidSetting; UnsupportedByBackend for a setting of a log directory."""
-    for name in given:
+    for name in settings:
         of_log = LogSettings.resolved(name, None) or TopicSettings.resolved(name, None)
         if of_log is not None and ClientSettings.resolved(name, None) is None:
             raise UnsupportedByBackend(
                 f"{name} is a setting of the log itself, which the brokers keep: pass it to `embedlog "
                 "serve`, or to create_topic and alter_topic for one topic"
             )
-    return client_settings(given, address)
+    return client_settings(settings, address)

@@ -41,16 +41,16 @@ class Retry(Exception):
 
 
 def check_code(
-    code: int, what: str, message: str | None = None, names: Mapping[str, str] | None = None
+    code: int, subject: str, message: str | None = None, names: Mapping[str, str] | None = None
 ) -> None:
     """Raises Retry for a retriable code, the code's error for any other; nothing for 0.
 
-    `what` was asked; `message` is the broker's own message; `names` as in `error_of`.
+    `message` is the broker's own message; `subject` and `names` are as in `error_of`.
     """
     if code:
-        error = error_of(code, what, message, names)
-        known = known_code(code)
-        if known is not None and known.retriable:
+        error = error_of(code, subject, message, names)
+        error_code = known_code(code)
+        if error_code is not None and error_code.retriable:
             raise Retry(error)
         raise error
 

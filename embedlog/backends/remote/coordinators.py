@@ -65,26 +65,28 @@ class Coordinators:
                 with self._brokers.connection(address, limit) as connection:
                     if on is not None:
                         on(connection)
-                    answer = connection.exchange(request, response, limit, client_id=client_id)
+                    received = connection.exchange(request, response, limit, client_id=client_id)
             except BrokerUnavailable:
                 self._found.pop(name, None)
                 raise
-            return checked(answer)
+            return checked(received)
 
         return self._brokers.retried(attempt, within + wait_ms)
 
-    def check(self, name: str, code: int, what: str, topic: str = "") -> None:
+    def check(self, name: str, code: int, subject: str, topic: str = "") -> None:
         """Raises as `check_code`; if the coordinator has moved, the next request looks it up."""
         if code in _MOVED:
             self._found.pop(name, None)
         kind = "transactional id" if self._of_transactions else "group"
-        check_code(code, what, names={kind: name, "topic": topic})
+        check_code(code, subject, names={kind: name, "topic": topic})
 
     def find(self, name: str, deadline: float) -> Address:
         """Look up a coordinator. For an attempt: raises Retry."""
         key_type, kind = (_TRANSACTION, "transactional id") if self._of_transactions else (_GROUP, "group")
         request = FindCoordinatorRequest(key=name, key_type=key_type)
-        answer = self._brokers.ask_any(request, FindCoordinatorResponse, deadline)
-        check_code(answer.error_code, f"coordinator of {kind} {name!r}", answer.error_message, {kind: name})
-        self._found[name] = address = answer.host, answer.port
+        response = self._brokers.ask_any(request, FindCoordinatorResponse, deadline)
+        check_code(
+            response.error_code, f"coordinator of {kind} {name!r}", response.error_message, {kind: name}
+        )
+        self._found[name] = address = response.host, response.port
         return address

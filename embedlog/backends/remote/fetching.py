@@ -120,8 +120,8 @@ class Fetching:
                     raise
                 for name in positions:
                     self._metadata.forget(name.topic)
-                left = until - time.monotonic()
-                interrupt.wait(max(min(self._brokers.settings.retry_backoff_ms, left * 1000), 0))
+                left_s = until - time.monotonic()
+                interrupt.wait(max(min(self._brokers.settings.retry_backoff_ms, left_s * 1000), 0))
             if time.monotonic() >= until:
                 return False
 
@@ -144,22 +144,22 @@ class Fetching:
         size = min(max_bytes, MAX_INT32)
         request = _request({name: offset}, {name.topic: now}, 0, size, size, read_committed, leader_epoch)
         with self._metadata.asking(name.topic):
-            answer = self._brokers.ask(leader, request, FetchResponse, deadline)
-        check_code(answer.error_code, f"{name}: fetch")
-        data = _parts(answer, {name.topic: now}).get(name)
-        if data is None:
+            response = self._brokers.ask(leader, request, FetchResponse, deadline)
+        check_code(response.error_code, f"{name}: fetch")
+        part = _parts(response, {name.topic: now}).get(name)
+        if part is None:
             raise NotKafka(f"{name}: the response to a fetch lacks the partition")
-        return self._fetched(name, offset, data, read_committed)
+        return self._fetched(name, offset, part, read_committed)
 
     def _fetched(
-        self, name: TopicPartition, offset: int, data: PartitionData, read_committed: bool
+        self, name: TopicPartition, offset: int, part: PartitionData, read_committed: bool
     ) -> Fetched:
         """Raises Retry, OffsetOutOfRange, LogTruncated, or another error of the code."""
-        code = data.error_code
+        code = part.error_code
         if code == ErrorCode.OFFSET_OUT_OF_RANGE:
             raise self._out_of_range(name, offset)
         self._metadata.check_code(code, name.topic, f"{name}: fetch at offset {offset:,}")
-        diverging = data.diverging_epoch
+        diverging = part.diverging_epoch
         if diverging is not None and diverging.end_offset >= 0:
             raise LogTruncated(
                 f"{name}: the log was truncated at {diverging.end_offset:,}, before offset {offset:,}: the "
@@ -167,18 +167,20 @@ class Fetching:
                 offset=offset,
                 surviving_offset=diverging.end_offset,
             )
-        records = memoryview(data.records or b"")  # type: ignore[arg-type]
+        records = memoryview(part.records or b"")  # type: ignore[arg-type]
         stop, next_offset = loops.whole_batches(records, 0, len(records), MAX_INT64)
-        aborted = data.aborted_transactions or ()
+        aborted = part.aborted_transactions or ()
         return Fetched(
             records[:stop] if stop else records,
-            max(data.log_start_offset, 0),
+            max(part.log_start_offset, 0),
             # The high watermark may be older than the records.
-            max(data.high_watermark, next_offset),
-            data.last_stable_offset if read_committed else -1,
+            max(part.high_watermark, next_offset),
+            part.last_stable_offset if read_committed else -1,
             aborted=tuple(
-                AbortedTransaction(each.producer_id, each.first_offset, ANY_OFFSET, data.last_stable_offset)
-                for each in aborted
+                AbortedTransaction(
+                    transaction.producer_id, transaction.first_offset, ANY_OFFSET, part.last_stable_offset
+                )
+                for transaction in aborted
             ),
             may_have_gaps=True,  # the brokers may compact at any time
         )
@@ -215,70 +217,70 @@ class Fetching:
             by_leader.setdefault(self._metadata.leader(name, deadline), {})[name] = offset
         wait_ms = min(max(int((until - time.monotonic()) * 1000), 0), _MAX_WAIT_MS)
         limit = time.monotonic() + (wait_ms + self._brokers.settings.request_timeout_ms) / 1000
-        answers: list[FetchResponse] = []
+        responses: list[FetchResponse] = []
         try:
             with contextlib.ExitStack() as stack:
-                asked: list[Connection] = []
-                for leader, wanted in by_leader.items():
+                connections: list[Connection] = []
+                for leader, led_positions in by_leader.items():
                     connection = stack.enter_context(self._brokers.connection(leader, deadline))
                     connection.send(
-                        _request(wanted, ids, wait_ms, _WAIT_BYTES, _WAIT_BYTES, read_committed), limit
+                        _request(led_positions, ids, wait_ms, _WAIT_BYTES, _WAIT_BYTES, read_committed), limit
                     )
-                    asked.append(connection)
-                for connection in asked:
+                    connections.append(connection)
+                for connection in connections:
                     stack.enter_context(interrupt.waking(connection.abort))
-                answers += _first_responses(asked, limit)
-                if len(answers) < len(asked):
+                responses += _first_responses(connections, limit)
+                if len(responses) < len(connections):
                     raise _Unfinished
         except _Unfinished:
             pass  # leaving the stack closed the connections without a response
         except BrokerUnavailable:
             if not interrupt.is_set:
                 raise
-        return self._cache(answers, ids, positions, read_committed)
+        return self._cache(responses, ids, positions, read_committed)
 
     def _cache(
         self,
-        answers: list[FetchResponse],
+        responses: list[FetchResponse],
         ids: Mapping[str, str],
         positions: Mapping[TopicPartition, int],
         read_committed: bool,
     ) -> bool:
         """Keep the records for later fetches. Returns whether there were any."""
         now = time.monotonic()
-        found = False
-        for answer in answers:
-            check_code(answer.error_code, "fetch")
-            for name, data in _parts(answer, ids).items():
+        has_records = False
+        for response in responses:
+            check_code(response.error_code, "fetch")
+            for name, part in _parts(response, ids).items():
                 if name not in positions:
                     raise NotKafka(f"the response to a fetch has {name}, which was not requested")
                 offset = positions[name]
-                if data.error_code in _GONE:
+                if part.error_code in _GONE:
                     self._metadata.forget(name.topic)
                     self._metadata.view(name.topic)
-                if data.error_code in STALE:
-                    check_code(data.error_code, f"{name}: fetch")
-                if data.error_code or data.diverging_epoch is not None:
-                    found = True  # the next fetch raises its error
+                if part.error_code in STALE:
+                    check_code(part.error_code, f"{name}: fetch")
+                if part.error_code or part.diverging_epoch is not None:
+                    has_records = True  # the next fetch raises its error
                     continue
-                fetched = self._fetched(name, offset, data, read_committed)
+                fetched = self._fetched(name, offset, part, read_committed)
                 if fetched.data:
-                    found = True
+                    has_records = True
                     self._put_cached(name, offset, read_committed, _Cached(fetched, ids[name.topic], now))
                     self._empty.pop((name, read_committed), None)
                 else:
                     self._empty[name, read_committed] = offset, now
-        return found
+        return has_records
 
     def _put_cached(self, name: TopicPartition, offset: int, read_committed: bool, cached: _Cached) -> None:
         with self._lock:
             self._cached[name, offset, read_committed] = cached
-            held = sum(len(each.fetched.data) for each in self._cached.values())
+            cached_bytes = sum(len(older.fetched.data) for older in self._cached.values())
             for key in list(self._cached):
-                each = self._cached[key]
-                if held <= _CACHE_BYTES and cached.at - each.at <= _CACHE_S:
+                older = self._cached[key]
+                if cached_bytes <= _CACHE_BYTES and cached.at - older.at <= _CACHE_S:
                     break  # entries are in order of arrival
-                held -= len(each.fetched.data)
+                cached_bytes -= len(older.fetched.data)
                 del self._cached[key]
 
     def _take_cached(
@@ -292,8 +294,8 @@ class Fetching:
             return None
         if topic_id not in ("", cached.topic_id):
             return None
-        data = cached.fetched.data
-        epoch = int.from_bytes(data[_EPOCH_POS : _EPOCH_POS + 4], "big", signed=True)
+        records = cached.fetched.data
+        epoch = int.from_bytes(records[_EPOCH_POS : _EPOCH_POS + 4], "big", signed=True)
         return cached.fetched if leader_epoch in (NO_EPOCH, epoch) else None
 
 
@@ -301,16 +303,20 @@ class _Unfinished(Exception):
     """Some brokers have not responded yet."""
 
 
-def _first_responses(asked: Sequence[Connection], limit: float) -> list[FetchResponse]:
+def _first_responses(connections: Sequence[Connection], limit: float) -> list[FetchResponse]:
     """The first responses to arrive. Raises BrokerUnavailable."""
-    ready = asked
-    if len(asked) > 1:
+    ready = connections
+    if len(connections) > 1:
         poll = select.poll()
-        for connection in asked:
+        for connection in connections:
             poll.register(connection.fileno(), select.POLLIN)
-        waits = not any(each.has_received() for each in asked)
-        found = {fd for fd, _ in poll.poll(max(limit - time.monotonic(), 0) * 1000 if waits else 0)}
-        ready = [each for each in asked if each.fileno() in found or each.has_received()] or asked
+        waits = not any(connection.has_received() for connection in connections)
+        readable_fds = {fd for fd, _ in poll.poll(max(limit - time.monotonic(), 0) * 1000 if waits else 0)}
+        ready = [
+            connection
+            for connection in connections
+            if connection.fileno() in readable_fds or connection.has_received()
+        ] or connections
     return [connection.receive(FetchResponse, limit) for connection in ready]
 
 
@@ -343,11 +349,11 @@ def _request(
     )
 
 
-def _parts(answer: FetchResponse, ids: Mapping[str, str]) -> dict[TopicPartition, PartitionData]:
+def _parts(response: FetchResponse, ids: Mapping[str, str]) -> dict[TopicPartition, PartitionData]:
     """By name. ids: of the topics that were requested, since an answer may have nothing else."""
     names = {as_uuid(topic_id): topic for topic, topic_id in ids.items()}
     return {
-        TopicPartition(topic.topic or names.get(topic.topic_id, ""), data.partition_index): data
-        for topic in answer.responses
-        for data in topic.partitions
+        TopicPartition(topic.topic or names.get(topic.topic_id, ""), part.partition_index): part
+        for topic in response.responses
+        for part in topic.partitions
     }

@@ -116,14 +116,14 @@ class Heartbeats:
     def _run(self) -> None:
         while not self._closed:
             with self._lock:
-                members = [each for each in self._members.values() if each.due < _NEVER]
+                members = [member for member in self._members.values() if member.due < _NEVER]
             now = time.monotonic()
             for member in members:
                 if member.due <= now and not self._closed:
                     self._keep(member)
             next_due = min((member.due for member in members), default=_NEVER)
-            left = next_due - time.monotonic()
-            self._wakeup.sleep(None if left == _NEVER else max(left, 0))
+            left_s = next_due - time.monotonic()
+            self._wakeup.sleep(None if left_s == _NEVER else max(left_s, 0))
 
     def _keep(self, member: LocalMember) -> None:
         member.due = time.monotonic() + self._interval_s

@@ -26,24 +26,24 @@ class LogDirs:
         return self._brokers.retried(lambda deadline: self._sizes(topic, deadline))
 
     def _sizes(self, topic: str, deadline: float) -> dict[int, int]:
-        found: dict[int, int] = {}
+        sizes: dict[int, int] = {}
         for leader, partitions in self._metadata.leaders(topic, deadline).items():
             if not self._tells:
                 return {}
-            wanted = [DescribableLogDirTopic(topic=topic, partitions=partitions)]
-            request = DescribeLogDirsRequest(topics=wanted)
+            topics = [DescribableLogDirTopic(topic=topic, partitions=partitions)]
+            request = DescribeLogDirsRequest(topics=topics)
             try:
-                answer = self._brokers.ask(leader, request, DescribeLogDirsResponse, deadline)
+                response = self._brokers.ask(leader, request, DescribeLogDirsResponse, deadline)
             except UnsupportedByBackend:  # a broker before Kafka 1.0
                 self._tells = False
                 return {}
-            self._tells = bool(answer.results)
-            found |= {
-                each.partition_index: each.partition_size
-                for directory in answer.results
-                for of in directory.topics
-                if of.name == topic
-                for each in of.partitions
-                if not each.is_future_key
+            self._tells = bool(response.results)
+            sizes |= {
+                partition.partition_index: partition.partition_size
+                for directory in response.results
+                for directory_topic in directory.topics
+                if directory_topic.name == topic
+                for partition in directory_topic.partitions
+                if not partition.is_future_key
             }
-        return found
+        return sizes

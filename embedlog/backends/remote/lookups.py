@@ -54,14 +54,14 @@ class Lookups:
 
         def attempt(deadline: float) -> dict[int, PartitionOffsets]:
             if partition is not None:
-                wanted = {self._metadata.leader(TopicPartition(topic, partition), deadline): [partition]}
+                by_leader = {self._metadata.leader(TopicPartition(topic, partition), deadline): [partition]}
             else:
-                wanted = self._metadata.leaders(topic, deadline)
-            found: dict[int, PartitionOffsets] = {}
-            for leader, numbers in wanted.items():
+                by_leader = self._metadata.leaders(topic, deadline)
+            edges: dict[int, PartitionOffsets] = {}
+            for leader, numbers in by_leader.items():
                 first, last = self._list_offsets(leader, {topic: numbers}, [_EARLIEST, _LATEST], deadline)
-                found |= {name.partition: _edges(first[name], last[name]) for name in first}
-            return dict(sorted(found.items()))
+                edges |= {name.partition: _edges(first[name], last[name]) for name in first}
+            return dict(sorted(edges.items()))
 
         return self._brokers.retried(attempt)
 
@@ -70,19 +70,19 @@ class Lookups:
         of them if one topic is gone."""
 
         def attempt(deadline: float) -> dict[str, dict[int, PartitionOffsets]]:
-            found: dict[str, dict[int, PartitionOffsets]] = {topic: {} for topic in topics}
-            for leader, wanted in self._metadata.led(
+            by_topic: dict[str, dict[int, PartitionOffsets]] = {topic: {} for topic in topics}
+            for leader, numbers_by_topic in self._metadata.led(
                 (
                     TopicPartition(topic, number)
-                    for topic in found
+                    for topic in by_topic
                     for number in self._numbers(topic, deadline)
                 ),
                 deadline,
             ).items():
-                first, last = self._list_offsets(leader, wanted, [_EARLIEST, _LATEST], deadline)
+                first, last = self._list_offsets(leader, numbers_by_topic, [_EARLIEST, _LATEST], deadline)
                 for name in first:
-                    found[name.topic][name.partition] = _edges(first[name], last[name])
-            return {topic: dict(sorted(edges.items())) for topic, edges in found.items()}
+                    by_topic[name.topic][name.partition] = _edges(first[name], last[name])
+            return {topic: dict(sorted(edges.items())) for topic, edges in by_topic.items()}
 
         return self._brokers.retried(attempt)
 
@@ -148,24 +148,24 @@ class Lookups:
     ) -> dict[TopicPartition, tuple[OffsetAndTimestamp | None, OffsetAndTimestamp | None]]:
         """The first record of each partition, and the one with the largest timestamp, which brokers before
         Kafka 3.0 do not tell. Raises as `Metadata.leader`."""
-        found = self._looked_up(partitions, [0, _LARGEST])
-        return {name: (first, last) for name, (first, last) in found.items()}
+        places = self._looked_up(partitions, [0, _LARGEST])
+        return {name: (first, last) for name, (first, last) in places.items()}
 
     def _looked_up(
         self, partitions: Collection[TopicPartition], timestamps: Sequence[int]
     ) -> dict[TopicPartition, list[OffsetAndTimestamp | None]]:
         def attempt(deadline: float) -> dict[TopicPartition, list[OffsetAndTimestamp | None]]:
             led = self._metadata.led(partitions, deadline)
-            found: dict[TopicPartition, list[OffsetAndTimestamp | None]] = {name: [] for name in partitions}
-            for leader, wanted in led.items():
-                for answers in self._list_offsets(leader, wanted, timestamps, deadline):
-                    for name, part in answers.items():
-                        found[name].append(
+            places: dict[TopicPartition, list[OffsetAndTimestamp | None]] = {name: [] for name in partitions}
+            for leader, numbers_by_topic in led.items():
+                for parts in self._list_offsets(leader, numbers_by_topic, timestamps, deadline):
+                    for name, part in parts.items():
+                        places[name].append(
                             OffsetAndTimestamp(part.offset, part.timestamp, part.leader_epoch)
                             if part.offset >= 0
                             else None
                         )
-            return found
+            return places
 
         return self._brokers.retried(attempt)
 
@@ -184,27 +184,27 @@ class Lookups:
         """See `Splits.offsets_before`: by ListOffsets v0. Raises UnsupportedByBackend if the broker no longer
         has that."""
         name = TopicPartition(topic, partition)
-        wanted = ListOffsetsPartition(
+        query = ListOffsetsPartition(
             partition_index=name.partition,
             timestamp=min(max(time_ms, -2), MAX_INT64),
             max_num_offsets=min(max_offsets, (1 << 31) - 1),
         )
-        request = ListOffsetsRequest(topics=[ListOffsetsTopic(name=name.topic, partitions=[wanted])])
+        request = ListOffsetsRequest(topics=[ListOffsetsTopic(name=name.topic, partitions=[query])])
 
         def attempt(deadline: float) -> list[int]:
             leader = self._metadata.leader(name, deadline)
             limit = self._brokers.limit(deadline)
             with self._metadata.asking(name.topic), self._brokers.connection(leader, limit) as connection:
                 if connection.has(ListOffsetsRequest, 0):
-                    answer = connection.exchange(request, ListOffsetsResponse, limit, version=0)
+                    response = connection.exchange(request, ListOffsetsResponse, limit, version=0)
                 else:
-                    answer = None
-            if answer is None:
+                    response = None
+            if response is None:
                 raise UnsupportedByBackend(
                     "offsets_before: this broker no longer lists segments (ListOffsets version 0); "
                     "offset_for_time returns the first offset at or after a time"
                 )
-            return self._checked(answer, {name.topic: [name.partition]})[name].old_style_offsets
+            return self._checked(response, {name.topic: [name.partition]})[name].old_style_offsets
 
         return self._brokers.retried(attempt)
 
@@ -216,56 +216,58 @@ class Lookups:
     def _list_offsets(
         self,
         leader: Address,
-        wanted: Mapping[str, Sequence[int]],
+        numbers_by_topic: Mapping[str, Sequence[int]],
         timestamps: Sequence[int],
         deadline: float,
     ) -> list[dict[TopicPartition, ListOffsetsPartitionResponse]]:
         """The offset of each partition for each timestamp; the requests are pipelined, some at a time."""
         limit = self._brokers.limit(deadline)
-        answers = []
-        with self._metadata.asking(*wanted), self._brokers.connection(leader, limit) as connection:
+        responses = []
+        with self._metadata.asking(*numbers_by_topic), self._brokers.connection(leader, limit) as connection:
             for at in range(0, len(timestamps), _PIPELINED):
                 sent = timestamps[at : at + _PIPELINED]
                 for timestamp in sent:
-                    connection.send(_request(wanted, timestamp, limit), limit)
-                answers += [connection.receive(ListOffsetsResponse, limit) for _ in sent]
+                    connection.send(_request(numbers_by_topic, timestamp, limit), limit)
+                responses += [connection.receive(ListOffsetsResponse, limit) for _ in sent]
             tells_largest = connection.version_of(ListOffsetsRequest()) >= _LARGEST_SINCE
-        checked = [self._checked(answer, wanted) for answer in answers]
+        checked = [self._checked(response, numbers_by_topic) for response in responses]
         if not tells_largest and _LARGEST in timestamps:
             nothing = ListOffsetsPartitionResponse()
             checked = [
-                dict.fromkeys(found, nothing) if timestamp == _LARGEST else found
-                for found, timestamp in zip(checked, timestamps, strict=True)
+                dict.fromkeys(parts, nothing) if timestamp == _LARGEST else parts
+                for parts, timestamp in zip(checked, timestamps, strict=True)
             ]
         return checked
 
     def _checked(
-        self, answer: ListOffsetsResponse, wanted: Mapping[str, Sequence[int]]
+        self, response: ListOffsetsResponse, numbers_by_topic: Mapping[str, Sequence[int]]
     ) -> dict[TopicPartition, ListOffsetsPartitionResponse]:
         parts = {
-            (each.name, part.partition_index): part for each in answer.topics for part in each.partitions
+            (topic.name, part.partition_index): part for topic in response.topics for part in topic.partitions
         }
-        found = {}
-        for topic, numbers in wanted.items():
+        checked = {}
+        for topic, numbers in numbers_by_topic.items():
             for number in numbers:
                 name = TopicPartition(topic, number)
                 if name not in parts:
                     raise NotKafka(f"{name}: the response to ListOffsets lacks the partition")
                 self._metadata.check_code(parts[name].error_code, topic, f"{name}: offsets")
-                found[name] = parts[name]
-        return found
+                checked[name] = parts[name]
+        return checked
 
 
-def _request(wanted: Mapping[str, Sequence[int]], timestamp: int, limit: float) -> ListOffsetsRequest:
+def _request(
+    numbers_by_topic: Mapping[str, Sequence[int]], timestamp: int, limit: float
+) -> ListOffsetsRequest:
     return ListOffsetsRequest(
         topics=[
             ListOffsetsTopic(
                 name=topic,
                 partitions=[
-                    ListOffsetsPartition(partition_index=each, timestamp=timestamp) for each in numbers
+                    ListOffsetsPartition(partition_index=number, timestamp=timestamp) for number in numbers
                 ],
             )
-            for topic, numbers in wanted.items()
+            for topic, numbers in numbers_by_topic.items()
         ],
         timeout_ms=int(max(limit - time.monotonic(), 0) * 1000),
     )

@@ -41,17 +41,17 @@ def owner_requests(brokers: Brokers) -> AskAgain:
             is_repeated = True
             with brokers.connection(brokers.addresses()[0], brokers.limit(deadline)) as connection:
                 try:
-                    answer = exchange(connection, request)
+                    response = exchange(connection, request)
                 except BrokerUnavailable as error:
                     if name != "backup":
                         raise
                     brokers.check_open()
-                    what = "does not answer" if isinstance(error, RequestTimedOut) else "ended"
+                    state = "does not answer" if isinstance(error, RequestTimedOut) else "ended"
                     raise StorageError(
-                        f"{brokers.path}: its owner {what} during the backup ({error}): remove "
+                        f"{brokers.path}: its owner {state} during the backup ({error}): remove "
                         f"{arguments['destination']} and repeat the backup"
                     ) from error
-            return outcome(answer)
+            return outcome(response)
 
         return brokers.retried(attempt)
 
@@ -68,15 +68,18 @@ def exchange(connection: Connection, request: LogRequest) -> LogResponse:
         raise UnsupportedByBackend(f"{connection!r}: it does not offer {LOG.name}, so it is no log's owner")
     deadline = time.monotonic() + _LONGEST_S
     connection.send(request, deadline, version=0)
-    answered = select.poll()
-    answered.register(connection, select.POLLIN)
-    while not answered.poll(_LOOK_S * 1000):
+    poll = select.poll()
+    poll.register(connection, select.POLLIN)
+    while not poll.poll(_LOOK_S * 1000):
         _check_alive(connection, request.name)
     return connection.receive(LogResponse, deadline)
 
 
 def _check_alive(connection: Connection, name: str) -> None:
-    """Does the owner answer a new connection? An ended one does not, but then the old one has ended, too."""
+    """Raises RequestTimedOut unless the owner answers a new connection.
+
+    An ended owner does not answer it, but then the old connection has ended, too, as its user sees.
+    """
     try:
         looked = Connection(connection.address, ClientSettings(), time.monotonic() + _ANSWERS_WITHIN_S)
     except RequestTimedOut as error:
@@ -90,10 +93,10 @@ def _check_alive(connection: Connection, name: str) -> None:
     looked.close()
 
 
-def outcome(answer: LogResponse) -> Any:
+def outcome(response: LogResponse) -> Any:
     """A request's result. Raises the owner's error; BrokerUnavailable if the owner is about to end."""
-    if answer.error == Closed.__name__:
-        raise BrokerUnavailable(answer.message)
-    if answer.error is not None:
-        raise error_named(answer.error, answer.message)
-    return decode(answer.result)
+    if response.error == Closed.__name__:
+        raise BrokerUnavailable(response.message)
+    if response.error is not None:
+        raise error_named(response.error, response.message)
+    return decode(response.result)

@@ -106,19 +106,21 @@ class Metadata:
 
     def names(self) -> list[str]:
         """All topics, sorted."""
-        found = self._brokers.retried(lambda deadline: self._request(None, deadline))
-        return sorted(topic.name for topic in found.topics if topic.name is not None and not topic.error_code)
+        response = self._brokers.retried(lambda deadline: self._request(None, deadline))
+        return sorted(
+            topic.name for topic in response.topics if topic.name is not None and not topic.error_code
+        )
 
     def cluster(self) -> ClusterDescription:
         """The cluster as it is now. Raises BrokerUnavailable."""
-        found = self._brokers.retried(lambda deadline: self._request(None, deadline))
+        response = self._brokers.retried(lambda deadline: self._request(None, deadline))
         return ClusterDescription(
-            found.cluster_id or "",
-            found.controller_id,
-            {broker.node_id: (broker.host, broker.port) for broker in found.brokers},
+            response.cluster_id or "",
+            response.controller_id,
+            {broker.node_id: (broker.host, broker.port) for broker in response.brokers},
             {
                 topic.name: _view(topic, topic.name, 0).leaders
-                for topic in sorted(found.topics, key=lambda topic: topic.name or "")
+                for topic in sorted(response.topics, key=lambda topic: topic.name or "")
                 if topic.name is not None and not topic.error_code
             },
         )
@@ -145,20 +147,20 @@ class Metadata:
     def leaders(self, topic: str, deadline: float) -> dict[Address, list[int]]:
         """The partitions of a topic by leader. For an attempt: raises as `leader`."""
         view = self._cached(topic) or self._refresh(topic, deadline)
-        found: dict[Address, list[int]] = {}
+        by_leader: dict[Address, list[int]] = {}
         for partition in range(len(view.leaders)):
-            found.setdefault(self._leader_of(view, partition), []).append(partition)
-        return found
+            by_leader.setdefault(self._leader_of(view, partition), []).append(partition)
+        return by_leader
 
     def led(
         self, partitions: Iterable[TopicPartition], deadline: float
     ) -> dict[Address, dict[str, list[int]]]:
         """Partitions by leader and topic. For an attempt: raises as `leader`."""
-        found: dict[Address, dict[str, list[int]]] = {}
+        by_leader: dict[Address, dict[str, list[int]]] = {}
         for name in partitions:
-            of_leader = found.setdefault(self.leader(name, deadline), {})
+            of_leader = by_leader.setdefault(self.leader(name, deadline), {})
             of_leader.setdefault(name.topic, []).append(name.partition)
-        return found
+        return by_leader
 
     def controller(self, deadline: float) -> Address:
         """The controller's address. For an attempt: raises Retry."""
@@ -181,11 +183,11 @@ class Metadata:
         if isinstance(topic, str):
             self._views.pop(topic, None)
 
-    def check_code(self, code: int, topic: str, what: str, message: str | None = None) -> None:
+    def check_code(self, code: int, topic: str, subject: str, message: str | None = None) -> None:
         """Raises as `check_code`; forgets the topic if its metadata may be out of date."""
         if code in STALE:
             self.forget(topic)
-        check_code(code, what, message, {"topic": topic})
+        check_code(code, subject, message, {"topic": topic})
 
     def forget_controller(self) -> None:
         """Discard the controller's address, which is out of date."""
@@ -236,24 +238,26 @@ class Metadata:
             ]
         )
         try:
-            answer = self._brokers.ask_any(request, DescribeConfigsResponse, deadline)
+            response = self._brokers.ask_any(request, DescribeConfigsResponse, deadline)
         except UnsupportedByBackend:
-            answer = DescribeConfigsResponse()
-        found = TopicConfig(TopicSettings(), {}, ids.get(topic, ""), now)
-        for result in answer.results:
-            if result.resource_name != topic:
-                if not result.error_code and result.resource_name in others:
-                    self._configs[result.resource_name] = _as_config(result, ids[result.resource_name], now)
+            response = DescribeConfigsResponse()
+        config = TopicConfig(TopicSettings(), {}, ids.get(topic, ""), now)
+        for resource in response.results:
+            if resource.resource_name != topic:
+                if not resource.error_code and resource.resource_name in others:
+                    self._configs[resource.resource_name] = _as_config(
+                        resource, ids[resource.resource_name], now
+                    )
                 continue
-            if result.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            if resource.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 self.forget(topic)
                 self._refresh(topic, deadline)
-            if result.error_code in _UNSEEN:
+            if resource.error_code in _UNSEEN:
                 break  # who may write to a topic need not see its settings
-            check_code(result.error_code, f"the settings of topic {topic!r}", result.error_message)
-            found = _as_config(result, found.topic_id, now)
-        self._configs[topic] = found
-        return found
+            check_code(resource.error_code, f"the settings of topic {topic!r}", resource.error_message)
+            config = _as_config(resource, config.topic_id, now)
+        self._configs[topic] = config
+        return config
 
     # -- inside ------------------------------------------------------------------------------------------
 
@@ -272,30 +276,30 @@ class Metadata:
 
     def _refresh(self, topic: str, deadline: float) -> View:
         """A topic's current metadata. Raises TopicNotFound, Retry."""
-        answer = self._request([topic], deadline)
-        for found in answer.topics:
-            if found.name != topic:
+        response = self._request([topic], deadline)
+        for topic_metadata in response.topics:
+            if topic_metadata.name != topic:
                 continue
-            if found.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            if topic_metadata.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 self.forget(topic)
                 raise TopicNotFound(f"no topic {topic!r} at {self._brokers.path}; create_topic creates one")
-            check_code(found.error_code, f"topic {topic!r}", names={"topic": topic})
+            check_code(topic_metadata.error_code, f"topic {topic!r}", names={"topic": topic})
             return self._views[topic]
         raise Retry(BrokerUnavailable(f"{self._brokers.path}: the response lacks topic {topic!r}"))
 
     def _request(self, topics: Sequence[str] | None, deadline: float) -> MetadataResponse:
         """Request metadata from any broker and cache it; None for all topics."""
-        wanted = None if topics is None else [MetadataRequestTopic(name=topic) for topic in topics]
-        request = MetadataRequest(topics=wanted, allow_auto_topic_creation=False)
-        answer = self._brokers.ask_any(request, MetadataResponse, deadline)
-        self._brokers.learn({broker.node_id: (broker.host, broker.port) for broker in answer.brokers})
-        self._controller = answer.controller_id
-        self.cluster_id = answer.cluster_id or ""
+        request_topics = None if topics is None else [MetadataRequestTopic(name=topic) for topic in topics]
+        request = MetadataRequest(topics=request_topics, allow_auto_topic_creation=False)
+        response = self._brokers.ask_any(request, MetadataResponse, deadline)
+        self._brokers.learn({broker.node_id: (broker.host, broker.port) for broker in response.brokers})
+        self._controller = response.controller_id
+        self.cluster_id = response.cluster_id or ""
         now = time.monotonic()
-        for topic in answer.topics:
+        for topic in response.topics:
             if topic.name is not None and not topic.error_code:
                 self._views[topic.name] = _view(topic, topic.name, now)
-        return answer
+        return response
 
     def _leader_of(self, view: View, partition: int) -> Address:
         node = view.leaders[partition]
@@ -310,9 +314,9 @@ class Metadata:
 
 
 def _view(topic: MetadataResponseTopic, name: str, now: float) -> View:
-    leaders = {each.partition_index: each.leader_id for each in topic.partitions}
-    known = tuple(leaders.get(number, -1) for number in range(len(leaders)))
-    return View(name, id_text(topic.topic_id), topic.is_internal, known, now)
+    leader_ids = {partition.partition_index: partition.leader_id for partition in topic.partitions}
+    leaders = tuple(leader_ids.get(number, -1) for number in range(len(leader_ids)))
+    return View(name, id_text(topic.topic_id), topic.is_internal, leaders, now)
 
 
 def _check_partition(view: View, partition: int) -> None:
@@ -322,17 +326,17 @@ def _check_partition(view: View, partition: int) -> None:
         )
 
 
-def _as_config(result: DescribeConfigsResult, topic_id: str, now: float) -> TopicConfig:
-    everything = _parsed({config.name: config.value for config in result.configs})
-    own = _parsed({each.name: each.value for each in result.configs if each.config_source == _OWN})
+def _as_config(resource: DescribeConfigsResult, topic_id: str, now: float) -> TopicConfig:
+    everything = _parsed({config.name: config.value for config in resource.configs})
+    own = _parsed({config.name: config.value for config in resource.configs if config.config_source == _OWN})
     return TopicConfig(TopicSettings().with_changes(everything), own, topic_id, now)
 
 
-def _parsed(given: dict[str, str | None]) -> dict[str, Any]:
+def _parsed(texts: dict[str, str | None]) -> dict[str, Any]:
     """Parse a broker's settings; those that embedlog does not have are omitted."""
-    found: dict[str, Any] = {}
-    for name, value in given.items():
-        if value is not None and TopicSettings.resolved(name, value) is not None:
+    settings: dict[str, Any] = {}
+    for name, text in texts.items():
+        if text is not None and TopicSettings.resolved(name, text) is not None:
             with contextlib.suppress(EmbedlogError):
-                found |= TopicSettings.parse({name: value})
-    return found
+                settings |= TopicSettings.parse({name: text})
+    return settings

@@ -29,15 +29,15 @@ class RemoteQuotas:
         """All quotas."""
 
         def attempt(deadline: float) -> QuotasByEntity:
-            answer = self._brokers.ask_any(
+            response = self._brokers.ask_any(
                 DescribeClientQuotasRequest(), DescribeClientQuotasResponse, deadline
             )
-            check_code(answer.error_code, _WHAT, answer.error_message)
+            check_code(response.error_code, _WHAT, response.error_message)
             return {
-                tuple((each.entity_type, each.entity_name) for each in entry.entity): {
-                    each.key: each.value for each in entry.values
+                tuple((component.entity_type, component.entity_name) for component in entry.entity): {
+                    quota.key: quota.value for quota in entry.values
                 }
-                for entry in answer.entries or ()
+                for entry in response.entries or ()
             }
 
         return self._brokers.retried(attempt)
@@ -50,10 +50,10 @@ class RemoteQuotas:
         )
 
         def attempt(deadline: float) -> None:
-            answer = self._brokers.ask_any(
+            response = self._brokers.ask_any(
                 AlterClientQuotasRequest(entries=[entry]), AlterClientQuotasResponse, deadline
             )
-            for result in answer.entries:
+            for result in response.entries:
                 check_code(result.error_code, _WHAT, result.error_message)
 
         self._brokers.retried(attempt)

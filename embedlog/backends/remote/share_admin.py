@@ -70,14 +70,16 @@ class RemoteShareGroups:
         """All share groups of the cluster, by name."""
 
         def attempt(deadline: float) -> list[RemoteShareGroup]:
-            found = []
+            groups = []
             for node in self._brokers.nodes():
-                answer = self._brokers.ask(node, ListGroupsRequest(), ListGroupsResponse, deadline)
-                check_code(answer.error_code, "listing groups")
-                names = sorted(e.group_id for e in answer.groups if e.protocol_type == SHARE_PROTOCOL)
+                response = self._brokers.ask(node, ListGroupsRequest(), ListGroupsResponse, deadline)
+                check_code(response.error_code, "listing groups")
+                names = sorted(
+                    group.group_id for group in response.groups if group.protocol_type == SHARE_PROTOCOL
+                )
                 for first in range(0, len(names), _TOGETHER):
-                    found += self._describe(node, names[first : first + _TOGETHER], deadline)
-            return sorted(found, key=lambda each: each.group)
+                    groups += self._describe(node, names[first : first + _TOGETHER], deadline)
+            return sorted(groups, key=lambda group: group.group)
 
         return self._brokers.retried(attempt)
 
@@ -85,12 +87,15 @@ class RemoteShareGroups:
         described = self._brokers.ask(
             node, ShareGroupDescribeRequest(group_ids=names), ShareGroupDescribeResponse, deadline
         )
-        asked = [DescribeShareGroupOffsetsRequestGroup(group_id=name, topics=None) for name in names]
-        answer = self._brokers.ask(
-            node, DescribeShareGroupOffsetsRequest(groups=asked), DescribeShareGroupOffsetsResponse, deadline
+        request_groups = [DescribeShareGroupOffsetsRequestGroup(group_id=name, topics=None) for name in names]
+        response = self._brokers.ask(
+            node,
+            DescribeShareGroupOffsetsRequest(groups=request_groups),
+            DescribeShareGroupOffsetsResponse,
+            deadline,
         )
         positions: dict[str, dict[TopicPartition, SharePosition]] = {}
-        for group in answer.groups:
+        for group in response.groups:
             if group.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
                 continue
             check_code(
@@ -104,31 +109,38 @@ class RemoteShareGroups:
                 for part in topic.partitions
                 if not part.error_code and part.start_offset >= 0
             }
-        found = []
-        for each in described.groups:
-            if each.error_code == ErrorCode.GROUP_ID_NOT_FOUND:  # deleted meanwhile
+        groups = []
+        for description in described.groups:
+            if description.error_code == ErrorCode.GROUP_ID_NOT_FOUND:  # deleted meanwhile
                 continue
-            check_code(each.error_code, f"describing share group {each.group_id!r}", each.error_message)
-            found.append(
+            check_code(
+                description.error_code,
+                f"describing share group {description.group_id!r}",
+                description.error_message,
+            )
+            groups.append(
                 RemoteShareGroup(
-                    each.group_id, each.group_state, _members(each), positions.get(each.group_id, {})
+                    description.group_id,
+                    description.group_state,
+                    _members(description),
+                    positions.get(description.group_id, {}),
                 )
             )
-        return found
+        return groups
 
 
 def _members(group: DescribedGroup) -> tuple[ShareMember, ...]:
     return tuple(
         ShareMember(
-            each.member_id,
-            each.client_id,
-            each.client_host,
-            tuple(each.subscribed_topic_names),
+            member.member_id,
+            member.client_id,
+            member.client_host,
+            tuple(member.subscribed_topic_names),
             tuple(
                 TopicPartition(topic.topic_name, number)
-                for topic in each.assignment.topic_partitions
+                for topic in member.assignment.topic_partitions
                 for number in topic.partitions
             ),
         )
-        for each in group.members
+        for member in group.members
     )

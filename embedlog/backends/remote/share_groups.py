@@ -66,12 +66,12 @@ class ShareCalls:
         check_int("max_records", max_records, low=1)
         check_int("max_wait_ms", max_wait_ms, low=0)
         future: Future[list[Delivery]] = new_future()
-        given = {"group": group, "topic": topic, "max_records": max_records, "options": [*options]}
+        common_arguments = {"group": group, "topic": topic, "max_records": max_records, "options": [*options]}
         deadline = time.monotonic() + max_wait_ms / 1000
 
         def run() -> None:
             try:
-                deliveries = self._acquired(given, member_id, deadline, future)
+                deliveries = self._acquired(common_arguments, member_id, deadline, future)
             except BaseException as error:
                 with contextlib.suppress(InvalidStateError):
                     future.set_exception(error)
@@ -86,26 +86,30 @@ class ShareCalls:
         return future
 
     def _acquired(
-        self, given: Mapping[str, Any], member_id: str, deadline: float, future: Future[list[Delivery]]
+        self,
+        common_arguments: Mapping[str, Any],
+        member_id: str,
+        deadline: float,
+        future: Future[list[Delivery]],
     ) -> list[Delivery]:
         while True:
             left_ms = max(int((deadline - time.monotonic()) * 1000), 0)
             number = next(self._numbers)
             arguments = {
-                **given,
+                **common_arguments,
                 "member": f"{member_id}/{number}",
                 "max_wait_ms": min(left_ms, _LONGEST_WAIT_MS),
                 "again": False,
             }
-            found = self._ask(ACQUIRE, arguments, {"again": True})
-            if found or left_ms <= _LONGEST_WAIT_MS or future.cancelled():
-                return [Delivery(*each) for each in found]
+            acquired = self._ask(ACQUIRE, arguments, {"again": True})
+            if acquired or left_ms <= _LONGEST_WAIT_MS or future.cancelled():
+                return [Delivery(*fields) for fields in acquired]
 
     def acknowledge(
         self, group: str, topic: str, acknowledgements: Sequence[Acknowledgement], *, flush: bool = False
     ) -> list[EmbedlogError | None]:
         key = group, topic, flush
-        if any(each.type != AcknowledgeType.ACCEPT for each in acknowledgements):
+        if any(acknowledgement.type != AcknowledgeType.ACCEPT for acknowledgement in acknowledgements):
             return self._acknowledge(*key, acknowledgements)  # in one request with an accept, either is late
         requests = self._accepting.get(key)
         if requests is None:
@@ -127,8 +131,10 @@ class ShareCalls:
         return [(group, topic) for group, topic in self._ask("share_list", {}, {})]
 
     def describe_share_group(self, group: str, topic: str) -> ShareGroupDescription:
-        found = self._ask("share_describe", {"group": group, "topic": topic}, {})
-        return ShareGroupDescription(group, topic, tuple(SharePartitionDescription(*each) for each in found))
+        partitions = self._ask("share_describe", {"group": group, "topic": topic}, {})
+        return ShareGroupDescription(
+            group, topic, tuple(SharePartitionDescription(*fields) for fields in partitions)
+        )
 
     def delete_share_group(self, group: str, topic: str) -> None:
         self._ask("share_delete", {"group": group, "topic": topic}, {})
@@ -137,11 +143,11 @@ class ShareCalls:
 class _Accepts(Waiter):
     """The accepts of one thread, and what came of them."""
 
-    __slots__ = ("given", "results")
+    __slots__ = ("acknowledgements", "results")
 
-    def __init__(self, given: Sequence[Acknowledgement]) -> None:
+    def __init__(self, acknowledgements: Sequence[Acknowledgement]) -> None:
         super().__init__(-1)
-        self.given = given
+        self.acknowledgements = acknowledgements
         self.results: list[EmbedlogError | None] = []
 
 
@@ -152,20 +158,20 @@ class _AcceptRequests:
         self._send = send
         self._rounds = GroupCommit(self._serve, lambda: _SENT)
 
-    def accept(self, given: Sequence[Acknowledgement]) -> list[EmbedlogError | None]:
+    def accept(self, acknowledgements: Sequence[Acknowledgement]) -> list[EmbedlogError | None]:
         """Returns when they are executed. Raises the request's error."""
-        accepts = _Accepts(given)
+        accepts = _Accepts(acknowledgements)
         self._rounds.wait(accepts)
         return accepts.results
 
     def _serve(self, waiters: Sequence[Waiter]) -> None:
-        served = [each for each in waiters if isinstance(each, _Accepts)]
+        served = [waiter for waiter in waiters if isinstance(waiter, _Accepts)]
         try:
-            results = iter(self._send([accept for each in served for accept in each.given]))
+            results = iter(self._send([accept for accepts in served for accept in accepts.acknowledgements]))
         except EmbedlogError as error:
-            for each in served:  # each thread raises one of its own
-                each.error = error_named(type(error).__name__, str(error))
+            for accepts in served:  # each thread raises one of its own
+                accepts.error = error_named(type(error).__name__, str(error))
         else:
-            for each in served:
-                each.results = list(islice(results, len(each.given)))
-                each.target = _SENT
+            for accepts in served:
+                accepts.results = list(islice(results, len(accepts.acknowledgements)))
+                accepts.target = _SENT

@@ -88,8 +88,8 @@ class Topics:
         def attempt(deadline: float) -> None:
             request = CreateTopicsRequest(topics=[topic], timeout_ms=self._timeout_ms(deadline))
             controller = self._metadata.controller(deadline)
-            answer = self._brokers.ask(controller, request, CreateTopicsResponse, deadline)
-            [result] = _results_for(answer.topics, name)
+            response = self._brokers.ask(controller, request, CreateTopicsResponse, deadline)
+            [result] = _results_for(response.topics, name)
             self._check(result.error_code, result.error_message, name, settings)
 
         try:
@@ -104,12 +104,12 @@ class Topics:
     def alter_topic(self, name: str, settings: Mapping[str, Any]) -> TopicDescription:
         """See `Log.alter_topic`."""
         self._metadata.view(name)
-        given = {key: value for key, value in settings.items() if value is not None}
+        assigned = {key: value for key, value in settings.items() if value is not None}
         changes = [
             AlterableConfig(name=key, config_operation=_SET, value=value)
-            for key, value in _encoded(given).items()
+            for key, value in _encoded(assigned).items()
         ]
-        for key in settings.keys() - given.keys():
+        for key in settings.keys() - assigned.keys():
             changes.append(
                 AlterableConfig(name=_dotted(_own_name(key)), config_operation=_REMOVE, value=None)
             )
@@ -117,8 +117,8 @@ class Topics:
 
         def attempt(deadline: float) -> None:
             request = IncrementalAlterConfigsRequest(resources=[resource])
-            answer = self._brokers.ask_any(request, IncrementalAlterConfigsResponse, deadline)
-            for result in answer.responses:
+            response = self._brokers.ask_any(request, IncrementalAlterConfigsResponse, deadline)
+            for result in response.responses:
                 self._check(result.error_code, result.error_message, name, settings)
 
         if changes:
@@ -129,15 +129,15 @@ class Topics:
     def create_partitions(self, name: str, partitions: int) -> TopicDescription:
         """See `Log.create_partitions`."""
         check_partition_count(partitions)
-        there = len(self._metadata.view(name).leaders)
-        check_more_partitions(name, there, partitions)
+        count = len(self._metadata.view(name).leaders)
+        check_more_partitions(name, count, partitions)
 
         def attempt(deadline: float) -> None:
             topic = CreatePartitionsTopic(name=name, count=partitions, assignments=None)
             request = CreatePartitionsRequest(topics=[topic], timeout_ms=self._timeout_ms(deadline))
             controller = self._metadata.controller(deadline)
-            answer = self._brokers.ask(controller, request, CreatePartitionsResponse, deadline)
-            [result] = _results_for(answer.results, name)
+            response = self._brokers.ask(controller, request, CreatePartitionsResponse, deadline)
+            [result] = _results_for(response.results, name)
             self._check(result.error_code, result.error_message, name, {})
 
         self._change_once(attempt, InvalidArgument)
@@ -150,8 +150,8 @@ class Topics:
         def attempt(deadline: float) -> None:
             request = DeleteTopicsRequest(topic_names=[name], timeout_ms=self._timeout_ms(deadline))
             controller = self._metadata.controller(deadline)
-            answer = self._brokers.ask(controller, request, DeleteTopicsResponse, deadline)
-            [result] = _results_for(answer.responses, name)
+            response = self._brokers.ask(controller, request, DeleteTopicsResponse, deadline)
+            [result] = _results_for(response.responses, name)
             if result.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 raise TopicNotFound(f"no topic {name!r} at {self._brokers.path}")
             self._check(result.error_code, result.error_message, name, {})
@@ -170,18 +170,18 @@ class Topics:
             if before_offset > MAX_INT64:
                 raise self._past_the_end(name, before_offset)
             records = DeleteRecordsPartition(partition_index=partition, offset=before_offset)
-            wanted = DeleteRecordsTopic(name=topic, partitions=[records])
-            request = DeleteRecordsRequest(topics=[wanted], timeout_ms=self._timeout_ms(deadline))
+            topic_records = DeleteRecordsTopic(name=topic, partitions=[records])
+            request = DeleteRecordsRequest(topics=[topic_records], timeout_ms=self._timeout_ms(deadline))
             with self._metadata.asking(topic):
-                answer = self._brokers.ask(leader, request, DeleteRecordsResponse, deadline)
-            [answered] = _results_for(answer.topics, topic)
-            [found] = answered.partitions
-            if found.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+                response = self._brokers.ask(leader, request, DeleteRecordsResponse, deadline)
+            [topic_result] = _results_for(response.topics, topic)
+            [partition_result] = topic_result.partitions
+            if partition_result.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
                 raise self._past_the_end(name, before_offset)
             self._metadata.check_code(
-                found.error_code, topic, f"{name}: deleting records before {before_offset:,}"
+                partition_result.error_code, topic, f"{name}: deleting records before {before_offset:,}"
             )
-            return int(found.low_watermark)
+            return int(partition_result.low_watermark)
 
         return self._brokers.retried(attempt)
 
@@ -227,7 +227,7 @@ class Topics:
     def _wait_for_topic(self, name: str, partitions: int) -> TopicDescription:
         """The topic, once the brokers know it and its partitions have leaders."""
 
-        def known() -> bool:
+        def is_known() -> bool:
             self._metadata.forget(name)
             try:
                 leaders = self._metadata.view(name).leaders
@@ -235,14 +235,14 @@ class Topics:
                 return False
             return len(leaders) >= partitions and min(leaders) >= 0
 
-        self._until(known)
+        self._until(is_known)
         self._metadata.forget_settings(name)
         return self._metadata.describe(name)
 
-    def _until(self, known: Callable[[], bool]) -> None:
+    def _until(self, is_known: Callable[[], bool]) -> None:
         """Wait until the cluster shows a change that has been made; at most request_timeout_ms."""
         until = time.monotonic() + self._brokers.settings.request_timeout_ms / 1000
-        while not known() and time.monotonic() < until:
+        while not is_known() and time.monotonic() < until:
             self._brokers.pause(self._brokers.settings.retry_backoff_ms / 1000)
             self._brokers.check_open()
 
@@ -252,16 +252,16 @@ class Topics:
 
 def _results_for(results: list[Any], name: str) -> list[Any]:
     """The result for a topic. Raises NotKafka."""
-    found = [each for each in results if each.name == name]
-    if len(found) != 1:
-        raise NotKafka(f"the response has {len(found)} results for topic {name!r}")
-    return found
+    of_topic = [result for result in results if result.name == name]
+    if len(of_topic) != 1:
+        raise NotKafka(f"the response has {len(of_topic)} results for topic {name!r}")
+    return of_topic
 
 
 def _own_name(typed: str) -> str:
     """The setting's own name; an unknown name is left to the brokers."""
-    found = TopicSettings.resolved(typed, None)
-    return plain(typed) if found is None else found[0]
+    resolved = TopicSettings.resolved(typed, None)
+    return plain(typed) if resolved is None else resolved[0]
 
 
 def _dotted(name: str) -> str:

@@ -94,10 +94,10 @@ class RemoteTransactions:
             producer_epoch=epoch,
         )
 
-        def begun(answer: InitProducerIdResponse) -> ProducerIdAndEpoch:
-            what = f"beginning with transactional id {transactional_id!r}"
-            self._coordinators.check(transactional_id, answer.error_code, what)
-            return ProducerIdAndEpoch(answer.producer_id, answer.producer_epoch)
+        def begun(response: InitProducerIdResponse) -> ProducerIdAndEpoch:
+            subject = f"beginning with transactional id {transactional_id!r}"
+            self._coordinators.check(transactional_id, response.error_code, subject)
+            return ProducerIdAndEpoch(response.producer_id, response.producer_epoch)
 
         return self._coordinators.ask(
             transactional_id, request, InitProducerIdResponse, begun, on=_check_version
@@ -143,11 +143,11 @@ class RemoteTransactions:
             topics=list(topics.values()),
         )
 
-        def committed_all(answer: TxnOffsetCommitResponse) -> None:
-            for found in answer.topics:
-                for part in found.partitions:
-                    what = f"committing {found.name} {part.partition_index} for group {group!r}"
-                    self._groups.coordinators.check(group, part.error_code, what, found.name)
+        def committed_all(response: TxnOffsetCommitResponse) -> None:
+            for topic_response in response.topics:
+                for part in topic_response.partitions:
+                    subject = f"committing {topic_response.name} {part.partition_index} for group {group!r}"
+                    self._groups.coordinators.check(group, part.error_code, subject, topic_response.name)
 
         self._groups.coordinators.ask(group, request, TxnOffsetCommitResponse, committed_all)
 
@@ -166,10 +166,10 @@ class RemoteTransactions:
             committed=commit,
         )
 
-        def ended(answer: EndTxnResponse) -> ProducerIdAndEpoch:
-            what = f"ending the transaction of {transactional_id!r}"
-            self._coordinators.check(transactional_id, answer.error_code, what)
-            return ProducerIdAndEpoch(answer.producer_id, answer.producer_epoch)
+        def ended(response: EndTxnResponse) -> ProducerIdAndEpoch:
+            subject = f"ending the transaction of {transactional_id!r}"
+            self._coordinators.check(transactional_id, response.error_code, subject)
+            return ProducerIdAndEpoch(response.producer_id, response.producer_epoch)
 
         return self._coordinators.ask(transactional_id, request, EndTxnResponse, ended)
 
@@ -177,43 +177,47 @@ class RemoteTransactions:
 
     def abort(self, transactional_id: str) -> None:
         """By a producer that begins: the one whose transaction is aborted can go on no more."""
-        found = self.describe(transactional_id)
-        if found.state is TransactionState.ONGOING:
-            self.init_producer_id(transactional_id, timeout_ms=found.timeout_ms)
+        transaction = self.describe(transactional_id)
+        if transaction.state is TransactionState.ONGOING:
+            self.init_producer_id(transactional_id, timeout_ms=transaction.timeout_ms)
 
     def describe(self, transactional_id: str) -> TransactionMetadata:
         request = DescribeTransactionsRequest(transactional_ids=[transactional_id])
 
-        def described(answer: DescribeTransactionsResponse) -> TransactionMetadata:
-            for found in answer.transaction_states:
-                if found.transactional_id == transactional_id:
-                    return self._described(found)
+        def described(response: DescribeTransactionsResponse) -> TransactionMetadata:
+            for transaction in response.transaction_states:
+                if transaction.transactional_id == transactional_id:
+                    return self._described(transaction)
             raise NotKafka(f"the response to DescribeTransactions lacks {transactional_id!r}")
 
         return self._coordinators.ask(transactional_id, request, DescribeTransactionsResponse, described)
 
-    def _described(self, found: DescribedTransaction) -> TransactionMetadata:
+    def _described(self, transaction: DescribedTransaction) -> TransactionMetadata:
         """Raises TransactionNotFound, Retry, NotKafka."""
-        what = f"describing transactional id {found.transactional_id!r}"
-        self._coordinators.check(found.transactional_id, found.error_code, what)
-        state = _STATES.get(found.transaction_state)
+        subject = f"describing transactional id {transaction.transactional_id!r}"
+        self._coordinators.check(transaction.transactional_id, transaction.error_code, subject)
+        state = _STATES.get(transaction.transaction_state)
         if state is None:
-            raise NotKafka(f"a broker reports the unknown state {found.transaction_state!r}")
+            raise NotKafka(f"a broker reports the unknown state {transaction.transaction_state!r}")
         partitions = [
-            TopicPartition(topic.topic, number) for topic in found.topics for number in topic.partitions
+            TopicPartition(topic.topic, number) for topic in transaction.topics for number in topic.partitions
         ]
         return TransactionMetadata(
-            found.producer_id,
-            found.producer_epoch,
-            found.transaction_timeout_ms,
+            transaction.producer_id,
+            transaction.producer_epoch,
+            transaction.transaction_timeout_ms,
             state,
             frozenset(partitions),
-            start_ms=found.transaction_start_time_ms,
+            start_ms=transaction.transaction_start_time_ms,
         )
 
     def transactional_ids(self) -> list[str]:
         def attempt(deadline: float) -> list[str]:
-            return sorted(each for node in self._brokers.nodes() for each in self._ids_of(node, deadline))
+            return sorted(
+                transactional_id
+                for node in self._brokers.nodes()
+                for transactional_id in self._ids_of(node, deadline)
+            )
 
         return self._brokers.retried(attempt)
 
@@ -222,24 +226,24 @@ class RemoteTransactions:
         one request. Raises as `describe`."""
 
         def attempt(deadline: float) -> dict[str, TransactionMetadata]:
-            found = {}
+            transactions = {}
             for node in self._brokers.nodes():
                 ids = self._ids_of(node, deadline)
                 for first in range(0, len(ids), _TOGETHER):
                     request = DescribeTransactionsRequest(transactional_ids=ids[first : first + _TOGETHER])
-                    answer = self._brokers.ask(node, request, DescribeTransactionsResponse, deadline)
-                    for each in answer.transaction_states:
+                    response = self._brokers.ask(node, request, DescribeTransactionsResponse, deadline)
+                    for transaction in response.transaction_states:
                         with contextlib.suppress(TransactionNotFound):  # it has expired meanwhile
-                            found[each.transactional_id] = self._described(each)
-            return found
+                            transactions[transaction.transactional_id] = self._described(transaction)
+            return transactions
 
         return self._brokers.retried(attempt)
 
     def _ids_of(self, node: Address, deadline: float) -> list[str]:
         """The transactional ids that a broker coordinates."""
-        answer = self._brokers.ask(node, ListTransactionsRequest(), ListTransactionsResponse, deadline)
-        check_code(answer.error_code, "listing transactions")
-        return sorted({each.transactional_id for each in answer.transaction_states})
+        response = self._brokers.ask(node, ListTransactionsRequest(), ListTransactionsResponse, deadline)
+        check_code(response.error_code, "listing transactions")
+        return sorted({transaction.transactional_id for transaction in response.transaction_states})
 
     def producers(
         self, partitions: Collection[TopicPartition]
@@ -247,23 +251,24 @@ class RemoteTransactions:
         """See `Backend.producers`: one request to each leader."""
 
         def attempt(deadline: float) -> dict[TopicPartition, list[ProducerDescription]]:
-            found: dict[TopicPartition, list[ProducerDescription]] = {}
-            for leader, wanted in self._metadata.led(partitions, deadline).items():
+            producers: dict[TopicPartition, list[ProducerDescription]] = {}
+            for leader, numbers_by_topic in self._metadata.led(partitions, deadline).items():
                 request = DescribeProducersRequest(
                     topics=[
                         TopicRequest(name=topic, partition_indexes=numbers)
-                        for topic, numbers in wanted.items()
+                        for topic, numbers in numbers_by_topic.items()
                     ]
                 )
-                with self._metadata.asking(*wanted):
-                    answer = self._brokers.ask(leader, request, DescribeProducersResponse, deadline)
-                for topic, part in ((each.name, part) for each in answer.topics for part in each.partitions):
-                    name = TopicPartition(topic, part.partition_index)
-                    self._metadata.check_code(
-                        part.error_code, topic, f"the producers of {name}", part.error_message
-                    )
-                    found[name] = [_producer(each) for each in part.active_producers]
-            return {name: found[name] for name in partitions if name in found}
+                with self._metadata.asking(*numbers_by_topic):
+                    response = self._brokers.ask(leader, request, DescribeProducersResponse, deadline)
+                for topic_response in response.topics:
+                    for part in topic_response.partitions:
+                        name = TopicPartition(topic_response.name, part.partition_index)
+                        self._metadata.check_code(
+                            part.error_code, name.topic, f"the producers of {name}", part.error_message
+                        )
+                        producers[name] = [_producer(state) for state in part.active_producers]
+            return {name: producers[name] for name in partitions if name in producers}
 
         return self._brokers.retried(attempt)
 
@@ -294,26 +299,26 @@ class RemoteTransactions:
 
     def _send(self, name: TopicPartition, transactional_id: str, records: memoryview, deadline: float) -> int:
         """Returns the base offset. For an attempt: raises Retry."""
-        data = PartitionProduceData(index=name.partition, records=records)
+        partition_data = PartitionProduceData(index=name.partition, records=records)
         request = ProduceRequest(
             transactional_id=transactional_id,
             acks=_ALL,
             timeout_ms=self._brokers.settings.request_timeout_ms,
-            topic_data=[TopicProduceData(name=name.topic, partition_data=[data])],
+            topic_data=[TopicProduceData(name=name.topic, partition_data=[partition_data])],
         )
         leader = self._metadata.leader(name, deadline)
         limit = self._brokers.limit(deadline)
         try:
             with self._brokers.connection(leader, limit) as connection:
-                answer = connection.exchange(request, ProduceResponse, limit, version=_PRODUCE)
+                response = connection.exchange(request, ProduceResponse, limit, version=_PRODUCE)
         except BrokerUnavailable:
             self._metadata.forget(name.topic)  # there may be another leader
             raise
-        for topic in answer.responses:
+        for topic in response.responses:
             for part in topic.partition_responses:
                 if topic.name == name.topic and part.index == name.partition:
-                    what = f"appending to {name}"
-                    self._metadata.check_code(part.error_code, name.topic, what, part.error_message)
+                    subject = f"appending to {name}"
+                    self._metadata.check_code(part.error_code, name.topic, subject, part.error_message)
                     return part.base_offset
         raise NotKafka(f"{name}: the response to an append lacks the partition")
 
@@ -326,11 +331,11 @@ def _check_version(connection: Connection) -> None:
         )
 
 
-def _producer(found: ProducerState) -> ProducerDescription:
+def _producer(state: ProducerState) -> ProducerDescription:
     return ProducerDescription(
-        found.producer_id,
-        found.producer_epoch,
-        found.last_sequence,
-        found.last_timestamp,
-        found.current_txn_start_offset,
+        state.producer_id,
+        state.producer_epoch,
+        state.last_sequence,
+        state.last_timestamp,
+        state.current_txn_start_offset,
     )

@@ -38,19 +38,19 @@ class RemoteUsers:
         request = DescribeUserScramCredentialsRequest(users=None if name is None else [UserName(name=name)])
 
         def attempt(deadline: float) -> dict[str, Mapping[str, int]]:
-            answer = self._brokers.ask_any(request, DescribeUserScramCredentialsResponse, deadline)
-            check_code(answer.error_code, "users", answer.error_message)
-            found: dict[str, Mapping[str, int]] = {}
-            for each in answer.results:
-                if each.error_code == ErrorCode.RESOURCE_NOT_FOUND:
+            response = self._brokers.ask_any(request, DescribeUserScramCredentialsResponse, deadline)
+            check_code(response.error_code, "users", response.error_message)
+            users: dict[str, Mapping[str, int]] = {}
+            for credentials in response.results:
+                if credentials.error_code == ErrorCode.RESOURCE_NOT_FOUND:
                     continue
-                check_code(each.error_code, each.user, each.error_message)
-                found[each.user] = {
+                check_code(credentials.error_code, credentials.user, credentials.error_message)
+                users[credentials.user] = {
                     NUMBERS[info.mechanism]: info.iterations
-                    for info in each.credential_infos
+                    for info in credentials.credential_infos
                     if info.mechanism in NUMBERS
                 }
-            return found
+            return users
 
         return self._brokers.retried(attempt)
 
@@ -81,10 +81,10 @@ class RemoteUsers:
 
     def _alter(self, request: AlterUserScramCredentialsRequest) -> None:
         def attempt(deadline: float) -> None:
-            answer = self._brokers.ask_any(request, AlterUserScramCredentialsResponse, deadline)
-            for each in answer.results:
-                if each.error_code == ErrorCode.RESOURCE_NOT_FOUND:
-                    raise InvalidArgument(f"there is no user {each.user!r}")
-                check_code(each.error_code, each.user, each.error_message)
+            response = self._brokers.ask_any(request, AlterUserScramCredentialsResponse, deadline)
+            for alteration in response.results:
+                if alteration.error_code == ErrorCode.RESOURCE_NOT_FOUND:
+                    raise InvalidArgument(f"there is no user {alteration.user!r}")
+                check_code(alteration.error_code, alteration.user, alteration.error_message)
 
         self._brokers.retried(attempt)
