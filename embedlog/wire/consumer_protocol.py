@@ -113,16 +113,16 @@ def decode_subscription(data: bytes, *, group_instance_id: str | None = None) ->
     )
 
 
-def same_topics(one: bytes, other: bytes) -> bool:
+def same_topics(first: bytes, second: bytes) -> bool:
     """Whether two subscriptions have the same topics, so that a restarted static member needs no rebalance.
 
     Owned partitions, generation and user data differ after every restart and are ignored. Bytes that are not
     subscriptions are compared as they are.
     """
-    if one == other:
+    if first == second:
         return True
     try:
-        return set(decode_subscription(one).topics) == set(decode_subscription(other).topics)
+        return set(decode_subscription(first).topics) == set(decode_subscription(second).topics)
     except CorruptRecord:
         return False
 
@@ -162,4 +162,4 @@ def _by_topic(partitions: Iterable[TopicPartition]) -> list[_TopicPartitions]:
 
 
 def _flat(topics: Iterable[_TopicPartitions]) -> tuple[TopicPartition, ...]:
-    return tuple(TopicPartition(each.topic, number) for each in topics for number in each.partitions)
+    return tuple(TopicPartition(topic.topic, number) for topic in topics for number in topic.partitions)

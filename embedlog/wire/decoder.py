@@ -56,8 +56,8 @@ class _Decoder:
         with source.block("def compiled(data, pos):"):
             source.line("end = len(data)")
             with source.block("try:"):
-                made = self._message(self._cls)
-                source.line(f"return {made}, pos")
+                message = self._message(self._cls)
+                source.line(f"return {message}, pos")
             with source.block("except caught as error:"):
                 source.line("raise failed(error, pos) from None")
         return source.build()
@@ -67,19 +67,19 @@ class _Decoder:
     def _message(self, cls: type) -> str:
         """Reads a message of this class, after the current run. Returns the variable that holds it."""
         source = self._source
-        made = source.fresh("m")
-        source.line(f"{made} = new({source.constant('C', cls)})")
+        message = source.fresh("m")
+        source.line(f"{message} = new({source.constant('C', cls)})")
         plain, tagged = fields_in(cls, self._version)
-        self._defaults(cls, made)
+        self._defaults(cls, message)
         for name, wire in plain:
             with source.field(name):
-                self._value(wire.kind, wire, f"{made}.{name}")
+                self._value(wire.kind, wire, f"{message}.{name}")
         if self._flexible:
-            self._tagged_fields(tagged, made)
+            self._tagged_fields(tagged, message)
         self._read_run()
-        return made
+        return message
 
-    def _defaults(self, cls: type, made: str) -> None:
+    def _defaults(self, cls: type, message: str) -> None:
         """Sets the fields that this version lacks or may leave out."""
         for name, wire in wire_of(cls):
             if wire.tagged is not None or not wire.is_in(self._version):
@@ -88,7 +88,7 @@ class _Decoder:
                     default = (
                         "[]" if wire.default is list else f"{self._source.constant('C', wire.default)}()"
                     )
-                self._source.line(f"{made}.{name} = {default}")
+                self._source.line(f"{message}.{name} = {default}")
 
     def _value(self, kind: str, wire: Wire, target: str) -> None:
         if kind in FIXED:
@@ -148,7 +148,7 @@ class _Decoder:
         """Reads the current run by one unpack_from."""
         if not self._run:
             return
-        formats = "".join(each for each, _ in self._run)
+        formats = "".join(format_character for format_character, _ in self._run)
         targets = ", ".join(target for _, target in self._run)
         source = self._source
         if formats == "B":
@@ -165,12 +165,12 @@ class _Decoder:
         source.line(f"stop = pos + {count}")
         with source.block("if stop > end:"):
             source.line(f"raise ProtocolError(f'{{{count}}} bytes, {{end - pos}} remain')")
-        value = {
+        expression = {
             "string": "str(data[pos:stop], 'utf-8')",
             "bytes": "bytes(data[pos:stop])",
             "records": "memoryview(data)[pos:stop]",
         }[kind]
-        source.line(f"{target} = {value}")
+        source.line(f"{target} = {expression}")
         source.line("pos = stop")
 
     def _elements(self, wire: Wire, count: str, target: str) -> None:
@@ -196,7 +196,7 @@ class _Decoder:
 
     # -- tagged fields ---------------------------------------------------------------------------------
 
-    def _tagged_fields(self, tagged: list[tuple[str, Wire]], made: str) -> None:
+    def _tagged_fields(self, tagged: list[tuple[str, Wire]], message: str) -> None:
         source = self._source
         count = source.fresh("n")
         self._run.append(("B", count))
@@ -217,7 +217,7 @@ class _Decoder:
                 word = "if"
                 for name, wire in tagged:
                     with source.block(f"{word} {tag} == {wire.tagged}:"), source.field(name):
-                        self._value(wire.kind, wire, f"{made}.{name}")
+                        self._value(wire.kind, wire, f"{message}.{name}")
                         self._read_run()
                         with source.block(f"if pos != {stop}:"):
                             source.line(f"raise ProtocolError(f'not the {{{size}}} bytes it claims')")

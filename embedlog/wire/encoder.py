@@ -62,82 +62,82 @@ class _Encoder:
 
     # -- messages and their fields ---------------------------------------------------------------------
 
-    def _message(self, cls: type, made: str) -> None:
+    def _message(self, cls: type, message: str) -> None:
         """Writes the fields of a message. The last run stays open."""
         plain, tagged = fields_in(cls, self._version)
         for name, wire in plain:
             with self._source.field(name):
-                self._value(wire.kind, wire, f"{made}.{name}")
+                self._value(wire.kind, wire, f"{message}.{name}")
         if self._flexible and not tagged:
             self._run.append(("x", ""))
         elif self._flexible:
-            self._tagged_fields(tagged, made)
+            self._tagged_fields(tagged, message)
 
-    def _value(self, kind: str, wire: Wire, value: str) -> None:
+    def _value(self, kind: str, wire: Wire, expression: str) -> None:
         if kind in FIXED:
-            self._run.append((FIXED[kind], value))
+            self._run.append((FIXED[kind], expression))
             return
         source = self._source
-        held = source.fresh("v")
-        source.line(f"{held} = {value}")
+        variable = source.fresh("v")
+        source.line(f"{variable} = {expression}")
         if wire.may_be_null(self._version):
             self._write_run()
-            with source.block(f"if {held} is None:"):
+            with source.block(f"if {variable} is None:"):
                 if kind == "struct":
                     self._run.append(("b", "-1"))
                 else:
                     self._length("-1", kind)
                 self._write_run()
             with source.block("else:"):
-                self._present(kind, wire, held)
+                self._present(kind, wire, variable)
                 self._write_run()
         else:
-            self._present(kind, wire, held)
+            self._present(kind, wire, variable)
 
-    def _present(self, kind: str, wire: Wire, held: str) -> None:
+    def _present(self, kind: str, wire: Wire, variable: str) -> None:
         source = self._source
         if kind == "struct":
             if wire.may_be_null(self._version):
                 self._run.append(("b", "1"))
-            self._message(wire.element, held)
+            self._message(wire.element, variable)
             return
         if kind == "string":
-            source.line(f"{held} = {held}.encode()")
+            source.line(f"{variable} = {variable}.encode()")
         if kind == "array":
-            self._length(f"len({held})", kind)
-            self._elements(wire, held)
+            self._length(f"len({variable})", kind)
+            self._elements(wire, variable)
             return
-        self._length(f"len({held})", kind)
+        self._length(f"len({variable})", kind)
         self._write_run()
         if kind == "records" and self._chunked:
-            with source.block(f"if len({held}):"):
+            with source.block(f"if len({variable}):"):
                 source.line("chunks.append(out)")
-                source.line(f"chunks.append({held})")
+                source.line(f"chunks.append({variable})")
                 source.line("out = bytearray()")
         else:
-            source.line(f"out += {held}")
+            source.line(f"out += {variable}")
 
-    def _length(self, value: str, kind: str) -> None:
+    def _length(self, expression: str, kind: str) -> None:
         if not self._flexible:
-            self._run.append(("h" if kind == "string" else "i", value))
-        elif value == "-1":
+            self._run.append(("h" if kind == "string" else "i", expression))
+        elif expression == "-1":
             self._run.append(("x", ""))
         else:
             self._write_run()
-            self._varint(f"{value} + 1")
+            self._varint(f"{expression} + 1")
 
-    def _varint(self, value: str) -> None:
+    def _varint(self, expression: str) -> None:
         source = self._source
         count = source.fresh("n")
-        source.line(f"{count} = {value}")
+        source.line(f"{count} = {expression}")
         source.line(f"out += small[{count}] if {count} < 4096 else varint({count})")
 
     def _write_run(self) -> None:
         """Writes the current run by one pack."""
         if not self._run:
             return
-        formats = "".join(each for each, _ in self._run)
-        values = ", ".join(value for _, value in self._run if value)
+        formats = "".join(format_character for format_character, _ in self._run)
+        values = ", ".join(expression for _, expression in self._run if expression)
         if formats == "x":
             self._source.line("out.append(0)")
         else:
@@ -145,14 +145,14 @@ class _Encoder:
             self._source.line(f"out += {pack}({values})")
         self._run.clear()
 
-    def _elements(self, wire: Wire, held: str) -> None:
+    def _elements(self, wire: Wire, variable: str) -> None:
         source = self._source
         self._write_run()
         if wire.element in FIXED and wire.element != "uuid":
-            source.line(f"out += pack_many(f'>{{len({held})}}{FIXED[wire.element]}', *{held})")
+            source.line(f"out += pack_many(f'>{{len({variable})}}{FIXED[wire.element]}', *{variable})")
             return
         element = source.fresh("e")
-        with source.block(f"for {element} in {held}:"):
+        with source.block(f"for {element} in {variable}:"):
             if isinstance(wire.element, type):
                 self._message(wire.element, element)
             else:
@@ -161,19 +161,23 @@ class _Encoder:
 
     # -- tagged fields ---------------------------------------------------------------------------------
 
-    def _tagged_fields(self, tagged: list[tuple[str, Wire]], made: str) -> None:
+    def _tagged_fields(self, tagged: list[tuple[str, Wire]], message: str) -> None:
         """Writes the count of tagged fields, then tag, size and bytes of each."""
         source = self._source
         self._write_run()
-        here = [self._is_there(wire, f"{made}.{name}") for name, wire in tagged]
-        with source.block(f"if {' or '.join(here)}:"):
-            self._varint(" + ".join(f"({each})" for each in here) if len(here) > 1 else f"int({here[0]})")
-            for (name, wire), there in zip(tagged, here, strict=True):
+        conditions = [self._is_there(wire, f"{message}.{name}") for name, wire in tagged]
+        with source.block(f"if {' or '.join(conditions)}:"):
+            self._varint(
+                " + ".join(f"({condition})" for condition in conditions)
+                if len(conditions) > 1
+                else f"int({conditions[0]})"
+            )
+            for (name, wire), condition in zip(tagged, conditions, strict=True):
                 outer = source.fresh("outer")
-                with source.block(f"if {there}:"), source.field(name):
+                with source.block(f"if {condition}:"), source.field(name):
                     source.line(f"{outer} = out")
                     source.line("out = bytearray()")
-                    self._value(wire.kind, wire, f"{made}.{name}")
+                    self._value(wire.kind, wire, f"{message}.{name}")
                     self._write_run()
                     source.line(f"{outer} += varint({wire.tagged})")
                     source.line(f"{outer} += varint(len(out))")
@@ -182,11 +186,11 @@ class _Encoder:
         with source.block("else:"):
             source.line("out.append(0)")
 
-    def _is_there(self, wire: Wire, value: str) -> str:
+    def _is_there(self, wire: Wire, expression: str) -> str:
         if wire.default is None:
-            return f"{value} is not None"
+            return f"{expression} is not None"
         if wire.kind == "array":
-            return f"len({value}) > 0"
+            return f"len({expression}) > 0"
         if wire.kind == "uuid":
-            return f"{value} != {self._source.constant('NO_UUID', NO_UUID)}"
-        return f"{value} != {wire.default!r}"
+            return f"{expression} != {self._source.constant('NO_UUID', NO_UUID)}"
+        return f"{expression} != {wire.default!r}"

@@ -54,7 +54,9 @@ _FLEXIBLE_REQUESTS: Final = frozenset(
     for version in range(api.min_version, api.max_version + 1)
     if api.is_flexible(version)
 )
-_FLEXIBLE_RESPONSES: Final = frozenset(each for each in _FLEXIBLE_REQUESTS if each[0] != API_VERSIONS.key)
+_FLEXIBLE_RESPONSES: Final = frozenset(
+    (key, version) for key, version in _FLEXIBLE_REQUESTS if key != API_VERSIONS.key
+)
 
 
 class RequestHeader(NamedTuple):

@@ -122,10 +122,10 @@ def partition_for(group: str, num_partitions: int) -> int:
     if num_partitions < 1:
         raise InvalidArgument(f"num_partitions is {num_partitions}, must be at least 1")
     units = group.encode("utf-16-be", "surrogatepass")
-    value = 0
+    java_hash = 0
     for high, low in zip(units[::2], units[1::2], strict=True):
-        value = (31 * value + (high << 8 | low)) & 0xFFFFFFFF
-    signed = value - 2**32 if value >= 2**31 else value
+        java_hash = (31 * java_hash + (high << 8 | low)) & 0xFFFFFFFF
+    signed = java_hash - 2**32 if java_hash >= 2**31 else java_hash
     return 0 if signed == _INT32_MIN else abs(signed) % num_partitions
 
 
@@ -183,9 +183,13 @@ def decode_offset_value(value: bytes) -> CommittedOffset:
 
     Raises CorruptRecord for an unknown version, and for invalid or trailing bytes.
     """
-    found: OffsetCommitValue = versioned.decode(OffsetCommitValue, value)[1]
+    commit: OffsetCommitValue = versioned.decode(OffsetCommitValue, value)[1]
     return CommittedOffset(
-        found.offset, found.leader_epoch, found.metadata, found.commit_timestamp_ms, id_text(found.topic_id)
+        commit.offset,
+        commit.leader_epoch,
+        commit.metadata,
+        commit.commit_timestamp_ms,
+        id_text(commit.topic_id),
     )
 
 

@@ -101,42 +101,45 @@ def encode_state(state: QueueState) -> bytes:
 
 def decode_state(value: bytes) -> QueueState:
     """A value. Raises CorruptRecord for an unknown version, an empty range, and invalid bytes."""
-    found: QueueStateValue = versioned.decode(QueueStateValue, value)[1]
+    state: QueueStateValue = versioned.decode(QueueStateValue, value)[1]
     locks = [
         ShareLock(
-            each.first_offset,
-            each.last_offset,
-            each.delivery_id,
-            each.delivery_count,
-            each.member_id,
-            each.until_ms,
+            lock.first_offset,
+            lock.last_offset,
+            lock.delivery_id,
+            lock.delivery_count,
+            lock.member_id,
+            lock.until_ms,
         )
-        for each in found.locks
+        for lock in state.locks
     ]
     delays = [
-        ShareDelay(each.offset, each.delivery_id, each.delivery_count, each.due_ms) for each in found.delays
+        ShareDelay(delay.offset, delay.delivery_id, delay.delivery_count, delay.due_ms)
+        for delay in state.delays
     ]
     rejections = [
         ShareRejection(
-            each.offset,
-            each.delivery_id,
-            each.delivery_count,
-            each.error,
-            each.dead_letter_partition,
-            each.dead_letter_offset,
+            rejection.offset,
+            rejection.delivery_id,
+            rejection.delivery_count,
+            rejection.error,
+            rejection.dead_letter_partition,
+            rejection.dead_letter_offset,
         )
-        for each in found.rejections
+        for rejection in state.rejections
     ]
     for lock in locks:
         check_range(lock.first_offset, lock.last_offset)
-    for offset in (*(each.offset for each in delays), *(each.offset for each in rejections)):
-        check_range(offset, offset)
+    for delay in delays:
+        check_range(delay.offset, delay.offset)
+    for rejection in rejections:
+        check_range(rejection.offset, rejection.offset)
     return QueueState(
-        found.leader_epoch,
-        found.next_delivery_id,
-        found.boot_id,
-        found.boot_ms,
-        found.wall_ms,
+        state.leader_epoch,
+        state.next_delivery_id,
+        state.boot_id,
+        state.boot_ms,
+        state.wall_ms,
         locks,
         delays,
         rejections,

@@ -166,9 +166,10 @@ def decode_key(key: bytes | None, topic: str) -> StateKey:
     if version not in (SNAPSHOT_KEY_VERSION, UPDATE_KEY_VERSION):
         raise CorruptRecord(f"unknown version {version} of a {topic} key", pos=0)
     is_snapshot = version == SNAPSHOT_KEY_VERSION
-    found: ShareSnapshotKey = versioned.decode(ShareSnapshotKey if is_snapshot else ShareUpdateKey, key)[1]
-    topic_id = urlsafe_b64encode(found.topic_id)[:22].decode()
-    return StateKey(found.group, topic_id, found.partition, is_snapshot)
+    kind = ShareSnapshotKey if is_snapshot else ShareUpdateKey
+    state_key: ShareSnapshotKey = versioned.decode(kind, key)[1]
+    topic_id = urlsafe_b64encode(state_key.topic_id)[:22].decode()
+    return StateKey(state_key.group, topic_id, state_key.partition, is_snapshot)
 
 
 def encode_snapshot(snapshot: ShareSnapshot) -> bytes:
@@ -200,32 +201,34 @@ def encode_update(
 
 def decode_snapshot(value: bytes) -> ShareSnapshot:
     """A snapshot. Raises CorruptRecord for an unknown version or state, and for invalid bytes."""
-    found: ShareSnapshotValue = versioned.decode(ShareSnapshotValue, value)[1]
+    snapshot: ShareSnapshotValue = versioned.decode(ShareSnapshotValue, value)[1]
     return ShareSnapshot(
-        found.snapshot_epoch,
-        found.leader_epoch,
-        found.start_offset,
-        _batches(found.batches),
-        found.state_epoch,
-        found.create_timestamp_ms,
-        found.write_timestamp_ms,
+        snapshot.snapshot_epoch,
+        snapshot.leader_epoch,
+        snapshot.start_offset,
+        _batches(snapshot.batches),
+        snapshot.state_epoch,
+        snapshot.create_timestamp_ms,
+        snapshot.write_timestamp_ms,
     )
 
 
 def decode_update(value: bytes) -> ShareUpdate:
     """An update. Raises CorruptRecord for an unknown version or state, and for invalid bytes."""
-    found: ShareUpdateValue = versioned.decode(ShareUpdateValue, value)[1]
-    return ShareUpdate(found.snapshot_epoch, found.leader_epoch, found.start_offset, _batches(found.batches))
+    update: ShareUpdateValue = versioned.decode(ShareUpdateValue, value)[1]
+    return ShareUpdate(
+        update.snapshot_epoch, update.leader_epoch, update.start_offset, _batches(update.batches)
+    )
 
 
-def _batches(found: Sequence[_StateBatch]) -> list[StateBatch]:
+def _batches(wire_batches: Sequence[_StateBatch]) -> list[StateBatch]:
     batches = []
-    for each in found:
-        state = _STATES.get(each.state)
+    for batch in wire_batches:
+        state = _STATES.get(batch.state)
         if state is None:
-            raise CorruptRecord(f"unknown delivery state {each.state}")
-        check_range(each.first_offset, each.last_offset)
-        batches.append(StateBatch(each.first_offset, each.last_offset, state, each.delivery_count))
+            raise CorruptRecord(f"unknown delivery state {batch.state}")
+        check_range(batch.first_offset, batch.last_offset)
+        batches.append(StateBatch(batch.first_offset, batch.last_offset, state, batch.delivery_count))
     return batches
 
 

@@ -70,8 +70,8 @@ class Source:
 
     def constant(self, stem: str, value: object) -> str:
         """A name for this value in the function's globals."""
-        for name, known in self.namespace.items():
-            if known is value:
+        for name, constant in self.namespace.items():
+            if constant is value:
                 return name
         name = self.fresh(stem)
         self.namespace[name] = value
@@ -80,9 +80,9 @@ class Source:
     def struct(self, formats: str, method: str) -> tuple[str, int]:
         """A name for a method of the Struct with these big-endian formats, and the Struct's size."""
         name = f"{method}_{formats.replace('?', 'o')}"
-        made = struct.Struct(">" + formats)
-        self.namespace.setdefault(name, getattr(made, method))
-        return name, made.size
+        layout = struct.Struct(">" + formats)
+        self.namespace.setdefault(name, getattr(layout, method))
+        return name, layout.size
 
     def build(self) -> Callable[..., Any]:
         """Compiles the lines and returns the function `compiled` that they define."""
@@ -111,6 +111,6 @@ class Source:
 def fields_in(cls: type, version: int) -> tuple[list[tuple[str, Wire]], list[tuple[str, Wire]]]:
     """The fields of one version of a message: the untagged ones in wire order, the tagged ones by tag."""
     there = [(name, wire) for name, wire in wire_of(cls) if wire.is_in(version)]
-    plain = [each for each in there if each[1].tagged is None]
-    tagged = [each for each in there if each[1].tagged is not None]
-    return plain, sorted(tagged, key=lambda each: each[1].tagged or 0)
+    plain = [field for field in there if field[1].tagged is None]
+    tagged = [field for field in there if field[1].tagged is not None]
+    return plain, sorted(tagged, key=lambda field: field[1].tagged or 0)

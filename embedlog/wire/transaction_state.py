@@ -130,8 +130,8 @@ def decode_key(key: bytes | None) -> str:
     """
     if key is None:
         raise CorruptRecord("a record of __transaction_state has no key")
-    found: TransactionLogKey = versioned.decode(TransactionLogKey, key)[1]
-    return found.transactional_id
+    log_key: TransactionLogKey = versioned.decode(TransactionLogKey, key)[1]
+    return log_key.transactional_id
 
 
 def encode_value(metadata: TransactionMetadata) -> bytes:
@@ -155,9 +155,9 @@ def encode_value(metadata: TransactionMetadata) -> bytes:
                 parts.append(struct.pack(f">{len(numbers)}iB", *numbers, 0))
         parts.append(_TIMES.pack(last_update_ms, start_ms))
         fields = [
-            bytes((tag, each.size)) + each.pack(value)
-            for tag, (value, (each, default)) in enumerate(zip(tagged, _TAGGED, strict=True))
-            if value != default
+            bytes((tag, layout.size)) + layout.pack(number)
+            for tag, (number, (layout, default)) in enumerate(zip(tagged, _TAGGED, strict=True))
+            if number != default
         ]
     except struct.error as error:
         raise InvalidArgument(f"TransactionLogValue v{VALUE_VERSION}: {error}") from None
@@ -166,22 +166,24 @@ def encode_value(metadata: TransactionMetadata) -> bytes:
 
 def decode_value(value: bytes) -> TransactionMetadata:
     """A value of version 0 or 1. Raises CorruptRecord for an unknown version or state, and invalid bytes."""
-    found: TransactionLogValue = versioned.decode(TransactionLogValue, value)[1]
-    state = _STATES.get(found.state)
+    transaction: TransactionLogValue = versioned.decode(TransactionLogValue, value)[1]
+    state = _STATES.get(transaction.state)
     if state is None:
-        raise CorruptRecord(f"unknown state {found.state} of a transaction")
+        raise CorruptRecord(f"unknown state {transaction.state} of a transaction")
     partitions = [
-        TopicPartition(each.topic, number) for each in found.partitions or () for number in each.partition_ids
+        TopicPartition(topic.topic, number)
+        for topic in transaction.partitions or ()
+        for number in topic.partition_ids
     ]
     return TransactionMetadata(
-        found.producer_id,
-        found.producer_epoch,
-        found.timeout_ms,
+        transaction.producer_id,
+        transaction.producer_epoch,
+        transaction.timeout_ms,
         state,
         frozenset(partitions),
-        found.last_update_ms,
-        found.start_ms,
-        found.previous_producer_id,
-        found.next_producer_id,
-        found.client_version,
+        transaction.last_update_ms,
+        transaction.start_ms,
+        transaction.previous_producer_id,
+        transaction.next_producer_id,
+        transaction.client_version,
     )
