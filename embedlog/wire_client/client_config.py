@@ -77,16 +77,16 @@ def read_client_config(path: str | os.PathLike[str]) -> dict[str, Any]:
     try:
         with open(where, "rb") as file:
             mode = os.fstat(file.fileno()).st_mode
-            data = file.read(_MAX_BYTES + 1)
+            content = file.read(_MAX_BYTES + 1)
     except (OSError, ValueError) as error:
         raise InvalidArgument(f"client_config: {where} cannot be read: {_why(error)}") from None
-    if len(data) > _MAX_BYTES:
+    if len(content) > _MAX_BYTES:
         raise InvalidArgument(f"client_config: {where} is larger than {_MAX_BYTES:,} bytes")
     if where.endswith(".toml"):
-        settings = _from_toml(where, data)
+        settings = _from_toml(where, content)
         settings = {name: value for name, value in settings.items() if plain(name) != _ADDRESS}
     else:
-        settings = _own(where, from_properties(_text(data)))
+        settings = _own(where, from_properties(_text(content)))
     parsed = ClientSettings.parse(settings)
     if mode & (stat.S_IRGRP | stat.S_IROTH) and any(isinstance(value, Secret) for value in parsed.values()):
         logger.warning("%s has a password, and others may read it: chmod 600 %s", where, where)
@@ -142,11 +142,11 @@ def _own(where: str, entries: Mapping[str, str]) -> dict[str, str]:
     return own
 
 
-def _from_toml(where: str, data: bytes) -> dict[str, Any]:
+def _from_toml(where: str, content: bytes) -> dict[str, Any]:
     import tomllib  # slow to import
 
     try:
-        return dict(_flat(tomllib.loads(data.decode())))
+        return dict(_flat(tomllib.loads(content.decode())))
     except UnicodeDecodeError:
         raise InvalidArgument(f"client_config: {where} is not UTF-8") from None
     except tomllib.TOMLDecodeError as error:
@@ -163,12 +163,12 @@ def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
             yield f"{prefix}{name}", value
 
 
-def _text(data: bytes) -> str:
+def _text(content: bytes) -> str:
     """Java reads Latin-1; editors write UTF-8."""
     try:
-        return data.decode()
+        return content.decode()
     except UnicodeDecodeError:
-        return data.decode("latin-1")
+        return content.decode("latin-1")
 
 
 def _why(error: OSError | ValueError) -> str:

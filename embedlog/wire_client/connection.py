@@ -383,19 +383,19 @@ class Connection:
         request = ApiVersionsRequest(client_software_name=_SOFTWARE, client_software_version="0.1.0")
         version = SPOKEN["ApiVersions"][1]
         while True:
-            answer = self.exchange(request, ApiVersionsResponse, deadline, version=version)
-            versions = {api.api_key: (api.min_version, api.max_version) for api in answer.api_keys}
-            if not answer.error_code:
+            response = self.exchange(request, ApiVersionsResponse, deadline, version=version)
+            versions = {api.api_key: (api.min_version, api.max_version) for api in response.api_keys}
+            if not response.error_code:
                 self._versions = versions
                 self.is_owner = LOG.key in versions
-                levels = {feature.name: feature.max_version_level for feature in answer.finalized_features}
+                levels = {feature.name: feature.max_version_level for feature in response.finalized_features}
                 self.transaction_version = levels.get("transaction.version", 0)
                 return
             older = min(versions.get(request.api.key, (0, 0))[1], version - 1)
-            if answer.error_code != ErrorCode.UNSUPPORTED_VERSION or older < 0:
+            if response.error_code != ErrorCode.UNSUPPORTED_VERSION or older < 0:
                 raise NotKafka(
                     f"{shown_address(self.address)} does not report its versions of the protocol: "
-                    f"error {answer.error_code}"
+                    f"error {response.error_code}"
                 )
             version = older
 
@@ -416,17 +416,17 @@ class Connection:
 
     def _wait_until(self, deadline: float) -> None:
         """Set the timeout of the next call, which raises BlockingIOError about then: call this again."""
-        left = deadline - time.monotonic()
-        if left <= 0:
+        left_s = deadline - time.monotonic()
+        if left_s <= 0:
             raise TimeoutError
-        if abs(left - self._timeout_s) > left * _PRECISION:
+        if abs(left_s - self._timeout_s) > left_s * _PRECISION:
             if self._python_waits:
-                self._socket.settimeout(left)
+                self._socket.settimeout(left_s)
             else:
-                timeout = _TIMEVAL.pack(int(left), max(int(left % 1 * 1e6), 1))
+                timeout = _TIMEVAL.pack(int(left_s), max(int(left_s % 1 * 1e6), 1))
                 self._plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeout)
                 self._plain.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeout)
-            self._timeout_s = left
+            self._timeout_s = left_s
 
     def _send(self, chunks: list[Chunk], deadline: float) -> None:
         if sum([len(chunk) for chunk in chunks]) <= _JOIN_BYTES:

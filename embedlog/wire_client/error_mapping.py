@@ -34,32 +34,32 @@ _ADVICE: Final[dict[ErrorCode, str]] = {
 
 
 def error_of(
-    code: int, what: str, details: str | None = None, names: Mapping[str, str] | None = None
+    code: int, subject: str, details: str | None = None, names: Mapping[str, str] | None = None
 ) -> errors.EmbedlogError:
     """The error for a code that is not 0.
 
-    `what` names the request in a few words; `details` is the broker's own message, if any; `names` has the
+    `subject` names the request in a few words; `details` is the broker's own message, if any; `names` has the
     topic, the group, the transactional id that it was about.
     """
-    known = known_code(code)
-    name = f"error {code}" if known is None else f"{known.name} ({code})"
+    error_code = known_code(code)
+    name = f"error {code}" if error_code is None else f"{error_code.name} ({code})"
     own = f" [{details}]" if details else ""
-    if known is not None and known in DENIED:
-        kind = DENIED[known]
+    if error_code is not None and error_code in DENIED:
+        kind = DENIED[error_code]
         resource = (names or {}).get(kind, "")
         of = f"{kind} {resource!r}" if resource else f"the {kind}"
         return errors.AuthorizationFailed(
-            f"{what}: {name}: the principal of this client may not do that with {of}{own}",
+            f"{subject}: {name}: the principal of this client may not do that with {of}{own}",
             resource_type=kind,
             resource=resource,
         )
     if code in _OWNERS:
-        return _OWNERS[code](f"{what}: {details or 'the owner cannot write its files'}")
+        return _OWNERS[code](f"{subject}: {details or 'the owner cannot write its files'}")
     if code == ErrorCode.POLICY_VIOLATION and details in _FULL:
-        return _FULL[details](f"{what}: {details}")
-    if known is not None and known in MEANINGS:
-        error, advice = MEANINGS[known]
-        return error(f"{what}: {name}: {advice}{own}")
-    advice = f": {_ADVICE[known]}" if known in _ADVICE else ""
-    retriable = known is not None and known.retriable
-    return errors.BrokerError(f"{what}: {name}{advice}{own}", code=code, retriable=retriable)
+        return _FULL[details](f"{subject}: {details}")
+    if error_code is not None and error_code in MEANINGS:
+        error, advice = MEANINGS[error_code]
+        return error(f"{subject}: {name}: {advice}{own}")
+    advice = f": {_ADVICE[error_code]}" if error_code in _ADVICE else ""
+    retriable = error_code is not None and error_code.retriable
+    return errors.BrokerError(f"{subject}: {name}{advice}{own}", code=code, retriable=retriable)

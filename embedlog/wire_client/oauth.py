@@ -125,7 +125,7 @@ class Tokens:
         began = time.monotonic()
         try:
             with _opener(settings).open(request, timeout=max(timeout_s, 0.001)) as response:
-                data = response.read(_MAX_BYTES + 1)
+                body = response.read(_MAX_BYTES + 1)
         except urllib.error.HTTPError as error:
             with error:
                 if error.code >= 500:
@@ -135,11 +135,11 @@ class Tokens:
         except OSError as error:
             reason = getattr(error, "reason", error)
             raise BrokerUnavailable(f"{_URL}: the server cannot be reached: {reason}") from None
-        answer = _object(data)
-        token = _checked(answer.get("access_token"), {}, _URL)
-        lasts = answer.get("expires_in")
-        known = isinstance(lasts, int | float) and not isinstance(lasts, bool) and lasts > 0
-        return token, began + (float(lasts) if known else _DEFAULT_LIFETIME_S) * _USED  # type: ignore[arg-type]
+        token_response = _object(body)
+        token = _checked(token_response.get("access_token"), {}, _URL)
+        lasts = token_response.get("expires_in")
+        is_known = isinstance(lasts, int | float) and not isinstance(lasts, bool) and lasts > 0
+        return token, began + (float(lasts) if is_known else _DEFAULT_LIFETIME_S) * _USED  # type: ignore[arg-type]
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
@@ -200,20 +200,20 @@ def _bad_extensions(where: str) -> NoReturn:
     raise AuthenticationFailed(f"{where}: extensions are a dict of names of letters, and printable values")
 
 
-def _object(data: bytes) -> Mapping[str, Any]:
+def _object(body: bytes) -> Mapping[str, Any]:
     try:
-        answer = json.loads(data) if len(data) <= _MAX_BYTES else None
+        response = json.loads(body) if len(body) <= _MAX_BYTES else None
     except ValueError:
-        answer = None
-    if not isinstance(answer, dict):
+        response = None
+    if not isinstance(response, dict):
         raise AuthenticationFailed(f"{_URL}: the server's answer is not a JSON object")
-    return answer
+    return response
 
 
-def _error_of(data: bytes) -> str:
+def _error_of(body: bytes) -> str:
     """RFC 6749's error code, which has no secret."""
     try:
-        answer = json.loads(data)
-        return f" ({shown(answer['error'])})" if isinstance(answer["error"], str) else ""
+        response = json.loads(body)
+        return f" ({shown(response['error'])})" if isinstance(response["error"], str) else ""
     except (ValueError, KeyError, TypeError):
         return ""

@@ -103,15 +103,15 @@ class Sasl:
         steps = self._steps(where, timeout_s)
         message = next(steps)
         for _ in range(_MAX_STEPS):
-            answer = exchange(SaslAuthenticateRequest(auth_bytes=message), SaslAuthenticateResponse)
-            if answer.error_code:
-                raise AuthenticationFailed(self._refused(where, answer))
-            if len(answer.auth_bytes) > _MAX_BYTES:
+            response = exchange(SaslAuthenticateRequest(auth_bytes=message), SaslAuthenticateResponse)
+            if response.error_code:
+                raise AuthenticationFailed(self._refused(where, response))
+            if len(response.auth_bytes) > _MAX_BYTES:
                 break
             try:
-                message = steps.send(bytes(answer.auth_bytes))
+                message = steps.send(bytes(response.auth_bytes))
             except StopIteration:
-                return max(answer.session_lifetime_ms, 0) / 1000
+                return max(response.session_lifetime_ms, 0) / 1000
         raise AuthenticationFailed(f"broker {where} does not follow {mechanism}")
 
     def _steps(self, where: str, timeout_s: float) -> Messages:
@@ -123,9 +123,9 @@ class Sasl:
             return _plain(user, password)
         return _scram(self.mechanism, user, password, where)
 
-    def _refused(self, where: str, answer: SaslAuthenticateResponse) -> str:
+    def _refused(self, where: str, response: SaslAuthenticateResponse) -> str:
         who = "the token" if self._tokens else f"the user {shown(self._settings.sasl_plain_username)}"
-        details = f": {_quoted(answer.error_message)}" if answer.error_message else ""
+        details = f": {_quoted(response.error_message)}" if response.error_message else ""
         return f"broker {where} does not accept {who} ({self.mechanism}){details}"
 
 

@@ -110,11 +110,11 @@ def _login_module(typed: str, value: Any) -> dict[str, Any]:
     options = words[2:-1]
     if len(options) % 3 or any(sign != "=" for sign in options[1::3]):
         raise _no_login_module(typed)
-    known = _OPTIONS[module]
+    own_names = _OPTIONS[module]
     return {
-        known[name]: Secret(value) if known[name].endswith(("password", "secret")) else value
+        own_names[name]: Secret(value) if own_names[name].endswith(("password", "secret")) else value
         for name, value in zip(options[::3], options[2::3], strict=True)
-        if name in known
+        if name in own_names
     }
 
 
