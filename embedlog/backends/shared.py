@@ -160,9 +160,9 @@ class SharedDirectory:
             f"which does not answer ({error}): end that process if it hangs; then another one owns the log",
         )
 
-    def _held(self, locked: DirectoryLocked, how: str) -> DirectoryLocked:
+    def _held(self, locked: DirectoryLocked, clause: str) -> DirectoryLocked:
         return DirectoryLocked(
-            f"{self.path} is open for writing in process {locked.pid} ({locked.program}), {how}",
+            f"{self.path} is open for writing in process {locked.pid} ({locked.program}), {clause}",
             path=locked.path,
             pid=locked.pid,
             program=locked.program,

@@ -110,7 +110,7 @@ class Source:
 
 def fields_in(cls: type, version: int) -> tuple[list[tuple[str, Wire]], list[tuple[str, Wire]]]:
     """The fields of one version of a message: the untagged ones in wire order, the tagged ones by tag."""
-    there = [(name, wire) for name, wire in wire_of(cls) if wire.is_in(version)]
-    plain = [field for field in there if field[1].tagged is None]
-    tagged = [field for field in there if field[1].tagged is not None]
+    fields = [(name, wire) for name, wire in wire_of(cls) if wire.is_in(version)]
+    plain = [field for field in fields if field[1].tagged is None]
+    tagged = [field for field in fields if field[1].tagged is not None]
     return plain, sorted(tagged, key=lambda field: field[1].tagged or 0)

@@ -505,8 +505,8 @@ class Connection:
         elif not self._greetings and not self._has_tls:  # before it said a word
             ended += ": does this port speak TLS (security_protocol SSL)?"
         elif self._security is None or self._security.sasl is None:
-            wants = "SASL_SSL" if self._has_tls else "SASL_PLAINTEXT"
-            ended += f" at the first request: does this port want SASL (security_protocol {wants})?"
+            protocol = "SASL_SSL" if self._has_tls else "SASL_PLAINTEXT"
+            ended += f" at the first request: does this port want SASL (security_protocol {protocol})?"
         return ConnectionResetError(ended)
 
 

@@ -137,9 +137,9 @@ class Tokens:
             raise BrokerUnavailable(f"{_URL}: the server cannot be reached: {reason}") from None
         token_response = _object(body)
         token = _checked(token_response.get("access_token"), {}, _URL)
-        lasts = token_response.get("expires_in")
-        is_known = isinstance(lasts, int | float) and not isinstance(lasts, bool) and lasts > 0
-        return token, began + (float(lasts) if is_known else _DEFAULT_LIFETIME_S) * _USED  # type: ignore[arg-type]
+        lifetime_s = token_response.get("expires_in")
+        is_known = isinstance(lifetime_s, int | float) and not isinstance(lifetime_s, bool) and lifetime_s > 0
+        return token, began + (float(lifetime_s) if is_known else _DEFAULT_LIFETIME_S) * _USED  # type: ignore[arg-type]
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):

@@ -124,9 +124,9 @@ class Sasl:
         return _scram(self.mechanism, user, password, where)
 
     def _refused(self, where: str, response: SaslAuthenticateResponse) -> str:
-        who = "the token" if self._tokens else f"the user {shown(self._settings.sasl_plain_username)}"
+        identity = "the token" if self._tokens else f"the user {shown(self._settings.sasl_plain_username)}"
         details = f": {_quoted(response.error_message)}" if response.error_message else ""
-        return f"broker {where} does not accept {who} ({self.mechanism}){details}"
+        return f"broker {where} does not accept {identity} ({self.mechanism}){details}"
 
 
 def _quoted(text: str) -> str:

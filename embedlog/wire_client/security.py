@@ -81,17 +81,17 @@ class ClientSecurity:
         tls: socket.socket = connected
         try:
             connected.settimeout(max(deadline - time.monotonic(), 0.001))
-            tls = over = self.context().wrap_socket(
+            tls = secured = self.context().wrap_socket(
                 connected, server_hostname=host.rstrip("."), do_handshake_on_connect=False
             )
-            over.do_handshake()
+            secured.do_handshake()
         except BaseException as error:
             with no_fork:
                 tls.close()
             if isinstance(error, ConnectionError | ssl.SSLEOFError):
                 raise _ClosedAtOnce from error
             raise
-        return TlsSocket(over)
+        return TlsSocket(secured)
 
     def explained(self, error: OSError, where: str, host: str) -> BrokerUnavailable | None:
         """The error for one of OpenSSL's; None for others."""

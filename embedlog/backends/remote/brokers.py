@@ -254,16 +254,18 @@ class Brokers:
     def give_back(self, connection: Connection) -> None:
         """The connection is idle again."""
         connection.idle_since = time.monotonic()
-        going = [connection]
+        surplus = [connection]
         with self._lock:
             self._busy.discard(connection)
             if not self._closing.is_set():
                 idle = self._idle.setdefault(connection.address, [])
                 # The connection returned last is taken first, so surplus ones stay at the front, and expire.
-                going = idle[:1] if idle and idle[0].idle_since < connection.idle_since - self._idle_s else []
-                idle[:] = [*idle[len(going) :], connection]
-        for surplus in going:
-            surplus.close()
+                surplus = (
+                    idle[:1] if idle and idle[0].idle_since < connection.idle_since - self._idle_s else []
+                )
+                idle[:] = [*idle[len(surplus) :], connection]
+        for expired in surplus:
+            expired.close()
 
     def drop(self, connection: Connection) -> None:
         """Close a connection that is in use."""

@@ -187,14 +187,14 @@ class Fetching:
 
     def _out_of_range(self, name: TopicPartition, offset: int) -> OffsetOutOfRange:
         edges = self._lookups.offsets(*name)[name.partition]
-        why = (
+        reason = (
             "the records before were deleted"
             if offset < edges.log_start_offset
             else 'nothing has been appended there yet; start="latest" begins at the log end'
         )
         return OffsetOutOfRange(
             f"{name}: offset {offset:,} is outside {edges.log_start_offset:,}..{edges.log_end_offset:,} "
-            f"({why})",
+            f"({reason})",
             offset=offset,
             log_start_offset=edges.log_start_offset,
             log_end_offset=edges.log_end_offset,

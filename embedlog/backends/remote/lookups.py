@@ -232,9 +232,9 @@ class Lookups:
             tells_largest = connection.version_of(ListOffsetsRequest()) >= _LARGEST_SINCE
         checked = [self._checked(response, numbers_by_topic) for response in responses]
         if not tells_largest and _LARGEST in timestamps:
-            nothing = ListOffsetsPartitionResponse()
+            no_record = ListOffsetsPartitionResponse()
             checked = [
-                dict.fromkeys(parts, nothing) if timestamp == _LARGEST else parts
+                dict.fromkeys(parts, no_record) if timestamp == _LARGEST else parts
                 for parts, timestamp in zip(checked, timestamps, strict=True)
             ]
         return checked

@@ -81,7 +81,7 @@ def _check_alive(connection: Connection, name: str) -> None:
     An ended owner does not answer it, but then the old connection has ended, too, as its user sees.
     """
     try:
-        looked = Connection(connection.address, ClientSettings(), time.monotonic() + _ANSWERS_WITHIN_S)
+        probe = Connection(connection.address, ClientSettings(), time.monotonic() + _ANSWERS_WITHIN_S)
     except RequestTimedOut as error:
         raise RequestTimedOut(
             f"the log's owner at {shown_address(connection.address)} has got the request {name!r} but does"
@@ -90,7 +90,7 @@ def _check_alive(connection: Connection, name: str) -> None:
         ) from error
     except BrokerUnavailable:
         return
-    looked.close()
+    probe.close()
 
 
 def outcome(response: LogResponse) -> Any:
