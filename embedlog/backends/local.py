@@ -431,6 +431,7 @@ class WriterBackend(EngineBackend):
         *,
         flush: bool = False,
         expected_offset: int | None = None,
+        transactional_id: str | None = None,
     ) -> Appended:
         writable = self.store.partition(topic, partition)
         return writable.append(batches, flush=flush, expected_offset=expected_offset)

@@ -243,7 +243,9 @@ class TransactionManager(Closing):
                 for batch in split(batches):  # one by one: a partition checks all of an append first
                     sequence = self._sequences[name]
                     set_producer(batch, *producer, sequence, 0, len(batch), transactional=True)
-                    appended = self._backend.append(topic, partition, batch)
+                    appended = self._backend.append(
+                        topic, partition, batch, transactional_id=self.transactional_id
+                    )
                     appends.append(appended)
                     records = appended.last_offset - appended.base_offset + 1
                     self._sequences[name] = (sequence + records) & _SEQUENCES

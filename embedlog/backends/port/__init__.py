@@ -249,6 +249,19 @@ class Backend(Appends, Protocol):
     def topics(self) -> list[str]:
         """Names of the topics, internal ones included, sorted."""
 
+    def append(
+        self,
+        topic: str,
+        partition: int,
+        batches: bytearray,
+        *,
+        flush: bool = False,
+        expected_offset: int | None = None,
+        transactional_id: str | None = None,
+    ) -> Appended:
+        """See `Appends.append`. transactional_id: of the one batch, which its producer has made part of a
+        transaction; it excludes the other options."""
+
     def check_append(self, *, flush: bool = False) -> None:
         """Raises ReadOnly, Closed, or UnsupportedByBackend if appends cannot be flushed."""
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, Final, NoReturn
+from typing import Any, NoReturn
 
-from ...codec.record_batch import TRANSACTIONAL_BIT
 from ...codec.time_range import TimeRange
 from ...config import LogSettings, TopicSettings
 from ...errors import UnsupportedByBackend
@@ -39,8 +38,6 @@ from .share_groups import ShareCalls
 from .topics import Topics
 from .transactions import RemoteTransactions
 from .users import RemoteUsers
-
-_ATTRIBUTES: Final = 22  # the pos of their low byte in a batch
 
 
 class RemoteBackend:
@@ -132,17 +129,12 @@ class RemoteBackend:
         *,
         flush: bool = False,
         expected_offset: int | None = None,
+        transactional_id: str | None = None,
     ) -> Appended:
-        if len(batches) > _ATTRIBUTES and batches[_ATTRIBUTES] & TRANSACTIONAL_BIT:
-            if expected_offset is not None:
-                raise UnsupportedByBackend(
-                    "expected_offset: not in a transaction over the wire; begin it in the process that has "
-                    "the log's directory open"
-                )
-            return self._transactions.append(TopicPartition(topic, partition), batches)
-        return self._appending.append(
-            TopicPartition(topic, partition), batches, flush=flush, expected_offset=expected_offset
-        )
+        name = TopicPartition(topic, partition)
+        if transactional_id is not None:
+            return self._transactions.append(transactional_id, name, batches)
+        return self._appending.append(name, batches, flush=flush, expected_offset=expected_offset)
 
     # -- reading -----------------------------------------------------------------------------------------
 

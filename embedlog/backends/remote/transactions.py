@@ -2,8 +2,7 @@
 
 The brokers, or the owner of a shared log, must have transaction.version 2 (KIP-890). Then a partition is
 added to a transaction by its first batch, and a group's offsets by their commit; each end raises the
-producer's epoch. So `add_partitions` only notes whose batches those of a producer id will be: a produce
-request has to say it.
+producer's epoch. So `add_partitions` only checks that there are such partitions.
 
 Each request may be repeated, after a lost response or to the next owner: a batch is recognized by its
 sequence number, an end by its epoch, offsets are the same.
@@ -19,15 +18,9 @@ from functools import partial
 from typing import Final
 
 from ...codec import read_header
-from ...errors import BrokerUnavailable, InvalidTxnState, TransactionNotFound, UnsupportedByBackend
+from ...errors import BrokerUnavailable, TransactionNotFound, UnsupportedByBackend
 from ...groups.machines.transaction import ProducerIdAndEpoch
-from ...model import (
-    Appended,
-    AppendedInPieces,
-    CommittedOffset,
-    ProducerDescription,
-    TopicPartition,
-)
+from ...model import Appended, CommittedOffset, ProducerDescription, TopicPartition
 from ...wire.apis.describe_producers import (
     DescribeProducersRequest,
     DescribeProducersResponse,
@@ -79,7 +72,6 @@ class RemoteTransactions:
         self._groups = groups
         self._appended = appended
         self._coordinators = Coordinators(brokers, of_transactions=True)
-        self._ids: dict[int, str] = {}  # producer id -> its transactional id
 
     # -- producers and transactions ----------------------------------------------------------------------
 
@@ -108,7 +100,6 @@ class RemoteTransactions:
     ) -> None:
         for name in partitions:
             self._metadata.check_partition(name)
-        self._ids[producer.producer_id] = transactional_id
 
     def commit_offsets(
         self,
@@ -274,32 +265,22 @@ class RemoteTransactions:
 
     # -- appends -----------------------------------------------------------------------------------------
 
-    def append(self, name: TopicPartition, batches: bytearray) -> Appended:
-        """Append batches of a transaction, which have the producer's id, epoch and sequence numbers.
+    def append(self, transactional_id: str, name: TopicPartition, batch: bytearray) -> Appended:
+        """Append a batch of a transaction, which has the producer's id, epoch and sequence number.
 
         Raises InvalidTxnState, ProducerFenced, the broker's error; BrokerUnavailable after
-        delivery_timeout_ms: some or all of the batches may have been appended.
+        delivery_timeout_ms: it may have been appended.
         """
-        done: list[Appended] = []
-        pos = 0
-        while pos < len(batches):
-            header = read_header(batches, pos)
-            transactional_id = self._ids.get(header.producer_id)
-            if transactional_id is None:
-                raise InvalidTxnState(f"producer {header.producer_id} has no transactional id here")
-            records = memoryview(batches)[pos : pos + header.size]
-            base = self._brokers.retried(
-                partial(self._send, name, transactional_id, records),
-                self._brokers.settings.delivery_timeout_ms,
-            )
-            done.append(Appended(base, base + header.last_offset_delta, header.max_timestamp_ms, False))
-            pos += header.size
+        header = read_header(batch)
+        base = self._brokers.retried(
+            partial(self._send, name, transactional_id, batch), self._brokers.settings.delivery_timeout_ms
+        )
         self._appended(name)
-        return done[0] if len(done) == 1 else AppendedInPieces.of(done)
+        return Appended(base, base + header.last_offset_delta, header.max_timestamp_ms, False)
 
-    def _send(self, name: TopicPartition, transactional_id: str, records: memoryview, deadline: float) -> int:
+    def _send(self, name: TopicPartition, transactional_id: str, batch: bytearray, deadline: float) -> int:
         """Returns the base offset. For an attempt: raises Retry."""
-        partition_data = PartitionProduceData(index=name.partition, records=records)
+        partition_data = PartitionProduceData(index=name.partition, records=batch)
         request = ProduceRequest(
             transactional_id=transactional_id,
             acks=_ALL,
