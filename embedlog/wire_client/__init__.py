@@ -1,6 +1,7 @@
 """What all clients of brokers share: connections, their TLS and SASL, settings, and the errors of responses.
 
-connection.py      one connection: requests and responses, versions
+connection.py      one connection: requests and responses
+versions.py        the versions of requests
 security.py        its TLS          sasl.py    its SASL          oauth.py    tokens for SASL
 settings.py        ClientSettings, in Kafka's names; addresses
 client_config.py   settings from a file, from an address, from the environment

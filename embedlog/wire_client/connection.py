@@ -1,8 +1,7 @@
 """A connection to a broker: responses arrive in the order of requests.
 
 It begins with ApiVersions, in the newest version and then in older ones; each request is then sent in the
-highest version that both know. Topics are identified by name here, so versions with topic ids alone are left
-out.
+highest version that both know (versions.py).
 
 A broker is not trusted: a frame's size is checked against a limit and allocates nothing by itself, a response
 must have the correlation id of the oldest request, and bytes that cannot be decoded are an error. After any
@@ -26,7 +25,6 @@ import socket
 import struct
 import time
 from collections import deque
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from ..errors import (
@@ -48,58 +46,12 @@ from ..wire.owner_apis import LOG
 from ..wire.request_template import RequestTemplate
 from ..wire.schema import Api
 from .settings import Address, ClientSettings, is_path, shown_address
+from .versions import SPOKEN
 
 if TYPE_CHECKING:
     from .security import ClientSecurity, TlsSocket
 
 R = TypeVar("R", bound=Response)
-
-SPOKEN: Final[Mapping[str, tuple[int, int]]] = {
-    "AddPartitionsToTxn": (4, 5),
-    "AlterClientQuotas": (0, 1),
-    "AlterUserScramCredentials": (0, 0),
-    "ApiVersions": (0, 4),
-    "CreateAcls": (1, 3),
-    "CreatePartitions": (0, 3),
-    "CreateTopics": (4, 7),
-    "DeleteAcls": (1, 3),
-    "DeleteGroups": (0, 2),
-    "DeleteRecords": (0, 2),
-    "DeleteTopics": (1, 5),
-    "DescribeAcls": (1, 3),
-    "DescribeClientQuotas": (0, 1),
-    "DescribeConfigs": (1, 4),
-    "DescribeGroups": (0, 5),
-    "DescribeLogDirs": (0, 4),
-    "DescribeProducers": (0, 0),
-    "DescribeShareGroupOffsets": (0, 1),
-    "DescribeTransactions": (0, 0),
-    "DescribeUserScramCredentials": (0, 0),
-    "EndTxn": (5, 5),
-    "Fetch": (4, 13),
-    "FindCoordinator": (0, 3),
-    "Heartbeat": (0, 4),
-    "IncrementalAlterConfigs": (0, 1),
-    "InitProducerId": (0, 5),
-    "JoinGroup": (1, 9),
-    "LeaveGroup": (0, 5),
-    "ListGroups": (0, 5),
-    "ListOffsets": (1, 10),
-    "ListTransactions": (0, 1),
-    "Metadata": (4, 12),
-    "OffsetCommit": (2, 10),
-    "OffsetDelete": (0, 0),
-    "OffsetFetch": (2, 7),
-    "Produce": (3, 12),
-    "SaslAuthenticate": (0, 2),
-    "SaslHandshake": (1, 1),
-    "ShareGroupDescribe": (1, 1),
-    "SyncGroup": (0, 5),
-    "TxnOffsetCommit": (5, 5),
-    "WriteTxnMarkers": (1, 2),
-}
-"""API -> the versions that this client supports, both included. AddPartitionsToTxn and WriteTxnMarkers are
-what a broker asks another one."""
 
 _SOFTWARE: Final = "embedlog"
 _RECEIVE_BYTES: Final = 1 << 14

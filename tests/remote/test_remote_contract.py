@@ -23,7 +23,7 @@ from blocking import Loop, blocking
 import embedlog
 from embedlog import CommittedOffset, Consumer, EmbedlogError, Log, Record, TopicPartition
 from embedlog.cluster import Broker
-from embedlog.wire_client.connection import SPOKEN
+from embedlog.wire_client.versions import SPOKEN
 
 Scenario = Callable[[Log], object]
 SCENARIOS: list[Scenario] = []

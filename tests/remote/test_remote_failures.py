@@ -46,7 +46,7 @@ from embedlog.wire.apis.produce import (
 )
 from embedlog.wire.error_codes import ErrorCode
 from embedlog.wire.frames import RequestHeader, decode_request_header, encode_response_chunks
-from embedlog.wire_client.connection import SPOKEN
+from embedlog.wire_client.versions import SPOKEN
 
 
 def at(port: int, **settings: object) -> Log:
