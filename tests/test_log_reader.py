@@ -12,7 +12,7 @@ import pytest
 from faults import partition_of
 
 import embedlog
-from embedlog.backends.local import EngineBackend
+from embedlog.backends.engine import EngineBackend
 from embedlog.backends.port import Interrupt
 from embedlog.clients.partition_reader import PartitionReader
 from embedlog.clients.reader import read_records, time_ms

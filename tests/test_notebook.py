@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import embedlog
 from embedlog import Log, Record, TopicPartition
-from embedlog.backends.local import EngineBackend
+from embedlog.backends.engine import EngineBackend
 from embedlog.clients.notebook import moment, summarize, text
 from embedlog.cluster import Broker
 

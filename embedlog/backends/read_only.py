@@ -15,7 +15,7 @@ from ..errors import ReadOnly, StorageError, TopicNotFound
 from ..files.directory_watch import Watch
 from ..model import Appended, TopicPartition
 from .arrivals import PolledArrivals
-from .local import EngineBackend
+from .engine import EngineBackend
 from .port import Interrupt, PartitionAppender
 
 if TYPE_CHECKING:
