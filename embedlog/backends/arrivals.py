@@ -49,7 +49,7 @@ class PolledArrivals:
         """A wait elsewhere found that expected partitions may have records: the next `ready` asks."""
 
     def ask(self, positions: Mapping[TopicPartition, int]) -> list[TopicPartition]:
-        """Those of these positions' partitions that may have records."""
+        """The partitions that may have records at these positions."""
         return [tp for tp, offset in positions.items() if self._may_have_data(tp, offset)]
 
     def wait(self, timeout_ms: float) -> None:

@@ -59,7 +59,7 @@ class ListeningArrivals:
             self.forget(tp)
 
     def _is_ready(self, tp: TopicPartition) -> bool:
-        """Also lets the next change wake us again if there is nothing yet."""
+        """Whether the partition may have records; if not, its next change wakes the client again."""
         expected = self._expected[tp]
         if not self._may_have_data(expected):
             still = True

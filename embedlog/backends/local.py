@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 class WriterBackend(EngineBackend):
-    """Over a store: the whole port. Implements `port.TopicAdmin` and `Maintenance` too."""
+    """The whole port over a store. Implements `port.TopicAdmin` and `Maintenance` too."""
 
     mode = "rw"
 
@@ -184,8 +184,8 @@ class WriterBackend(EngineBackend):
         return self.transactions.describe_all()
 
     def _open_transactions(self) -> None:
-        """In the background: open transactions time out, and prepared ends are finished, also if they are
-        not used. The coordinator's own timer loads it."""
+        """Create the coordinator, also if no client uses transactions: its own timer loads it, times open
+        transactions out and finishes prepared ends."""
         _ = self.transactions
 
     @property

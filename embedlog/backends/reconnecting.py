@@ -36,8 +36,8 @@ class Reconnecting:
         return getattr(self._backend, name)
 
     def close(self) -> None:
-        """It was not used."""
+        """Nothing was opened."""
         self._closed = True
 
     def abandon(self) -> None:
-        """In a child of the child."""
+        """Nothing was opened, in a child of the child."""

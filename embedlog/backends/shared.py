@@ -259,7 +259,7 @@ class SharedBackend(FilesBackend):
         self._electing.if_free(self._elect)  # else another thread does
 
     def _elect(self) -> bool:
-        """Electing lock held. Says whether it owns the directory now."""
+        """Try to own the directory; returns whether it does now. The caller holds _electing."""
         if self._owned is None and not self._closed:
             with contextlib.suppress(DirectoryLocked), no_fork:  # as in SharedDirectory.open
                 self._owned = self._directory.own()

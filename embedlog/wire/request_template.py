@@ -86,8 +86,8 @@ class RequestTemplate:
         return [head, records, self._tail]
 
     def numbers_of(self, frame: memoryview) -> tuple[int, int, int, int] | None:
-        """Of a response, without its size: the correlation id, partition index, base offset and append time.
-        None unless its append succeeded and it is encoded like the broker's others."""
+        """The correlation id, partition index, base offset and append time in a response's frame, without
+        its size. None unless its append succeeded and it is encoded like the broker's others."""
         try:
             correlation_id, before, index, error, base_offset, time_ms, _, tail = self._unpack_answer(frame)
         except struct.error:

@@ -129,7 +129,7 @@ def _unescaped(text: str) -> str:
 
 
 def _own(where: str, entries: Mapping[str, str]) -> dict[str, str]:
-    """Without what is for other clients."""
+    """The entries for this client; those for other clients are left out, with a warning."""
     own, others = {}, []
     for name, value in entries.items():
         names = translated({name: value})
@@ -164,7 +164,7 @@ def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
 
 
 def _text(content: bytes) -> str:
-    """Java reads Latin-1; editors write UTF-8."""
+    """The text of a file: Java reads Latin-1, and editors write UTF-8."""
     try:
         return content.decode()
     except UnicodeDecodeError:

@@ -312,7 +312,7 @@ class Connection:
         return self._socket  # type: ignore[return-value]
 
     def _authenticate(self, deadline: float) -> None:
-        """By SASL, if the connection has it."""
+        """Authenticate by SASL, if the connection has it."""
         self._greetings = self._next_id
         self._renew_at = 0.0
         if self._security is None or self._security.sasl is None:

@@ -143,7 +143,7 @@ class Tokens:
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """A redirection would carry the secret elsewhere."""
+    """Follows no redirection, which would carry the secret elsewhere."""
 
     def redirect_request(self, *_: Any) -> None:
         return None

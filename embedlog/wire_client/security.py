@@ -98,7 +98,7 @@ class ClientSecurity:
         return _tls_error(error, where, host) if self.has_tls else None
 
     def context(self) -> ssl.SSLContext:
-        """With the files as they are now; as they were if new ones cannot be read. Raises InvalidSetting."""
+        """From the files as they are, or as they were if new ones cannot be read. Raises InvalidSetting."""
         with self._lock:
             files = identities(
                 self._settings.ssl_cafile, self._settings.ssl_certfile, self._settings.ssl_keyfile

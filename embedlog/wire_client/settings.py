@@ -68,7 +68,7 @@ class ClientSettings(Settings, frozen=True):
         return super().parse(translated(given))
 
     def changed(self) -> dict[str, Any]:
-        """Those that are not the defaults."""
+        """The settings that are not the defaults."""
         defaults = type(self)().as_dict()
         return {name: value for name, value in self.as_dict().items() if value != defaults[name]}
 

@@ -37,7 +37,7 @@ class RemoteAcls:
         self._brokers = brokers
 
     def bindings(self, chosen: BindingFilter) -> list[Binding]:
-        """Those that a filter chooses, in order."""
+        """The bindings that a filter chooses, in order."""
 
         def attempt(deadline: float) -> list[Binding]:
             request = DescribeAclsRequest(
@@ -68,7 +68,7 @@ class RemoteAcls:
         return self._brokers.retried(attempt)
 
     def add(self, bindings: Iterable[Binding]) -> None:
-        """In force on the broker that answers when this returns, on the others soon after."""
+        """Add bindings, in force on the broker that answers when this returns, on the others soon after."""
         creations = [
             AclCreation(
                 resource_type=resource.type,
@@ -141,5 +141,5 @@ def _binding(
 
 
 def _known(kind: type[_T], number: int) -> _T:
-    """Newer brokers may know more."""
+    """The member of an enumeration with this number; its first one for a number of a newer broker."""
     return kind(number) if number in set(kind) else kind(0)

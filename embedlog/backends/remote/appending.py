@@ -343,7 +343,7 @@ class _Delivery:
         self._numbered = True
 
     def _template(self, connection: Connection) -> RequestTemplate | None:
-        """Of the requests of this append; None if it cannot have one."""
+        """The template of this append's requests; None if they cannot have one."""
         options = self._options
         if options.expected_offset is not None:
             return None

@@ -350,7 +350,10 @@ def _request(
 
 
 def _parts(response: FetchResponse, ids: Mapping[str, str]) -> dict[TopicPartition, PartitionData]:
-    """By name. ids: of the topics that were requested, since an answer may have nothing else."""
+    """The partitions of a response, by name.
+
+    ids: of the topics that were requested, since a response may have nothing else.
+    """
     names = {as_uuid(topic_id): topic for topic, topic_id in ids.items()}
     return {
         TopicPartition(topic.topic or names.get(topic.topic_id, ""), part.partition_index): part

@@ -167,7 +167,7 @@ class RemoteTransactions:
     # -- administration ----------------------------------------------------------------------------------
 
     def abort(self, transactional_id: str) -> None:
-        """By a producer that begins: the one whose transaction is aborted can go on no more."""
+        """Begin a producer with the id: the one whose transaction is aborted can go on no more."""
         transaction = self.describe(transactional_id)
         if transaction.state is TransactionState.ONGOING:
             self.init_producer_id(transactional_id, timeout_ms=transaction.timeout_ms)
