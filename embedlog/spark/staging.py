@@ -72,6 +72,7 @@ class StagingBackend(ReaderBackend):
         *,
         flush: bool = False,
         expected_offset: int | None = None,
+        transactional_id: str | None = None,
     ) -> Appended:
         name = TopicPartition(topic, partition)
         records = sum(header.record_count for header in scan(batches, check_crc=False).headers)

@@ -72,7 +72,7 @@ class ProduceOptions(NamedTuple):
 class Retries(NamedTuple):
     """How often a request is retried, and the pause before each retry."""
 
-    count: int
+    most: int
     backoff_s: float
 
     @classmethod
@@ -115,7 +115,7 @@ class ZooKeeperSender:
 
     def send(self, messages: Sequence[Event]) -> None:
         unsent: Sequence[Event] = messages
-        for attempt in range(self._retries.count + 1):
+        for attempt in range(self._retries.most + 1):
             if attempt:
                 time.sleep(self._retries.backoff_s)
             failed = self._attempt(unsent)

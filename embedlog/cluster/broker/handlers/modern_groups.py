@@ -224,9 +224,9 @@ class ConsumerGroupHandlers(
     """Handles the APIs of groups of KIP-848."""
 
     group_type = GroupType.CONSUMER
-    heartbeat_api = consumer_group_heartbeat
+    heartbeat_api: ClassVar[ModuleType] = consumer_group_heartbeat
     heartbeat_response = ConsumerGroupHeartbeatResponse
-    describe_api = consumer_group_describe
+    describe_api: ClassVar[ModuleType] = consumer_group_describe
     describe_response = ConsumerGroupDescribeResponse
     other_type = InconsistentProtocol
 
@@ -268,9 +268,9 @@ class ShareGroupHandlers(
     """Handles the APIs of share groups' members."""
 
     group_type = GroupType.SHARE
-    heartbeat_api = share_group_heartbeat
+    heartbeat_api: ClassVar[ModuleType] = share_group_heartbeat
     heartbeat_response = ShareGroupHeartbeatResponse
-    describe_api = share_group_describe
+    describe_api: ClassVar[ModuleType] = share_group_describe
     describe_response = ShareGroupDescribeResponse
     other_type = GroupNotFound
 
