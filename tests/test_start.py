@@ -62,7 +62,7 @@ def test_import_embedlog_imports_next_to_nothing() -> None:
 
 def test_a_first_append_imports_only_the_way_to_the_file(tmp_path: Path) -> None:
     modules, processes = watched(FIRST_APPEND, tmp_path / "log")
-    assert len(own(modules)) <= 115
+    assert len(own(modules)) <= 117
     rooms = {name.split(".")[1] for name in own(modules) if name.count(".")}
     assert not rooms & {"cli", "cluster", "compaction", "groups", "mirroring", "spark", "wire"}
     clients = {name.split(".")[2] for name in own(modules) if name.startswith("embedlog.clients.")}
