@@ -111,7 +111,8 @@ def test_a_lost_response_is_not_taken_for_another_writers_append(broker: Broker)
         with embedlog.open(f"kafka://127.0.0.1:{cutter.port}", retry_backoff_ms=0) as log:
             for number in range(40):
                 done = log.append(T, b"%d" % number, expected_offset=number, flush=bool(number % 3))
-                assert (done.offset, done.durable) == (number, bool(number % 3))
+                assert done.offset == number
+                assert done.durable or not number % 3  # others may be: the log flushes every second
         assert cutter.cuts >= 20
     assert [record.value for record in broker.log.read(T)] == [b"%d" % number for number in range(40)]
 
