@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
+from ...codec import read_header
+from ...codec.record_batch import TRANSACTIONAL_BIT
 from ...codec.time_range import TimeRange
 from ...config import LogSettings, TopicSettings
-from ...errors import UnsupportedByBackend
+from ...errors import InvalidTxnState, UnsupportedByBackend
 from ...model import (
     Appended,
     Fetched,
@@ -38,6 +40,8 @@ from .share_groups import ShareCalls
 from .topics import Topics
 from .transactions import RemoteTransactions
 from .users import RemoteUsers
+
+_ATTRIBUTES: Final = 22  # the pos of their low byte in a batch
 
 
 class RemoteBackend:
@@ -134,6 +138,14 @@ class RemoteBackend:
         name = TopicPartition(topic, partition)
         if transactional_id is not None:
             return self._transactions.append(transactional_id, name, batches)
+        if len(batches) > _ATTRIBUTES and batches[_ATTRIBUTES] & TRANSACTIONAL_BIT:
+            if expected_offset is not None:
+                raise UnsupportedByBackend(
+                    "expected_offset: not in a transaction over the wire; begin it in the process that has "
+                    "the log's directory open"
+                )
+            producer_id = read_header(batches).producer_id
+            raise InvalidTxnState(f"producer {producer_id} has no transactional id here")
         return self._appending.append(name, batches, flush=flush, expected_offset=expected_offset)
 
     # -- reading -----------------------------------------------------------------------------------------
