@@ -1,6 +1,6 @@
 """Classes of annotated fields: what `dataclasses` offers, without code generated at import.
 
-    class Topic(Fields, frozen=True):
+    class StoredTopic(Fields, frozen=True):
         name: str                                must be given
         partitions: int = 1                      a default, shared by all instances
         tags: list = field(default_factory=list) a new one for each instance

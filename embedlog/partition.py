@@ -53,7 +53,7 @@ from .storage.log_flusher import LogFlusher
 from .storage.log_state import LogState, OpenedLog
 from .storage.log_writer import LogWriter
 from .storage.producer_state import ProducerStateEntry
-from .storage.reader import PartitionReader
+from .storage.reader import LogReader
 from .storage.segment_files import total_size
 from .storage.segment_lifecycle import SegmentLifecycle
 
@@ -82,7 +82,7 @@ class Partition(PartitionFields):
         self._flusher = flusher = LogFlusher(log, active, host, self)
         writer = LogWriter(log, active, flusher, host, self)
         self.appender = Appender(log, active, writer, flusher, host)
-        self.reader = PartitionReader(log, files)
+        self.reader = LogReader(log, files)
         self.lifecycle = SegmentLifecycle(log, self.appender, self.reader.times, host)
         # Bound methods rather than methods that call them: some callers count every call.
         self.fast_append = self.appender.fast_append

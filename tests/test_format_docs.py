@@ -23,7 +23,7 @@ from embedlog.storage.producer_state import ProducerState, decode_aborted, encod
 from embedlog.storage.segment_manifest import SegmentManifest, Summary
 from embedlog.storage.writer_state import WriterStateReader
 from embedlog.store.catalog import Catalog
-from embedlog.store.topic import Topic
+from embedlog.store.topic import StoredTopic
 from embedlog.store.topics_journal import apply_changes
 from embedlog.wire import queue_state, share_state
 from embedlog.wire.offsets_topic import (
@@ -239,7 +239,7 @@ def test_topics(tmp_path: Path) -> None:
     catalog = Catalog(FileSystem(), str(tmp_path))
     topics = catalog.load_topics()
     settings = {"retention_ms": 86_400_000}
-    assert topics == {"clicks": Topic("clicks", "5xNtP-V9QwWYMbbR1N4qkA", 2, settings, False)}
+    assert topics == {"clicks": StoredTopic("clicks", "5xNtP-V9QwWYMbbR1N4qkA", 2, settings, False)}
     assert catalog.deleting == {}
     catalog.save_topics(topics)
     assert json.loads(path.read_text()) == json.loads(EXAMPLES["topics"].text)

@@ -111,7 +111,7 @@ class Mirror(Closing):
         self._ended = OneShotEvent()
         self._error: BaseException | None = None
         self._discovered = False  # whether discovery has completed once
-        self._topics: dict[tuple[int, str], _Topic] = {}
+        self._topics: dict[tuple[int, str], _CopiedTopic] = {}
         self._workers: list[list[Worker]] = []
         with contextlib.ExitStack() as opened:
             checked = []
@@ -249,12 +249,12 @@ class Mirror(Closing):
         self._discovered = True
 
     def _assign(
-        self, number: int, source: Source, topic: TopicDescription, already_mirrored: _Topic | None
+        self, number: int, source: Source, topic: TopicDescription, already_mirrored: _CopiedTopic | None
     ) -> None:
         self._make(source, topic)
         positions = self._target.positions(source, topic)
         edges = source.backend.offsets(topic.name)
-        mirrored = already_mirrored or _Topic(source, topic)
+        mirrored = already_mirrored or _CopiedTopic(source, topic)
         at_end = self._start == "latest" and not self._discovered
         for partition in range(len(mirrored.copies), min(topic.partitions, len(edges))):
             edge = edges[partition]
@@ -270,7 +270,7 @@ class Mirror(Closing):
         mirrored.topic = topic._replace(partitions=len(mirrored.copies))
         self._topics[number, topic.name] = mirrored
 
-    def _release(self, topic: _Topic, why: str) -> None:
+    def _release(self, topic: _CopiedTopic, why: str) -> None:
         """Take a topic from its workers. A copy that is busy finishes its current chunk."""
         if not topic.released:
             logger.warning("%s: topic %r was %s", topic.source.path, topic.topic.name, why)
@@ -330,7 +330,7 @@ class Mirror(Closing):
         return None
 
 
-class _Topic:
+class _CopiedTopic:
     """A topic of a source, and the copies of its partitions."""
 
     def __init__(self, source: Source, topic: TopicDescription) -> None:

@@ -86,7 +86,7 @@ class ReadablePartition(Protocol):
     def readable_segments(self) -> list[tuple[Segment, int]]: ...
 
 
-class PartitionReader:
+class LogReader:
     """Reads one partition. All methods are safe between threads and block no writer."""
 
     def __init__(self, log: LogView, files: Files) -> None:

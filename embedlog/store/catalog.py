@@ -43,7 +43,7 @@ from ..files.names import (
 from ..model import TopicPartition
 from ..recovery import CleanEnd
 from ..validation import check_choice
-from .topic import Topic, entry_of, new_id, topics_of
+from .topic import StoredTopic, entry_of, new_id, topics_of
 from .topics_journal import TopicsJournal, apply_changes, change_between, is_journal
 from .writer_lock import UNWRITABLE, WriterLock, read_only, to_json
 
@@ -61,10 +61,10 @@ class Catalog:
         self.path = path
         self.layout: Layout = CLASSIC
         self.log_id = ""
-        self.deleting: dict[str, Topic] = {}
+        self.deleting: dict[str, StoredTopic] = {}
         self.writer_lock = WriterLock(fs, path, self.read_json)
         self.changes = 0  # of the topics, since this object was created
-        self._texts: dict[str, tuple[Topic, str]] = {}  # each topic as topics.json has it
+        self._texts: dict[str, tuple[StoredTopic, str]] = {}  # each topic as topics.json has it
         self.journal_name: str | None = None  # of the journal that topics.json names
         self._journal: TopicsJournal | None = None  # the same, if this writer created it
         self._topics_bytes = 0  # of topics.json as this writer last wrote it
@@ -169,7 +169,7 @@ class Catalog:
 
     # -- topics ----------------------------------------------------------------------------------------
 
-    def load_topics(self) -> dict[str, Topic]:
+    def load_topics(self) -> dict[str, StoredTopic]:
         """Read the topics; `deleting` are those whose deletion is unfinished.
 
         Raises CorruptCheckpoint, StorageError.
@@ -213,7 +213,7 @@ class Catalog:
 
     def _parse_topics(
         self, topics_json: dict[str, Any] | None, journal: bytes
-    ) -> tuple[dict[str, Topic], dict[str, Topic]]:
+    ) -> tuple[dict[str, StoredTopic], dict[str, StoredTopic]]:
         """The topics that exist, and those that are being deleted."""
         if topics_json is None:
             return {}, {}
@@ -240,7 +240,7 @@ class Catalog:
         except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
             raise CorruptCheckpoint(f"not a list of topics ({error})", path=path) from error
 
-    def claimed(self, name: TopicPartition, topics: Mapping[str, Topic]) -> bool:
+    def claimed(self, name: TopicPartition, topics: Mapping[str, StoredTopic]) -> bool:
         """Whether it is a partition of one of these topics."""
         topic = topics.get(name.topic)
         return topic is not None and name.partition < topic.partitions
@@ -258,7 +258,7 @@ class Catalog:
             ) from error
         return any(file.size and self.layout.parse_segment(file.name) is not None for file in files)
 
-    def _unclaimed(self, topics: Mapping[str, Topic]) -> str | None:
+    def _unclaimed(self, topics: Mapping[str, StoredTopic]) -> str | None:
         """A directory with records of a partition that none of these topics claims."""
         for directory in sorted(self._fs.names(self.path)):
             name = self.layout.parse_partition_directory(directory)
@@ -266,23 +266,25 @@ class Catalog:
                 return directory
         return None
 
-    def save_topics(self, topics: Mapping[str, Topic], deleting: Mapping[str, Topic] | None = None) -> None:
+    def save_topics(
+        self, topics: Mapping[str, StoredTopic], deleting: Mapping[str, StoredTopic] | None = None
+    ) -> None:
         """Write all of topics.json, durably. Without `deleting`, those stay as they were.
 
         Raises OSError.
         """
         self._write_topics(topics, self._deleting(topics, deleting), None)
 
-    def fold_journal(self, topics: Mapping[str, Topic]) -> None:
+    def fold_journal(self, topics: Mapping[str, StoredTopic]) -> None:
         """Write all topics to topics.json and drop the journal. Raises OSError."""
         if self.journal_name is not None:
             self.save_topics(topics)
 
     def replace_topics(
         self,
-        before: Mapping[str, Topic],
-        topics: Mapping[str, Topic],
-        deleting: Mapping[str, Topic] | None = None,
+        before: Mapping[str, StoredTopic],
+        topics: Mapping[str, StoredTopic],
+        deleting: Mapping[str, StoredTopic] | None = None,
     ) -> None:
         """Save a change of the topics durably, or leave all as before. A long list is not rewritten.
 
@@ -296,13 +298,16 @@ class Catalog:
             raise storage_error(f"the topics of {self.path} could not be saved", error, self.path) from error
 
     def _deleting(
-        self, topics: Mapping[str, Topic], deleting: Mapping[str, Topic] | None
-    ) -> dict[str, Topic]:
+        self, topics: Mapping[str, StoredTopic], deleting: Mapping[str, StoredTopic] | None
+    ) -> dict[str, StoredTopic]:
         deleting = self.deleting if deleting is None else deleting
         return {name: topic for name, topic in deleting.items() if name not in topics}
 
     def _save_change(
-        self, before: Mapping[str, Topic], topics: Mapping[str, Topic], deleting: dict[str, Topic]
+        self,
+        before: Mapping[str, StoredTopic],
+        topics: Mapping[str, StoredTopic],
+        deleting: dict[str, StoredTopic],
     ) -> None:
         journal = self._journal
         if journal is not None and journal.size < self._topics_bytes:
@@ -320,7 +325,10 @@ class Catalog:
             self._write_topics(topics, deleting, TopicsJournal(self._fs, self.path) if is_large else None)
 
     def _write_topics(
-        self, topics: Mapping[str, Topic], deleting: dict[str, Topic], journal: TopicsJournal | None
+        self,
+        topics: Mapping[str, StoredTopic],
+        deleting: dict[str, StoredTopic],
+        journal: TopicsJournal | None,
     ) -> None:
         parts = [f' "version": {1 if journal is None else _WITH_JOURNAL}']
         if journal is not None:
@@ -341,13 +349,13 @@ class Catalog:
             self.journal_name, journal.crc = journal.name, crc
         self._saved(topics, deleting)
 
-    def _saved(self, topics: Mapping[str, Topic], deleting: dict[str, Topic]) -> None:
+    def _saved(self, topics: Mapping[str, StoredTopic], deleting: dict[str, StoredTopic]) -> None:
         for name in self._texts.keys() - topics.keys() - deleting.keys():
             del self._texts[name]
         self.deleting = deleting
         self.changes += 1
 
-    def _text(self, topics: Mapping[str, Topic]) -> str:
+    def _text(self, topics: Mapping[str, StoredTopic]) -> str:
         """Topics as `to_json` would write them. A topic's text is kept: with a thousand topics, encoding them
         all would take longer than the rest of creating one more."""
         for name, topic in topics.items():
@@ -400,7 +408,7 @@ class Catalog:
         return document
 
 
-def _described(topic: Topic) -> str:
+def _described(topic: StoredTopic) -> str:
     """A topic's lines in topics.json, two braces deep."""
     entry = entry_of(topic)
     return f"{json.dumps(topic.name)}: {json.dumps(entry, indent=1)}".replace("\n", "\n  ")

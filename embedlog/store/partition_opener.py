@@ -18,7 +18,7 @@ from ..segment import Files
 from ..storage.host import PartitionHost
 from ..storage.log_state import OpenedLog
 from .catalog import Catalog
-from .topic import Topic
+from .topic import StoredTopic
 from .topic_lifecycle import TopicDirectories
 
 INTERRUPTED: Final = "an atomic append was interrupted; close the log and open it again to complete it"
@@ -63,7 +63,7 @@ class PartitionOpener:
         self._progress = progress
 
     def open(
-        self, name: TopicPartition, topic: Topic, settings: TopicSettings, last: LastRun = NO_LAST_RUN
+        self, name: TopicPartition, topic: StoredTopic, settings: TopicSettings, last: LastRun = NO_LAST_RUN
     ) -> Task[tuple[Partition, PartitionRecovery | None]]:
         """The task that opens a partition; the report is None if it was closed cleanly.
 
@@ -100,7 +100,7 @@ class PartitionOpener:
         return partition, report
 
     def open_all(
-        self, topics: Iterable[tuple[Topic, TopicSettings]], last: LastRun, at_once: int
+        self, topics: Iterable[tuple[StoredTopic, TopicSettings]], last: LastRun, at_once: int
     ) -> dict[TopicPartition, tuple[Partition, PartitionRecovery | None]]:
         """Open the partitions of all topics, so many at once. Raises as `open`."""
         openings = {
@@ -112,7 +112,7 @@ class PartitionOpener:
         return dict(zip(openings, partitions, strict=True))
 
     @contextlib.contextmanager
-    def created(self, topic: Topic, first: int, settings: TopicSettings) -> Iterator[list[Partition]]:
+    def created(self, topic: StoredTopic, first: int, settings: TopicSettings) -> Iterator[list[Partition]]:
         """Create a topic's partitions from number `first` on, durably; the block enters them in the catalog.
 
         If it fails, they are closed, and removed unless the catalog has them. Raises OSError, and as `open`.

@@ -30,7 +30,7 @@ from ..storage.checkpoints import LeaderEpochs, read_offsets
 from ..storage.log_snapshot import LayoutVersion, LogBounds, LogEnd, LogSnapshot, StableRange
 from ..storage.producer_recovery import ProducerRecovery
 from ..storage.producer_state import ProducerStateEntry
-from ..storage.reader import PartitionReader
+from ..storage.reader import LogReader
 from ..storage.segment_files import list_segments
 from ..storage.segment_manifest import SegmentManifest, Summary, missing_to_readers, with_missing
 from ..storage.segment_swap import decided_names, pending_swaps, stand_in
@@ -160,7 +160,7 @@ class ReadOnlyPartition:
             check_current: raises TopicNotFound once the topic was deleted, Closed once the store is closed.
         """
         self.name = name
-        reader = PartitionReader(self, files)
+        reader = LogReader(self, files)
         self.record_at = reader.record_at
         self.times = reader.times
         self.offset_after_damage = reader.offset_after_damage

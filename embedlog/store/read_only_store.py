@@ -17,7 +17,7 @@ from ..runtime.locks import Lock
 from ..segment import Files
 from .catalog import Catalog
 from .read_only_partition import ReadOnlyPartition, Stamp, WriterView, stamp_of
-from .topic import Topic
+from .topic import StoredTopic
 
 _OPEN_FILES: Final = 64
 
@@ -44,7 +44,7 @@ class ReadOnlyStore:
         self._closed = self._forked = False  # set once, without a lock
         self._lock = Lock()
         # All below are guarded by _lock.
-        self._topics: dict[str, Topic] = {}
+        self._topics: dict[str, StoredTopic] = {}
         self._topics_file: tuple[Stamp | None, Stamp | None] = None, None  # and that of its journal
         self._topics_fd = -1
         self._partitions: dict[TopicPartition, ReadOnlyPartition] = {}
@@ -57,7 +57,7 @@ class ReadOnlyStore:
         with self._lock:
             return sorted(self._refreshed())
 
-    def topic(self, name: str) -> Topic:
+    def topic(self, name: str) -> StoredTopic:
         """Raises TopicNotFound, Closed, InvalidTopicName."""
         with self._lock:
             return self._topic(name)
@@ -74,7 +74,7 @@ class ReadOnlyStore:
     def topic_settings(self, name: str) -> TopicSettings:
         return self._settings_of(self.topic(name))
 
-    def _settings_of(self, topic: Topic) -> TopicSettings:
+    def _settings_of(self, topic: StoredTopic) -> TopicSettings:
         return self.defaults.with_changes(topic.settings)
 
     def partition(self, topic: str, number: int) -> ReadOnlyPartition:
@@ -96,7 +96,7 @@ class ReadOnlyStore:
             return partition
 
     def record_at(self, topic: str, number: int, offset: int) -> Record | None:
-        """See `PartitionReader.record_at`. Raises as `partition`, or returns None, if the topic is gone."""
+        """See `LogReader.record_at`. Raises as `partition`, or returns None, if the topic is gone."""
         partition = self._partitions.get((topic, number))  # type: ignore[call-overload]  # equal to the name
         return (partition or self.partition(topic, number)).record_at(offset)
 
@@ -137,7 +137,7 @@ class ReadOnlyStore:
         self._partitions = {}
         self.descriptors.abandon()
 
-    def _topic(self, name: str) -> Topic:
+    def _topic(self, name: str) -> StoredTopic:
         """The caller holds the lock."""
         topic = self._refreshed().get(name) if isinstance(name, str) else None
         if topic is None:
@@ -145,7 +145,7 @@ class ReadOnlyStore:
             raise TopicNotFound(f"no topic {name!r} in {self.path}; the process that writes it can make one")
         return topic
 
-    def _refreshed(self) -> dict[str, Topic]:
+    def _refreshed(self) -> dict[str, StoredTopic]:
         """The topics as the file has them now. The caller holds the lock."""
         self.check_open()
         journal = self.catalog.journal_name

@@ -55,7 +55,7 @@ from ..storage.truncate import keep_aside
 from ..storage.writer_state import flushed_offsets, retract
 from ..validation import as_path, check_flag, check_partition
 from .catalog import Catalog
-from .topic import Topic
+from .topic import StoredTopic
 
 _OPEN_FILES: Final = 16
 _CHUNK: Final = 1 << 20
@@ -172,7 +172,7 @@ class _Repair:
         self,
         fs: FileSystem,
         catalog: Catalog,
-        topics: dict[str, Topic],
+        topics: dict[str, StoredTopic],
         name: TopicPartition,
         dry_run: bool,
         progress: Progress | None,

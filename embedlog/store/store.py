@@ -70,7 +70,7 @@ from .guarded import GuardedFileSystem
 from .partition_host import StoreHost
 from .partition_opener import LastRun, PartitionOpener
 from .quota import Quota
-from .topic import Topic, check_more_partitions, check_partition_count, new_id
+from .topic import StoredTopic, check_more_partitions, check_partition_count, new_id
 from .topic_lifecycle import TopicDeletions, TopicDirectories
 
 logger = logging.getLogger(__name__)
@@ -124,7 +124,7 @@ class Store:
         self.clock_ms = clock_ms
         self.topics_lock = ReentrantLock()  # held while topics are created, changed or deleted
         # Guarded by topics_lock; lookups read them without it.
-        self._topics: dict[str, Topic] = {}
+        self._topics: dict[str, StoredTopic] = {}
         self.by_topic: dict[str, tuple[Partition, ...]] = {}
         self._closed = self._forked = False  # set once
         self._lock_fd = -1  # of the writer's lock
@@ -239,7 +239,7 @@ class Store:
         self.check_open()
         return sorted(self._topics)
 
-    def topic(self, name: str) -> Topic:
+    def topic(self, name: str) -> StoredTopic:
         """Raises TopicNotFound, Closed, InvalidTopicName."""
         topic = self._topics.get(name) if isinstance(name, str) else None
         if topic is None:
@@ -257,7 +257,7 @@ class Store:
     def describe_topic(self, name: str) -> TopicDescription:
         return self.topic(name).description()
 
-    def settings_of(self, topic: Topic) -> TopicSettings:
+    def settings_of(self, topic: StoredTopic) -> TopicSettings:
         return self.defaults.with_changes(topic.settings) if topic.settings else self.defaults
 
     def topic_settings(self, name: str) -> TopicSettings:
@@ -314,7 +314,7 @@ class Store:
             if self.deletions.is_pending(name):
                 return False
             compacts = self.defaults.with_changes(checked).compacts
-            topic = Topic(name, topic_id or new_id(), partitions, checked, compacts)
+            topic = StoredTopic(name, topic_id or new_id(), partitions, checked, compacts)
             self._add_partitions(topic, 0, makes_room)
             if (colliding_name := colliding_topic(name, self._topics)) is not None:
                 logger.warning(_COLLISION, self.path, name, colliding_name)
@@ -331,7 +331,7 @@ class Store:
             self._add_partitions(topic.replaced(partitions=partitions), topic.partitions, makes_room=True)
         return self.describe_topic(name)
 
-    def _add_partitions(self, topic: Topic, first: int, makes_room: bool) -> None:
+    def _add_partitions(self, topic: StoredTopic, first: int, makes_room: bool) -> None:
         if makes_room and topic.name not in UNBOUNDED_TOPICS:
             self.quota.make_room(blocks(1) * (topic.partitions - first))  # of their directories
         try:
@@ -367,7 +367,7 @@ class Store:
         with self.topics_lock:
             self._replace_topic(self.topic(name).replaced(gaps=gaps))
 
-    def _replace_topic(self, topic: Topic) -> None:
+    def _replace_topic(self, topic: StoredTopic) -> None:
         """Save a topic's changed settings or gaps, then apply them to its partitions."""
         self.catalog.replace_topics(self._topics, {**self._topics, topic.name: topic})
         self._topics[topic.name] = topic
@@ -415,7 +415,7 @@ class Store:
         )
 
     def record_at(self, topic: str, number: int, offset: int) -> Record | None:
-        """See `PartitionReader.record_at`. Raises as `partition`."""
+        """See `LogReader.record_at`. Raises as `partition`."""
         return self.partition(topic, number).record_at(offset)
 
     def partitions(self) -> list[Partition]:

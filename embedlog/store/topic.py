@@ -16,7 +16,7 @@ from ..validation import check_int
 MAX_PARTITIONS: Final = 100_000
 
 
-class Topic(Fields, frozen=True):
+class StoredTopic(Fields, frozen=True):
     """A topic as in topics.json. `settings` are its own, validated.
 
     gaps: compaction, repair or import may have left gaps between its offsets.
@@ -67,20 +67,20 @@ def check_more_partitions(name: str, current: int, partitions: int) -> None:
         )
 
 
-def _topic(name: str, *, id: str, partitions: int, settings: dict[str, Any], gaps: bool) -> Topic:
+def _topic(name: str, *, id: str, partitions: int, settings: dict[str, Any], gaps: bool) -> StoredTopic:
     """A topic from its entry in topics.json. Raises TypeError or ValueError if it is invalid."""
     if not isinstance(id, str) or not isinstance(settings, dict) or not isinstance(gaps, bool):
         raise TypeError(f"of {name!r}")
     check_partition_count(partitions)
-    return Topic(name, id, partitions, TopicSettings.parse(settings), gaps)
+    return StoredTopic(name, id, partitions, TopicSettings.parse(settings), gaps)
 
 
-def topics_of(table: dict[str, dict[str, Any]]) -> dict[str, Topic]:
+def topics_of(table: dict[str, dict[str, Any]]) -> dict[str, StoredTopic]:
     """The topics of one of topics.json's two tables. Raises TypeError or ValueError if one is invalid."""
     return {check_topic_name(name): _topic(name, **topic) for name, topic in table.items()}
 
 
-def entry_of(topic: Topic) -> dict[str, Any]:
+def entry_of(topic: StoredTopic) -> dict[str, Any]:
     """A topic's entry in topics.json."""
     return {
         "id": topic.topic_id,

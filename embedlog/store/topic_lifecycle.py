@@ -30,7 +30,7 @@ from ..model import TopicPartition
 from ..runtime.locks import Lock
 from .catalog import Catalog
 from .quota import Quota
-from .topic import Topic
+from .topic import StoredTopic
 from .topics_journal import is_journal
 
 logger = logging.getLogger(__name__)
@@ -49,7 +49,7 @@ class TopicDirectories:
     def path(self, name: TopicPartition) -> str:
         return os.path.join(self._catalog.path, self._catalog.layout.partition_directory(*name))
 
-    def missing(self, name: TopicPartition, topic: Topic) -> CorruptCheckpoint:
+    def missing(self, name: TopicPartition, topic: StoredTopic) -> CorruptCheckpoint:
         """The error for a partition that has no directory."""
         return CorruptCheckpoint(
             f"topic {name.topic!r} has {counted(topic.partitions, 'partition')}, but {self.path(name)} is "
@@ -72,7 +72,7 @@ class TopicDirectories:
         self._fs.make_dir(directory)
         return directory
 
-    def retire(self, topic: Topic) -> list[str]:
+    def retire(self, topic: StoredTopic) -> list[str]:
         """Rename a deleted topic's directories, durably. Returns the new paths.
 
         They are fewer than the topic's partitions if some could not be renamed yet.
@@ -101,7 +101,7 @@ class TopicDirectories:
                 self._fs.unlink(os.path.join(directory, entry.name))
             self._fs.remove_dir(directory)
 
-    def clear_leftovers(self, topics: Mapping[str, Topic]) -> None:
+    def clear_leftovers(self, topics: Mapping[str, StoredTopic]) -> None:
         """Remove what a kill or a full disk has left of creations, deletions and small files.
 
         `topics` are those in topics.json, which no journal continues. Raises OSError.
@@ -136,7 +136,7 @@ class TopicDeletions:
         catalog: Catalog,
         directories: TopicDirectories,
         quota: Quota,
-        settings_of: Callable[[Topic], TopicSettings],
+        settings_of: Callable[[StoredTopic], TopicSettings],
     ) -> None:
         self._catalog = catalog
         self._directories = directories
@@ -153,7 +153,7 @@ class TopicDeletions:
         """
         self._listeners.append(listener)
 
-    def finish(self, topic: Topic, topics: Mapping[str, Topic]) -> bool:
+    def finish(self, topic: StoredTopic, topics: Mapping[str, StoredTopic]) -> bool:
         """Rename the topic's directories, to remove them later. False if some could not be renamed yet.
 
         `topics` are those that exist. The caller holds Store.topics_lock.

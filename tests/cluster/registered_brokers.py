@@ -53,7 +53,7 @@ class Cluster(Closing):
             if broker is not None:
                 broker.log.create_topic(topic, partitions=len(leaders))
         replicas = {partition: [leader] for partition, leader in enumerate(leaders)}
-        assert self.zookeeper.create(paths.topic(topic), contents.Topic(replicas).encode())
+        assert self.zookeeper.create(paths.topic(topic), contents.TopicAssignment(replicas).encode())
         for partition, leader in enumerate(leaders):
             self.lead(topic, partition, leader)
 

@@ -379,7 +379,7 @@ def test_a_white_list_includes_new_topics(cluster: Cluster, connect: Connect) ->
 def test_a_black_list_reads_the_others(cluster: Cluster, connect: Connect) -> None:
     for topic in ("a", "b", "c", "__consumer_offsets"):
         if topic.startswith("_"):
-            data = contents.Topic({0: [0]}).encode()
+            data = contents.TopicAssignment({0: [0]}).encode()
             assert cluster.zookeeper.create(paths.topic(topic), data)
         else:
             cluster.create_topic(topic, [0])
@@ -400,7 +400,7 @@ def test_a_topic_may_appear_later_and_grow(cluster: Cluster, connect: Connect) -
     for broker in (0, 1):
         cluster.broker(broker).log.create_partitions("t", 2)
     cluster.lead("t", 1, 1)
-    cluster.zookeeper.write(paths.topic("t"), contents.Topic({0: [0], 1: [1]}).encode())
+    cluster.zookeeper.write(paths.topic("t"), contents.TopicAssignment({0: [0], 1: [1]}).encode())
     cluster.append("t", 1, [b"b"], leader=1)
     assert next(stream)[1:3] == (1, 0)
 

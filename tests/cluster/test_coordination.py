@@ -375,7 +375,7 @@ def test_a_topic_that_kafkas_tools_made_gets_an_id(members: Members, zookeeper: 
         eventually(lambda: broker.leads(TopicPartition("t", 1)))
         found = client.get(paths.topic("t"))
         assert found is not None
-        topic = contents.Topic.decode(found.data)
+        topic = contents.TopicAssignment.decode(found.data)
         assert topic.topic_id == members.stores[1].topic("t").topic_id
         assert members.stores[1].topic("t").settings == {"retention_ms": 5}
         client.create(paths.deletion("t"))
@@ -436,7 +436,7 @@ def test_brokers_delete_only_their_own_registrations(members: Members, zookeeper
     second.create_partitions("t", 4)
     with zookeeper.client() as nobody:
         found = nobody.get(paths.topic("t"))
-        assert found is not None and len(contents.Topic.decode(found.data).partitions) == 4
+        assert found is not None and len(contents.TopicAssignment.decode(found.data).partitions) == 4
         for path in (paths.topic("t"), paths.partition_state("t", 0), paths.CONTROLLER_EPOCH):
             with pytest.raises(ZooKeeperError, match="credentials"):
                 nobody.write(path, b"{}")
@@ -531,7 +531,7 @@ def _view(
     topic_id: str | None = "id",
 ) -> ClusterView:
     topic = TopicView(
-        contents.Topic(partitions, topic_id),
+        contents.TopicAssignment(partitions, topic_id),
         3,
         1,
         {},
@@ -578,7 +578,9 @@ def test_other_decisions() -> None:
     going = _view({0: [1]}, states, brokers=(1,), deletions=frozenset({"t", "u"}))
     assert list(decide(going, 1)) == [DeleteTopic("t", True, [0]), DeleteTopic("u", False, ())]
     nameless = _view({0: [1]}, states, brokers=(1,), topic_id=None)
-    assert list(decide(nameless, 1, lambda: "new")) == [SetTopicId("t", contents.Topic({0: [1]}, "new"), 3)]
+    assert list(decide(nameless, 1, lambda: "new")) == [
+        SetTopicId("t", contents.TopicAssignment({0: [1]}, "new"), 3)
+    ]
 
 
 @given(

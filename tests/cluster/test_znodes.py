@@ -82,9 +82,9 @@ TOPIC = (
 )
 GOLDEN = [
     (contents.Broker("h", 9092, 1_700_000_000_000).encode(), BROKER),
-    (contents.Topic({10: [3], 0: [1, 2], 1: [2, 3]}, "l7S--x86QoGx5Onftu4grw").encode(), TOPIC),
+    (contents.TopicAssignment({10: [3], 0: [1, 2], 1: [2, 3]}, "l7S--x86QoGx5Onftu4grw").encode(), TOPIC),
     (
-        contents.Topic({0: [1]}).encode(),
+        contents.TopicAssignment({0: [1]}).encode(),
         '{"version":2,"partitions":{"0":[1]},"adding_replicas":{},"removing_replicas":{}}',
     ),
     (
@@ -119,8 +119,8 @@ def test_contents_are_read_again() -> None:
     broker = contents.Broker("h", 9092, 5, "rack1", 99, (("PLAINTEXT", "h", 9092), ("INSIDE", "::1", 9093)))
     assert contents.Broker.decode(broker.encode()) == broker
     assert json.loads(broker.encode())["endpoints"][1] == "INSIDE://[::1]:9093"
-    topic = contents.Topic({0: [1, 2], 1: [2]}, "id", {0: [2]}, {1: [3]})
-    assert contents.Topic.decode(topic.encode()) == topic
+    topic = contents.TopicAssignment({0: [1, 2], 1: [2]}, "id", {0: [2]}, {1: [3]})
+    assert contents.TopicAssignment.decode(topic.encode()) == topic
     state = contents.LeaderAndIsr(contents.NO_LEADER, 3, (1,), 2)
     assert contents.LeaderAndIsr.decode(state.encode()) == state
     assert contents.Controller.decode(contents.Controller(1, 2).encode()) == (1, 2)
@@ -142,7 +142,7 @@ def test_contents_of_older_versions() -> None:
         b'{"version":4,"host":null,"port":-1,"jmx_port":-1,"timestamp":"1","endpoints":["SSL://h:9093"]}'
     )
     assert (secure.host, secure.port) == ("h", 9093)
-    assert contents.Topic.decode(b'{"version":1,"partitions":{"1":[2],"0":[1]}}') == (
+    assert contents.TopicAssignment.decode(b'{"version":1,"partitions":{"1":[2],"0":[1]}}') == (
         {0: [1], 1: [2]},
         None,
         {},
@@ -166,7 +166,7 @@ def test_contents_of_0_7() -> None:
 
 DECODERS = [
     contents.Broker.decode,
-    contents.Topic.decode,
+    contents.TopicAssignment.decode,
     contents.LeaderAndIsr.decode,
     contents.Controller.decode,
     contents.Subscription.decode,

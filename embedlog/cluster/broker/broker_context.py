@@ -107,7 +107,7 @@ class BrokerContext:
         self.faults = faults
         self.group_configs = GroupConfigs(store, lambda: self.settings)
         self.dynamic_settings: dict[str, Any] = {}  # changed since the start
-        self.topics_lock = ReentrantLock()  # held by requests that change topics
+        self.topic_requests_lock = ReentrantLock()  # held by requests that change topics
         self._initial_settings = settings
         self._executors = executors
         self.producer_ids = ProducerIdBlock(coordination)

@@ -120,7 +120,7 @@ class Registry:
                 missing_paths.append(path)
                 continue
             try:
-                partitions_by_topic[name] = contents.Topic.decode(response[0]).partitions
+                partitions_by_topic[name] = contents.TopicAssignment.decode(response[0]).partitions
             except CorruptZnode as error:
                 _logger.warning("Topic %s is skipped: %s", name, error)
         stats = self._pipeline(lambda kazoo, path: kazoo.exists_async(path, watch), missing_paths)

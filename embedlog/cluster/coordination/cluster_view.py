@@ -37,7 +37,7 @@ class VersionedLeaderAndIsr(NamedTuple):
 class TopicView(NamedTuple):
     """A registered topic. A partition has no entry in `states` until it has a leader."""
 
-    topic: contents.Topic
+    topic: contents.TopicAssignment
     version: int
     created: int  # czxid: differs if the topic was deleted and created again
     config: Mapping[str, str]
@@ -77,7 +77,7 @@ class Registries:
         self._stale: set[str] = set()  # guarded by _lock
         self._brokers: dict[int, contents.Broker] = {}
         self._controller = (-1, 0)
-        self._topics: dict[str, tuple[contents.Topic, int, int]] = {}
+        self._topics: dict[str, tuple[contents.TopicAssignment, int, int]] = {}
         self._configs: dict[str, dict[str, str]] = {}
         self._states: dict[str, dict[int, VersionedLeaderAndIsr]] = {}
         self._deletions: frozenset[str] = frozenset()
@@ -212,7 +212,7 @@ class Registries:
         return set()
 
     def _apply_topic(self, name: str, data: bytes, stat: Any) -> set[str]:
-        topic = contents.Topic.decode(data)
+        topic = contents.TopicAssignment.decode(data)
         states = self._states.setdefault(name, {})
         is_new = name not in self._topics
         self._topics[name] = (topic, stat.version, stat.czxid)

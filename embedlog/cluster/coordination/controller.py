@@ -53,7 +53,7 @@ class SetTopicId(NamedTuple):
     """Give a topic an id if its znode still has this version."""
 
     name: str
-    topic: contents.Topic
+    topic: contents.TopicAssignment
     version: int
 
 

@@ -95,7 +95,7 @@ def _register_local_topics(zookeeper: ZooKeeper, store: Store, node_id: int) -> 
         znode = zookeeper.get(paths.topic(topic.name))
         if znode is None:
             unregistered.append(topic)
-        elif contents.Topic.decode(znode.data).topic_id != topic.topic_id:
+        elif contents.TopicAssignment.decode(znode.data).topic_id != topic.topic_id:
             raise InvalidArgument(
                 f"{store.path} cannot join the cluster: both have a topic {topic.name!r}, with different ids"
             )
@@ -103,7 +103,9 @@ def _register_local_topics(zookeeper: ZooKeeper, store: Store, node_id: int) -> 
         zookeeper.create(
             paths.topic_config(topic.name), contents.encode_config(encode_settings(topic.settings))
         )
-        registered = contents.Topic({number: [node_id] for number in range(topic.partitions)}, topic.topic_id)
+        registered = contents.TopicAssignment(
+            {number: [node_id] for number in range(topic.partitions)}, topic.topic_id
+        )
         zookeeper.create(paths.topic(topic.name), registered.encode())
     if unregistered:
         logger.info("registered %d topics of %s in the cluster", len(unregistered), store.path)

@@ -253,7 +253,7 @@ class RegisteredBroker:
             assignment = assign_replicas(alive, partitions)
         else:
             check_assignment(assignment, alive)
-        self._register_topic(name, contents.Topic(assignment, new_id()), encode_settings(checked))
+        self._register_topic(name, contents.TopicAssignment(assignment, new_id()), encode_settings(checked))
         self._await_topic(name, lambda topic: True, f"topic {name!r} to be created")
 
     def create_partitions(self, name: str, count: int, assignment: Assignment | None = None) -> None:
@@ -263,7 +263,7 @@ class RegisteredBroker:
             znode = self._zookeeper.get(path)
             if znode is None:
                 raise TopicNotFound(f"no topic {name!r} in this cluster")
-            topic = contents.Topic.decode(znode.data)
+            topic = contents.TopicAssignment.decode(znode.data)
             current, alive = len(topic.partitions), list(self._view.brokers)
             check_more_partitions(name, current, count)
             if assignment is None:
@@ -326,7 +326,7 @@ class RegisteredBroker:
 
         self._await(is_gone, f"topic {name!r} to be deleted")
 
-    def _register_topic(self, name: str, topic: contents.Topic, config: Mapping[str, str]) -> None:
+    def _register_topic(self, name: str, topic: contents.TopicAssignment, config: Mapping[str, str]) -> None:
         if self._zookeeper.get(paths.deletion(name)) is not None:
             raise TopicExists(f"topic {name!r} is being deleted")
         transaction = self._zookeeper.transaction()
@@ -480,7 +480,7 @@ class RegisteredBroker:
         partitions, config = hashed.TOPICS[name](self._store.settings)
         assignment = assign_replicas(list(view.brokers), partitions)
         try:
-            self._register_topic(name, contents.Topic(assignment, new_id()), config)
+            self._register_topic(name, contents.TopicAssignment(assignment, new_id()), config)
         except TopicExists:
             pass  # another broker has created it
 

@@ -141,7 +141,7 @@ class Broker(NamedTuple):
         return cls(host, int(port), 0, endpoints=((_PLAINTEXT, host, int(port)),))
 
 
-class Topic(NamedTuple):
+class TopicAssignment(NamedTuple):
     """A topic's partitions: number -> replicas, the preferred leader first.
 
     `topic_id` has 22 characters; None if a program without topic ids created the topic.
@@ -162,7 +162,7 @@ class Topic(NamedTuple):
         return _encode(fields)
 
     @classmethod
-    def decode(cls, data: bytes) -> Topic:
+    def decode(cls, data: bytes) -> TopicAssignment:
         """Raises CorruptZnode."""
         fields = _Fields(data, "a topic")
         return cls(

@@ -67,7 +67,7 @@ class Notes:
         return self._of.get(ticket)
 
 
-class Topic(NamedTuple):
+class TopicTable(NamedTuple):
     """A topic beside the box. quoted: its name in SQL. columns: as SQL has them, with their types."""
 
     name: str
@@ -125,7 +125,7 @@ def sql(request: Request) -> Response:
     return page(
         request,
         "sql.html",
-        topics=[Topic(name) for name in topics],
+        topics=[TopicTable(name) for name in topics],
         total=matches,
         find=request.query_params.get("find", ""),
         query=request.query_params.get("query", ""),
@@ -163,7 +163,7 @@ async def columns(request: Request) -> Response:
     except EmbedlogError as error:
         return _refusal(request, error)
     topics = [
-        Topic(
+        TopicTable(
             name,
             topic_rows[0][1] if topic_rows else "",
             [(column, kind) for _, _, column, kind in topic_rows],

@@ -278,7 +278,7 @@ class ConfigHandlers:
 
     def _alter_topic(self, name: str, configs: Sequence[Any], change: _Change, validate_only: bool) -> None:
         store = self._broker.store
-        with self._broker.topics_lock:
+        with self._broker.topic_requests_lock:
             entries = {
                 entry.name: entry for entry in topic_entries(store.defaults, store.topic(name).settings)
             }
@@ -294,7 +294,7 @@ class ConfigHandlers:
 
     def _alter_group(self, name: str, configs: Sequence[Any], change: _Change, validate_only: bool) -> None:
         broker = self._broker
-        with broker.topics_lock:
+        with broker.topic_requests_lock:
             entries = {entry.name: entry for entry in self._group_entries(name)}
             check_group(name)
             own_texts = {entry.name: entry.value for entry in entries.values() if entry.source == GROUP}

@@ -120,7 +120,7 @@ class TopicHandlers:
         assignment = {
             partition.partition_index: partition.broker_ids for partition in topic.assignments
         } or None
-        with self._broker.topics_lock:  # no other request creates partitions after the check
+        with self._broker.topic_requests_lock:  # no other request creates partitions after the check
             check_not_colliding(name, store.topics())
             self._broker.check_room_for(count)
             if not validate_only:
@@ -210,7 +210,7 @@ class TopicHandlers:
                 "this broker does not delete topics (delete.topic.enable)",
             )
         check_not_internal(name, FORGETTING_OFFSETS)
-        with self._broker.topics_lock:
+        with self._broker.topic_requests_lock:
             result.topic_id = self._broker.topic_id(name)
             partitions = self._broker.store.describe_topic(name).partitions
             mutates(context.usage, partitions, strict=context.version >= _STRICT_DELETE_TOPICS)
@@ -251,7 +251,7 @@ class TopicHandlers:
 
     def _grow(self, context: RequestContext, topic: CreatePartitionsTopic, validate_only: bool) -> None:
         store = self._broker.store
-        with self._broker.topics_lock:
+        with self._broker.topic_requests_lock:
             current = store.describe_topic(topic.name).partitions
             check_not_internal(
                 topic.name, "groups would not find their offsets after a change of its partitions"
