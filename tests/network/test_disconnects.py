@@ -63,7 +63,7 @@ def _describing() -> Request:
 @pytest.mark.parametrize(
     ("work", "asked", "version"),
     [
-        ("embedlog.storage.reader.LogReader.offset_for_time", _listing(), 5),
+        ("embedlog.storage.time_lookup.TimeLookup.offset_for_time", _listing(), 5),
         ("embedlog.cluster.broker.handlers.configs.ConfigHandlers._values", _describing(), 2),
         (
             "embedlog.cluster.broker.handlers.describe.DescribeLogDirsPartition",
