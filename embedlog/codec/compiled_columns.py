@@ -230,61 +230,78 @@ class Columns:
 
         Returns ADDED; DAMAGED if they are invalid; HEADERS if the GIL is needed. In the last two cases the
         caller removes the rows added so far.
-
-        Works on copies of the batch's header and of the columns' ends, and puts the ends back: of local
-        variables the compiler knows that writes through a byte pointer do not change them.
         """
+        # 1  Copy what the loop reads and moves into local variables: the compiler knows that writes through a
+        #    byte pointer do not change them. Copies of whole structs took 5 % longer.
         fields: Fields
-        keys: Out
-        values: Out
         last: int64_t = -1
-        delta: uint64_t
+        offset: int64_t
         i: int32_t
         outcome: cython.int = ADDED
-        this: Header = batch[0]
-        append_time: cython.bint = this.attributes & TIMESTAMP_TYPE_BIT != 0
-        base_ms: int64_t = this.max_timestamp_ms if append_time else this.base_timestamp_ms
-        self._to.begun_at = self._to.rows
-        to: Rows = self._to
-        if to.keys != cython.NULL:
-            keys = to.keys[0]
-        if to.values != cython.NULL:
-            values = to.values[0]
-        for i in range(this.record_count):
-            at = record(at, this.end, last, this.last_offset_delta, cython.address(fields))
+        end: Reading = batch.end
+        count: int32_t = batch.record_count
+        last_delta: int64_t = batch.last_offset_delta
+        base_offset: int64_t = batch.base_offset
+        append_time: cython.bint = batch.attributes & TIMESTAMP_TYPE_BIT != 0
+        base_time: uint64_t = cython.cast(
+            uint64_t, batch.max_timestamp_ms if append_time else batch.base_timestamp_ms
+        )
+        rows: int64_t = self._to.rows
+        self._to.begun_at = rows
+        offsets: cython.pointer(int64_t) = self._to.offsets
+        timestamps: cython.pointer(int64_t) = self._to.timestamps
+        types: cython.pointer(int32_t) = self._to.types
+        header_ends: cython.pointer(int32_t) = self._to.header_ends
+        keys: Out
+        values: Out
+        want_keys: cython.bint = self._to.keys != cython.NULL
+        want_values: cython.bint = self._to.values != cython.NULL
+        if want_keys:
+            keys = self._to.keys[0]
+        if want_values:
+            values = self._to.values[0]
+        # 2  Read the records. What the caller did not ask for has no column, and is skipped.
+        for i in range(count):
+            at = record(at, end, last, last_delta, cython.address(fields))
             if at == cython.NULL:
                 outcome = DAMAGED
                 break
             last = fields.offset_delta
-            offset: int64_t = this.base_offset + last
+            offset = base_offset + last
             if offset < start_offset or offset >= end_offset:
                 continue
-            if to.offsets != cython.NULL:
-                to.offsets[to.rows] = offset
-            if to.timestamps != cython.NULL:
-                delta = 0 if append_time else cython.cast(uint64_t, fields.timestamp_delta)
-                to.timestamps[to.rows] = cython.cast(int64_t, cython.cast(uint64_t, base_ms) + delta)
-            if to.types != cython.NULL:
-                to.types[to.rows] = append_time
-            if to.keys != cython.NULL:
+            if offsets != cython.NULL:
+                offsets[rows] = offset
+            if timestamps != cython.NULL:
+                if append_time:
+                    timestamps[rows] = cython.cast(int64_t, base_time)
+                else:
+                    timestamps[rows] = cython.cast(
+                        int64_t, base_time + cython.cast(uint64_t, fields.timestamp_delta)
+                    )
+            if types != cython.NULL:
+                types[rows] = append_time
+            if want_keys:
                 put(cython.address(keys), fields.key, fields.key_size, limit - fields.key)
-            if to.values != cython.NULL:
+            if want_values:
                 put(cython.address(values), fields.value, fields.value_size, limit - fields.value)
-            to.rows += 1
-            if to.header_ends != cython.NULL:
+            rows += 1
+            # Headers need Python objects: without the GIL the caller begins this batch again, with it.
+            if header_ends != cython.NULL:
                 if fields.header_count:
                     if not self._holds_gil:
                         outcome = HEADERS
                         break
                     with cython.gil:
                         self._add_headers(cython.address(fields), at)
-                to.header_ends[to.rows] = cython.cast(int32_t, to.names.rows)
-        if to.keys != cython.NULL:
-            to.keys[0] = keys
-        if to.values != cython.NULL:
-            to.values[0] = values
-        self._to.rows = to.rows
-        return DAMAGED if outcome == ADDED and at != this.end else outcome
+                header_ends[rows] = cython.cast(int32_t, self._to.names.rows)
+        # 3  Put the copies back; the caller cuts the rows of a batch that turned out damaged.
+        if want_keys:
+            self._to.keys[0] = keys
+        if want_values:
+            self._to.values[0] = values
+        self._to.rows = rows
+        return DAMAGED if outcome == ADDED and at != end else outcome
 
     def _batches(self, run, place, transactional, start_offset, stop_offset):
         """Add batches until one is not ADDED. Returns DAMAGED or HEADERS (see `_rows`), ROOM if there is none

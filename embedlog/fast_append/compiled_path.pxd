@@ -53,7 +53,6 @@ cdef class Split:
     cdef bint divide(self, object topic, list records, object partitioner) except -1
     cdef int _begin(self, Py_ssize_t total) except -1
     cdef int64_t _time(self, object timestamp_ms, Py_ssize_t i, Py_ssize_t total) except? -2
-    cdef int64_t _choose(self, object topic, object key, object partitioner) except? -1
     cdef BatchBuilder _latest_batch(self, Py_ssize_t number, object key, object value, Py_ssize_t total)
     cdef BatchBuilder _next_batch(self, Py_ssize_t number, object key, object value, Py_ssize_t remaining)
     cdef BatchBuilder _new_batch(self, object key, object value, int64_t records)
@@ -62,4 +61,5 @@ cdef class Split:
 
 cdef FastAppend _fast_append(tuple partitions, Py_ssize_t number)
 cdef tuple _pairs(object headers)
+cdef int64_t _choose(Split split, object topic, object key, object partitioner) except? -1
 cdef int64_t _partition_of(object key, int64_t count) noexcept

@@ -153,6 +153,7 @@ class Split:
     def divide(self, topic, records, partitioner):
         """Encode all records into batches. False if one is not of the exact types, or too large."""
         total: cython.Py_ssize_t = len(records)
+        limit: int64_t = self.log.max_message_bytes
         several: cython.bint = self.count > 1
         number: int64_t = 0
         current: int64_t = -1
@@ -184,15 +185,13 @@ class Split:
                     size = headers_size(pairs)
                 if record[3] != -1:
                     time = self._time(record[3], i, total)
-                if size < 0 or time < 0:
-                    return False
             else:
                 value = item
-            if sized(key) == _OTHER or sized(value) == _OTHER:
+            if sized(key) == _OTHER or sized(value) == _OTHER or size < 0 or time < 0:
                 return False
             # 3  Find its partition's batch, which is mostly that of the record before.
             if several:
-                number = self._choose(topic, key, partitioner)
+                number = _choose(self, topic, key, partitioner)
             if number != current:
                 current = number
                 builder = self._latest_batch(number, key, value, total)
@@ -200,7 +199,7 @@ class Split:
             if not builder.put_measured(key, value, pairs, size, time):
                 builder = self._next_batch(number, key, value, total - i)
                 builder.put_measured(key, value, pairs, size, time)
-            if builder.size > self.log.max_message_bytes:
+            if builder.size > limit:
                 return False
             # 5  Note where it went, and when, for the caller's results.
             if several:
@@ -229,14 +228,6 @@ class Split:
             for k in range(i):
                 self.times.data.as_longlongs[k] = self.now
         return time
-
-    def _choose(self, topic, key, partitioner):
-        """The number of a record's partition; one for all records without a key."""
-        if key is not None:
-            return _partition_of(key, self.count)
-        if self.keyless < 0:
-            self.keyless = partitioner(topic, None, None, self.count)
-        return self.keyless
 
     def _latest_batch(self, number, key, value, total):
         """A partition's open batch; its first one, if this is its first record."""
@@ -329,6 +320,15 @@ def _pairs(headers):
     if type(headers) is dict:
         return tuple(cython.cast(dict, headers).items())
     return tuple(cython.cast(list, headers)) if type(headers) is list else None
+
+
+def _choose(split, topic, key, partitioner):
+    """The number of a record's partition; one for all records without a key."""
+    if key is not None:
+        return _partition_of(key, split.count)
+    if split.keyless < 0:
+        split.keyless = partitioner(topic, None, None, split.count)
+    return split.keyless
 
 
 def _partition_of(key, count):
