@@ -8,6 +8,7 @@ from typing import Final, NoReturn
 
 from ...config import MAX_INT64
 from ...errors import UnsupportedByBackend
+from ...files.names import check_topic_name
 from ...model import OffsetAndTimestamp, OffsetRange, PartitionOffsets, TopicPartition
 from ...wire.apis.list_offsets import (
     ListOffsetsPartition,
@@ -99,6 +100,8 @@ class Lookups:
 
         Raises as `Metadata.leader`.
         """
+        for topic, _ in partitions:
+            check_topic_name(topic)  # before partitions are made keys: a name may be anything
         records = self._bisected(partitions, [min(max(time_ms, 0), MAX_INT64) for time_ms in times_ms])
         if times_ms[0] < 0:
             for name, (start, end) in self._looked_up(partitions, [_EARLIEST, _LATEST]).items():
