@@ -138,10 +138,10 @@ def test_a_topic_exists_once(log: Log) -> None:
 
 
 def test_partitions_can_be_added_but_not_removed(log: Log, path: Path) -> None:
-    topic_id = log.create_topic("t", partitions=2, retention_ms=7).topic_id
+    topic_id = log.create_topic("t", partitions=2, retention_ms=7_000_000).topic_id
     log.append("t", b"1", partition=1)
     grown = log.create_partitions("t", 4)
-    assert (grown.partitions, grown.topic_id, grown.settings) == (4, topic_id, {"retention_ms": 7})
+    assert (grown.partitions, grown.topic_id, grown.settings) == (4, topic_id, {"retention_ms": 7_000_000})
     log.append("t", b"3", partition=3)
     assert values(log) == [b"1", b"3"]
     for number in (1, 4):
