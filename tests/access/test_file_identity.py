@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import base64
 import os
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from tls import Authority, serving
 
 from embedlog.security.document import Document
+from embedlog.security.oauthbearer import Jwks
 from embedlog.security.pem import identities
 from embedlog.wire_client.security import ClientSecurity
 from embedlog.wire_client.settings import ClientSettings
@@ -49,11 +52,24 @@ def test_rules_are_noticed(tmp_path: Path, later_ns: int) -> None:
 
 
 @pytest.mark.parametrize("later_ns", [100, -100])
+def test_keys_of_tokens_are_noticed(tmp_path: Path, later_ns: int) -> None:
+    path = tmp_path / "keys.json"
+    point = base64.urlsafe_b64encode(Ed25519PrivateKey.generate().public_key().public_bytes_raw())
+    key = b'{"keys": [{"kty": "OKP", "crv": "Ed25519", "kid": "%s", "x": "' + point.rstrip(b"=") + b'"}]}'
+    write_in_place(path, key % b"one", BEFORE_NS)
+    jwks = Jwks(path.as_uri(), 3600)
+    assert jwks.key("one") is not None
+    write_in_place(path, key % b"two", BEFORE_NS + later_ns)
+    assert jwks.key("two") is not None
+    assert jwks.key("one") is None
+
+
+@pytest.mark.parametrize("later_ns", [100, -100])
 def test_a_listener_reads_its_certificate_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, later_ns: int
 ) -> None:
     authority = Authority(tmp_path)
-    keystore = authority.server()
+    keystore = authority.server("listener.pem")  # `serving` makes a server.pem
     contents = keystore.read_bytes()
     write_in_place(keystore, contents, BEFORE_NS)
     with serving(authority, ssl_keystore_location=str(keystore)) as broker:
