@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from share_members import ACCEPT, GAP, REJECT, RELEASE, RENEW, Got, ShareMember, data_of, got
 
 import embedlog
 from embedlog.cluster import Broker
+from embedlog.cluster.broker.handlers import share_fetch
 from embedlog.groups.machines.share_partition import SharePartition
 from embedlog.groups.share_group import ShareGroup
 from embedlog.groups.share_part import Part
@@ -461,6 +464,56 @@ def test_waiting_ends_with_the_broker(tmp_path: Path) -> None:
 
 
 # -- sessions ----------------------------------------------------------------------------------------------
+
+
+def test_a_new_session_keeps_what_it_acquires(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It begins while the old one's last fetch, which is answered, has not returned."""
+    send(broker, 3)
+    handlers = broker._dispatcher._share_fetch
+    assert handlers is not None
+    ended, is_old_done, acquired = threading.Event(), threading.Event(), threading.Event()
+    old: list[int] = []  # the thread of the old session's last fetch
+
+    def complete(*args: Any, real: Any = share_fetch._complete) -> bool:
+        done: bool = real(*args)
+        if armed and not old:
+            old.append(threading.get_ident())
+            ended.wait(10)
+        return done
+
+    def attempt(*args: Any, real: Any = handlers._attempt, **options: Any) -> None:
+        real(*args, **options)
+        if threading.get_ident() in old:
+            is_old_done.set()
+
+    def end(*args: Any, real: Any = handlers._sessions.end) -> Any:
+        session = real(*args)
+        if armed:
+            ended.set()
+            is_old_done.wait(10)
+        return session
+
+    clients = handlers._shares().clients
+
+    def release(*args: Any, real: Any = clients.release) -> None:
+        if threading.get_ident() in old:
+            is_old_done.set()
+            acquired.wait(10)
+        real(*args)
+
+    armed = False
+    monkeypatch.setattr(share_fetch, "_complete", complete)
+    monkeypatch.setattr(handlers, "_attempt", attempt)
+    monkeypatch.setattr(handlers._sessions, "end", end)
+    monkeypatch.setattr(clients, "release", release)
+    with ShareMember(broker).join() as member, ShareMember(broker).join() as other:
+        assert len(member.fetch(0)) == 3
+        armed = True
+        assert member.fetch(0) == []
+        assert offsets(member.fetch(0, epoch=0)) == [0, 1, 2]
+        acquired.set()
+        is_old_done.wait(10)
+        assert other.fetch(0) == []
 
 
 def test_session_epochs(broker: Broker) -> None:

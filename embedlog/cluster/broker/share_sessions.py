@@ -49,8 +49,11 @@ class ShareSession:
         self.connection = connection
         self.epoch = 1
         self.partitions: dict[TopicIdPartition, None] = {}
-        self.topics: set[str] = set()  # of which the member may have acquired records
-        self.is_over = False
+        self.topics: set[str] = set()  # of which the member may have acquired records; guarded by lock
+        self.is_over = False  # what sets it releases it afterwards
+        # Held while records are acquired in it or released: a session that is over acquires none, and is
+        # released once, not when the member's next one has acquired records.
+        self.lock = Lock()
 
 
 class ShareSessions:
@@ -166,10 +169,11 @@ class ShareAcquisitions:
 
     def release(self, session: ShareSession) -> None:
         """Release what its member has acquired. If that cannot be stored, the locks expire."""
-        for topic in list(session.topics):
-            with contextlib.suppress(EmbedlogError):
-                self._shares().clients.release(session.group, topic, session.member_id)
-        session.topics.clear()
+        with session.lock:
+            for topic in session.topics:
+                with contextlib.suppress(EmbedlogError):
+                    self._shares().clients.release(session.group, topic, session.member_id)
+            session.topics.clear()
 
     def lock_ms(self, session: ShareSession, settings: ShareSettings) -> int:
         """How long its member has for a record."""

@@ -258,8 +258,9 @@ class ShareFetchHandlers:
                 end()
             waiting.watches = []
             try:
-                may_fetch = not waiting.session.is_over and not waiting.response.cancelled()
-                acquisitions = self._acquire_all(waiting) if may_fetch else {}
+                with waiting.session.lock:
+                    may_fetch = not waiting.session.is_over and not waiting.response.cancelled()
+                    acquisitions = self._acquire_all(waiting) if may_fetch else {}
                 has_news = any(
                     isinstance(acquired, EmbedlogError) or acquired.ranges
                     for acquired in acquisitions.values()
@@ -277,9 +278,8 @@ class ShareFetchHandlers:
             self._waiting.discard(waiting)
         if waiting.timer is not None:
             waiting.connection.loop.post(waiting.timer.cancel)
-        is_answered = _complete(waiting.response, self._response(waiting, acquisitions))
-        if not is_answered or waiting.session.is_over:  # then nobody may have them any more
-            self._acquisitions.release(waiting.session)
+        if not _complete(waiting.response, self._response(waiting, acquisitions)):
+            self._acquisitions.release(waiting.session)  # the client has not got them
 
     def _acquire_all(self, waiting: _Waiting) -> _Acquisitions:
         """What each partition of the session has, another one first each time."""
