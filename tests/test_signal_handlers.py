@@ -303,6 +303,7 @@ def in_a_log(path: Path, call: Call, action: str, point: int) -> bool:
     for topic in ("t", "jobs", "keyed"):
         log.create_topic(topic, **({"cleanup_policy": "compact"} if topic == "keyed" else {}))
         log.append(topic, b"first", key=b"k")
+    log.append("t", b"second")  # if a handler reads the first, the iteration that it interrupted has one
     clients = Clients(log, path.parent)
     told = []
 
