@@ -6,12 +6,11 @@ import gc
 import pkgutil
 import socket
 import threading
-import time
 import weakref
-from collections.abc import Callable
 from typing import Any
 
 import pytest
+from waiting import until
 from wire import Wire, batch_of, fetch, produce, records_of
 
 import embedlog
@@ -27,12 +26,6 @@ from embedlog.wire.messages import Request
 
 T = "t"
 FOREVER_MS = 600_000
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Wait for something that another thread is about to do."""
-    while not condition():
-        time.sleep(0.001)
 
 
 def there_are(kind: type) -> int:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 import struct
 import threading
-import time
 import urllib.request
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 
 import pytest
+from waiting import until
 from wire import TIMEOUT_S, Wire, batch_of, fetch, produce
 
 from embedlog.cluster import Broker
@@ -23,12 +23,6 @@ from embedlog.wire.apis.produce import ProduceRequest
 from embedlog.wire.frames import encode_request
 
 SMALL = b"".join(map(bytes, encode_request(ApiVersionsRequest(), 0, 1, "flood")))  # type: ignore[arg-type]
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Wait for something that another thread is about to do."""
-    while not condition():
-        time.sleep(0.001)
 
 
 @pytest.fixture

@@ -10,13 +10,13 @@ import struct
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import until
 from wire import Wire, batch_of, fetch, produce, records_of
 
 import embedlog
@@ -51,12 +51,6 @@ def bystander(broker: Broker) -> Iterator[Wire]:
 def rss() -> int:
     with open("/proc/self/status") as status:
         return int(re.search(r"VmRSS:\s+(\d+) kB", status.read())[1]) << 10  # type: ignore[index]
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Wait for something that another thread is about to do."""
-    while not condition():
-        time.sleep(0.001)
 
 
 HOSTILE = {

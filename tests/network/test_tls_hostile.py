@@ -12,6 +12,7 @@ from contextlib import ExitStack, suppress
 
 import pytest
 from tls import Authority, TlsWire, at, serving
+from waiting import until
 from wire import TIMEOUT_S, Wire, batch_of, fetch, produce, records_of
 from zookeepers import eventually
 
@@ -32,12 +33,6 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 def broker(authority: Authority) -> Iterator[Broker]:
     with serving(authority) as broker:
         yield broker
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Wait for something that another thread is about to do."""
-    while not condition():
-        time.sleep(0.001)
 
 
 def pending(broker: Broker) -> int:
