@@ -281,7 +281,7 @@ def _converted(name: str, value: Any, kind: type) -> Any:
         if isinstance(value, Secret):
             return value
         raise InvalidType(f"{name} must be a string, not {type(value).__name__}")
-    if kind is type(None):  # an object, which whoever uses it checks
+    if kind is type(None):  # an object: the code that uses it checks it
         return value
     if kind is bool:
         if isinstance(value, bool):

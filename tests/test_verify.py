@@ -565,7 +565,7 @@ def test_bytes_behind_the_last_batch_are_named_until_they_are_cut(path: Path, cl
     report = verify_log(path)
     (leftover,) = report.leftovers
     assert (leftover.path, leftover.size) == (str(segment), 64)
-    assert leftover.what.startswith("behind the last batch: an unfinished append")
+    assert leftover.what.startswith("after the last batch: an unfinished append")
     assert (report.ok, report.findings, report.records) == (True, (), 1)
     with open_log(path) as log:
         assert [record.value for record in log.read("t")] == [value(1)]

@@ -85,7 +85,7 @@ class AppendableStore(Protocol):
 
 
 class _Planned(NamedTuple):
-    """One file, and the partition to which nobody else appends meanwhile."""
+    """One file, and its partition, which takes no other append meanwhile."""
 
     partition: Partition
     append: _Append

@@ -79,8 +79,8 @@ _LEFTOVERS: Final = {
     CUT: "bytes that recovery or repair set aside",
     TEMPORARY: "an unfinished write",
 }
-_UNFINISHED: Final = "behind the last batch: an unfinished append; the next open truncates what is not whole"
-_PEEK: Final = 1 << 20  # bytes behind the last batch
+_UNFINISHED: Final = "after the last batch: an unfinished append; the next open truncates what is not whole"
+_PEEK: Final = 1 << 20  # bytes after the last batch
 
 Progress = Callable[[int, int], None]
 
@@ -377,7 +377,7 @@ class _Check:
         return expected
 
     def _list_unfinished(self, segment: Segment, pos: int) -> None:
-        """List the bytes behind the log's end, unless they are zeros written ahead, or the end moves."""
+        """List what follows the log's end but preallocated zeros; nothing if a writer moves the end."""
         if pos < segment.size:
             size = len(segment.pread(min(segment.size - pos, _PEEK), pos).rstrip(b"\0"))
             _, edges = self._store.writer.edges(self._name)

@@ -74,7 +74,7 @@ def writer(holder: Mapping[str, Any], closed: bool) -> str:
     if isinstance(pid, int) and _runs(pid):
         since = f" since {moment(since_ms)}" if isinstance(since_ms, int) else ""
         return f"{process} has the log open for writing{since}."
-    return f"{process} wrote the log and did not close it in order: whoever opens it next recovers it."
+    return f"{process} wrote the log and did not close it in order: the next open for writing recovers it."
 
 
 def _runs(pid: int) -> bool:

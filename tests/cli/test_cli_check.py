@@ -43,7 +43,7 @@ def test_bytes_behind_the_last_batch_are_no_damage(run: Run, log: Path) -> None:
     ran = run("verify", "data", "clicks", "1")
     assert ran.code == 0
     first, *_, last = ran.out.splitlines()
-    assert first.startswith("left over  clicks_1/00000000000.kafka: 64 B, behind the last batch: ")
+    assert first.startswith("left over  clicks_1/00000000000.kafka: 64 B, after the last batch: ")
     assert last.startswith("no damage found")
     leftover, summary = run("verify", "data", "clicks", "1", "--json").objects
     assert (leftover["kind"], leftover["size"]) == ("leftover", 64)
