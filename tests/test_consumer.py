@@ -313,17 +313,19 @@ def test_ctrl_c_loses_no_record_of_an_iteration(four: embedlog.Log) -> None:
 @pytest.mark.parametrize("mode", ["rw", "r"])
 def test_an_empty_poll_costs_the_same_for_any_number_of_partitions(log: embedlog.Log, mode: str) -> None:
     def calls(partitions: int) -> int:
-        """The calls that a poll makes which finds nothing, after all records were read."""
+        """The fewest calls that a poll makes which finds nothing, after all records were read.
+
+        Now and then a poll does what is due by the clock.
+        """
         topic = f"t{partitions}"
         log.create_topic(topic, partitions=partitions)
         for number in range(partitions):
             log.append(topic, b"x", partition=number)
         log.flush()  # the writer would state it later, and a reader then asks about all partitions once
-        count = 0
+        counts: list[int] = []
 
         def note(frame: object, event: str, argument: object) -> None:
-            nonlocal count
-            count += event == "call"
+            counts[-1] += event == "call"
 
         with (
             embedlog.open(log.path, mode="r") as reader,
@@ -332,15 +334,17 @@ def test_an_empty_poll_costs_the_same_for_any_number_of_partitions(log: embedlog
             while consumer.poll():
                 pass
             assert consumer.poll() == []
-            sys.setprofile(note)
-            try:
-                assert consumer.poll() == []
-            finally:
-                sys.setprofile(None)
+            for _ in range(5):
+                counts.append(0)
+                sys.setprofile(note)
+                try:
+                    assert consumer.poll() == []
+                finally:
+                    sys.setprofile(None)
             for number in range(partitions):
                 log.append(topic, b"y", partition=number)
             assert len(consumer.poll()) == partitions
-        return count
+        return min(counts)
 
     assert calls(1) == calls(40)
 

@@ -467,10 +467,13 @@ def test_transactional_ids_are_coordinated_by_hash(members: Members) -> None:
     assert {each.node_id for each in found if each} == {0, 1}
     for name, at in zip(names, found, strict=True):
         assert at is not None
-        assert [each.coordinates(name, TRANSACTION_STATE_TOPIC) for each in both] == [
-            at.node_id == 0,
-            at.node_id == 1,
-        ]
+        # A broker may hear later than another one that it leads a partition.
+        eventually(
+            lambda name=name, at=at: (
+                [each.coordinates(name, TRANSACTION_STATE_TOPIC) for each in both]
+                == [at.node_id == 0, at.node_id == 1]
+            )
+        )
         partition = both[0].partition_of(name, TRANSACTION_STATE_TOPIC)
         assert partition == both[1].partition_of(name, TRANSACTION_STATE_TOPIC)
         assert partition is not None and both[1].broker_of(partition) == at.node_id
