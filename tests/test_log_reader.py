@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, timezone
@@ -12,6 +13,8 @@ import pytest
 from faults import partition_of
 
 import embedlog
+from embedlog import aio
+from embedlog.aio import log as aio_log
 from embedlog.backends.engine import EngineBackend
 from embedlog.backends.port import Interrupt
 from embedlog.clients.partition_reader import PartitionReader
@@ -146,6 +149,54 @@ def test_following_finds_new_partitions(log: embedlog.Log, monkeypatch: pytest.M
     log.create_partitions("t", 3)
     append(log, 2, 0)
     assert int(next(records).value or b"") == 200
+
+
+@pytest.mark.parametrize("mode", ["rw", "r"])
+@pytest.mark.parametrize("partitions", [1, 2])
+def test_following_while_the_topic_is_made_again(
+    log: embedlog.Log, monkeypatch: pytest.MonkeyPatch, mode: str, partitions: int
+) -> None:
+    """Just before the reader waits, perhaps for a partition that the new topic has not."""
+    reader = log if mode == "rw" else embedlog.open(log.path, mode="r")
+    made_again = False
+
+    def wait(*arguments: Any, **options: Any) -> bool:
+        nonlocal made_again
+        if not made_again:
+            made_again = True
+            log.delete_topic("t")
+            log.create_topic("t", partitions)
+            log.append("t", b"0", partition=0)
+        return bool(original(*arguments, **options))
+
+    original = reader.backend.wait
+    monkeypatch.setattr(reader.backend, "wait", wait)
+    records = reader.read("t", start="latest", follow=True)
+    assert next(records).value == b"0"
+    reader.close()
+
+
+def test_tasks_follow_while_the_topic_is_made_again(
+    log: embedlog.Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made_again = False
+
+    def expect_all(*arguments: Any) -> bool:
+        nonlocal made_again
+        if not made_again:
+            made_again = True
+            log.delete_topic("t")
+            log.create_topic("t")
+            threading.Timer(0.02, log.append, ("t", b"0")).start()
+        return original(*arguments)
+
+    async def follow() -> None:
+        async with await aio.open(log.path, mode="r") as reader:
+            assert (await anext(reader.read("t", start="latest", follow=True))).value == b"0"
+
+    original = aio_log._expect_all
+    monkeypatch.setattr(aio_log, "_expect_all", expect_all)
+    asyncio.run(follow())
 
 
 def test_an_interrupt_ends_following(log: embedlog.Log) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -32,6 +33,7 @@ from ..clients.record_input import Bytes, HeadersInput, as_headers
 from ..clients.subscription import Topics
 from ..clients.topic import KeyOptions, ValueOptions, serde_of
 from ..codec.record_size import headers_size
+from ..errors import PartitionNotFound, TopicRecreated
 from ..log import Log as SyncLog
 from ..model import K, Record, RecordMetadata, RecoveryReport, V
 from ..runtime.closing import AsyncClosing
@@ -335,8 +337,9 @@ class Log(AsyncClosing):
             for record in records:
                 yield record
             if not records:
-                await self._wait(follower, interrupt, BETWEEN_WAITS_MS / 1000)
-                await self.threads.run(follower.between_waits)
+                with contextlib.suppress(TopicRecreated, PartitionNotFound):  # which the next read meets, too
+                    await self._wait(follower, interrupt, BETWEEN_WAITS_MS / 1000)
+                    await self.threads.run(follower.between_waits)
 
     async def _wait(self, follower: Follower, interrupt: LoopInterrupt, timeout_s: float) -> None:
         """Sleep until a partition that is followed may have records."""

@@ -349,7 +349,9 @@ def _follow(args: argparse.Namespace, log: Log, ui: UI, readers: list[PartitionR
         if read_committed:
             for where in standstills.look(positions):
                 ui.note(where + _HINT)
-        if not log.backend.wait(positions, _WAIT_MS, read_committed=read_committed):
+        try:
+            if log.backend.wait(positions, _WAIT_MS, read_committed=read_committed):
+                continue
             if _nobody_reads(ui):
                 return
             description = log.describe_topic(args.topic)
@@ -359,6 +361,8 @@ def _follow(args: argparse.Namespace, log: Log, ui: UI, readers: list[PartitionR
                 for number in range(len(readers), description.partitions):
                     start = log.offsets(args.topic)[number].log_start_offset
                     readers.append(_reader(args, log, description.topic_id, number, start))
+        except (TopicRecreated, PartitionNotFound):  # which the next read meets, too
+            continue
 
 
 def _nobody_reads(ui: UI) -> bool:

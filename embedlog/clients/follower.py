@@ -9,6 +9,7 @@ offset.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -146,10 +147,11 @@ def follow_records(backend: Backend, follower: Follower, interrupt: Interrupt | 
     while (interrupt is None or not interrupt.is_set) and (records := follower.read()) is not None:
         yield from records
         if not records:
-            backend.wait(
-                follower.positions,
-                BETWEEN_WAITS_MS,
-                read_committed=follower.read_committed,
-                interrupt=interrupt,
-            )
-            follower.between_waits()
+            with contextlib.suppress(TopicRecreated, PartitionNotFound):  # which the next read meets, too
+                backend.wait(
+                    follower.positions,
+                    BETWEEN_WAITS_MS,
+                    read_committed=follower.read_committed,
+                    interrupt=interrupt,
+                )
+                follower.between_waits()

@@ -7,7 +7,15 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from ..config import TopicSettings
-from ..errors import Closed, ForkedHandle, PartitionNotFound, StorageError, TopicNotFound, shown
+from ..errors import (
+    Closed,
+    ForkedHandle,
+    PartitionNotFound,
+    StorageError,
+    TopicNotFound,
+    TopicRecreated,
+    shown,
+)
 from ..files.descriptors import Descriptors
 from ..files.filesystem import FileSystem
 from ..files.names import TOPICS_FILE, check_topic_name
@@ -110,9 +118,13 @@ class ReadOnlyStore:
         return os.path.join(self.path, self.catalog.layout.partition_directory(*name))
 
     def check_current(self, partition: ReadOnlyPartition) -> None:
-        """Raise TopicNotFound if the partition's topic was deleted, Closed if the log is closed."""
-        if self.partition(*partition.name) is not partition:
-            raise TopicNotFound(f"{partition.name}: the topic was deleted, and another one has its name now")
+        """Raise TopicNotFound or TopicRecreated if the topic was deleted, Closed if the log is closed."""
+        try:
+            current = self.partition(*partition.name)
+        except PartitionNotFound:  # the new topic has fewer partitions
+            current = None
+        if current is not partition:
+            raise TopicRecreated(f"{partition.name}: the topic was deleted, and another one has its name now")
 
     def check_open(self) -> None:
         if self._forked:

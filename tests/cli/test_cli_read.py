@@ -158,7 +158,7 @@ def test_follow_goes_on_in_a_topic_that_is_made_again(log: Path, tmp_path: Path)
         assert process.stdout is not None and process.stderr is not None
         assert process.stdout.readline() == b"value 29\n"
         with embedlog.open(log) as writer:
-            for partitions, count in ((4, 2), (1, 40)):
+            for partitions, count in ((4, 2), (1, 40)) * 3:
                 process.send_signal(signal.SIGSTOP)
                 writer.delete_topic("clicks")
                 writer.create_topic("clicks", partitions)
