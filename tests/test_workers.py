@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 import pytest
 from cli_commands import spawn
@@ -24,6 +25,7 @@ from cli_commands import spawn
 import embedlog
 from embedlog import Log
 from embedlog.errors import Closed, InvalidArgument, InvalidGroup, InvalidType, LockLost, UnknownSetting
+from embedlog.runtime.closing import Closing
 
 Started = Callable[..., subprocess.Popen[bytes]]
 
@@ -246,6 +248,22 @@ def test_run_workers_returns_when_the_log_is_closed(log: Log, as_worker: Callabl
     done.wait()
     log.close()
     running.join()
+
+
+def test_run_workers_returns_when_the_log_is_closed_before_it_knows_of_them(
+    log: Log, as_worker: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Clients(WeakSet[Closing]):
+        def add(self, item: Closing) -> None:
+            log.close()
+
+    worker = as_worker(lambda job: None, "jobs")
+    log.create_topic("jobs")
+    monkeypatch.setattr(log, "_clients", Clients())
+    running = threading.Thread(target=log.run_workers, args=[worker], daemon=True)
+    running.start()
+    running.join(30)
+    assert not running.is_alive()
 
 
 @pytest.mark.parametrize("ends", [SystemExit, KeyboardInterrupt])

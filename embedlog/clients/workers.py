@@ -138,7 +138,8 @@ def run_workers(
     background = options.pop("background", False)
     check_flag("background", background)
     workers = Workers(log, functions, **options)
-    clients.add(workers)
+    clients.add(workers)  # before the first job: a close of the log then waits for it
+    workers._start()
     if not background:
         with workers:
             workers.wait()
@@ -180,6 +181,9 @@ class Workers(Closing):
             if self._loop is not None:
                 self._loop.end()
             raise
+
+    def _start(self) -> None:
+        """Begin to take jobs. Once."""
         keeper = threading.Thread(target=self._keep, name="embedlog-workers", daemon=True)
         for thread in (*self._threads, keeper):
             thread.start()
@@ -266,6 +270,7 @@ class Workers(Closing):
                 run()
                 return
             except Closed:
+                self.stop()  # the log may have been closed before it knew of the workers
                 return
             except EmbedlogError:
                 _logger.exception("%s: its worker goes on in %.1f s", queue.topic, pause_s)
