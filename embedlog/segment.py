@@ -20,7 +20,7 @@ import logging
 import struct
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from .codec import HEADER_SIZE, BatchHeader, loops, read_header
 from .codec.rules import ANY_OFFSET, NEVER, Rules
@@ -76,25 +76,6 @@ class Files(Fields, frozen=True):
     kept_records: Recent[Any, Any] = field(default_factory=lambda: Recent(_PARTITIONS_WITH_KEPT_RECORDS))
 
 
-class _FromInode:
-    """A number from the file's inode, loaded on first use; after that a plain attribute.
-
-    So opening a log of ten thousand sealed segments calls stat on none of them.
-    """
-
-    def __set_name__(self, owner: type[Segment], name: str) -> None:
-        self._name = name
-
-    def __get__(self, segment: Segment, owner: type[Segment]) -> int:
-        segment.measure()
-        number: int = segment.__dict__[self._name]
-        return number
-
-    if TYPE_CHECKING:
-        # For type checkers only. Without __set__ at run time an instance attribute takes precedence.
-        def __set__(self, segment: Segment, number: int) -> None: ...
-
-
 class Segment(SegmentFields):
     """One segment file and its indexes. Reads are thread-safe; only the appender may grow it.
 
@@ -103,8 +84,9 @@ class Segment(SegmentFields):
     """
 
     builder: IndexBuilder | None
-    created_ms = _FromInode()
-    modified_ms = _FromInode()
+    # Not known yet: opening a log of ten thousand sealed segments calls stat on none of them.
+    _created_ms = -1
+    _modified_ms = -1
 
     def __init__(
         self, files: Files, directory: str, base_offset: int, next_offset: int, index_interval_bytes: int
@@ -133,11 +115,34 @@ class Segment(SegmentFields):
     def measure(self) -> None:
         """Load size and times from the inode, unless they are set. Raises OSError."""
         stat = self._files.fs.stat(self._handle.path)
-        known = self.__dict__
-        known.setdefault("modified_ms", stat.st_mtime_ns // 1_000_000)
-        known.setdefault("created_ms", self.modified_ms)
+        if self._modified_ms < 0:
+            self._modified_ms = stat.st_mtime_ns // 1_000_000
+        if self._created_ms < 0:
+            self._created_ms = self._modified_ms
         if self._size < 0:
             self._size = stat.st_size
+
+    @property
+    def created_ms(self) -> int:
+        """When it was begun."""
+        if self._created_ms < 0:
+            self.measure()
+        return self._created_ms
+
+    @created_ms.setter
+    def created_ms(self, created_ms: int) -> None:
+        self._created_ms = created_ms
+
+    @property
+    def modified_ms(self) -> int:
+        """When its last record was written."""
+        if self._modified_ms < 0:
+            self.measure()
+        return self._modified_ms
+
+    @modified_ms.setter
+    def modified_ms(self, modified_ms: int) -> None:
+        self._modified_ms = modified_ms
 
     # -- reading -----------------------------------------------------------------------------------
 
