@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Self
 
 from .errors import InvalidSetting, InvalidType, UnknownSetting, shown
@@ -75,7 +76,8 @@ _RULES: dict[str, dict[str, Any]] = {
 }
 
 
-class Settings(Fields, frozen=True):
+@dataclass(frozen=True)
+class Settings(Fields):
     """Parses, checks and lists settings: the base of all kinds."""
 
     rules: ClassVar[Mapping[str, Mapping[str, Any]]] = _RULES
@@ -84,7 +86,12 @@ class Settings(Fields, frozen=True):
     @classmethod
     def names(cls) -> tuple[str, ...]:
         """The names of the settings, with underscores."""
-        return tuple(cls.fields)
+        return tuple(cls.defaults())
+
+    @classmethod
+    def defaults(cls) -> dict[str, Any]:
+        """The default of each setting, by name."""
+        return {setting.name: setting.default for setting in fields(cls)}
 
     @classmethod
     def resolved(cls, typed: str, value: Any) -> tuple[str, Any] | None:
@@ -108,7 +115,7 @@ class Settings(Fields, frozen=True):
         Numbers and booleans may be text, as on a command line. Raises UnknownSetting, InvalidType,
         InvalidSetting (also if a setting is given under two names).
         """
-        defaults = cls.fields
+        defaults = cls.defaults()
         parsed: dict[str, Any] = {}
         for typed, value in settings.items():
             resolved = cls.resolved(typed, value)
@@ -132,7 +139,8 @@ class Settings(Fields, frozen=True):
         return self.replaced(**self.parse(changes))
 
 
-class TopicSettings(Settings, frozen=True):
+@dataclass(frozen=True)
+class TopicSettings(Settings):
     """The settings of a topic. Times are in milliseconds, sizes in bytes; -1 means no limit."""
 
     synonyms: ClassVar[Synonyms] = TOPIC
@@ -195,7 +203,8 @@ class TopicSettings(Settings, frozen=True):
         )
 
 
-class LogSettings(Settings, frozen=True):
+@dataclass(frozen=True)
+class LogSettings(Settings):
     """The settings of a log as a whole."""
 
     synonyms: ClassVar[Synonyms] = LOG

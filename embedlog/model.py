@@ -7,11 +7,12 @@ Timestamps are milliseconds since the epoch (UTC), as in Kafka; -1 means none.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from enum import IntEnum
 from types import GenericAlias
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeAlias
 
-from .fields import Fields, field
+from .fields import Fields
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar  # a type checker knows it without the package
@@ -306,6 +307,7 @@ class PartitionState(IntEnum):
     CLOSED = 3
 
 
+@dataclass
 class PartitionRecovery(Fields):
     """What recovery did to one partition. `cut_path` is None if it truncated nothing, or only zeros."""
 
@@ -323,6 +325,7 @@ class PartitionRecovery(Fields):
     damage: list[str] = field(default_factory=list)
 
 
+@dataclass
 class RecoveryReport(Fields):
     """What recovery found at open: `clean` after an orderly close, else an entry for each partition."""
 

@@ -27,11 +27,11 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, Protocol, cast
 
 from .config import FINISHED, HOUR_MS, MAX_INT64, TopicSettings
 from .errors import InvalidSetting, shown
-from .fields import Fields
 from .model import PartitionState, TopicPartition
 from .partition import Partition
 from .segment import Segment
@@ -64,7 +64,8 @@ class Holds:
         return self._ask(partition.name)
 
 
-class SegmentInfo(Fields, frozen=True):
+@dataclass(frozen=True)
+class SegmentInfo:
     """A segment as delete policies see it. Sizes in bytes, times in milliseconds.
 
     `active`: it still grows. `finished`: every share group of the topic has finished all its records, and

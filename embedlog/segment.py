@@ -20,13 +20,13 @@ import logging
 import struct
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from .codec import HEADER_SIZE, BatchHeader, loops, read_header
 from .codec.rules import ANY_OFFSET, NEVER, Rules
 from .errors import CorruptIndex, CorruptRecord
 from .fast_append import SegmentFields
-from .fields import Fields, field
 from .files.descriptors import Descriptors, ReadHandle
 from .files.filesystem import FileSystem
 from .files.names import DELETED, INDEX, SNAPSHOT, TIME_INDEX, TXN_INDEX, Layout
@@ -65,7 +65,8 @@ class Times(NamedTuple):
     pos: int
 
 
-class Files(Fields, frozen=True):
+@dataclass(frozen=True)
+class Files:
     """What all segments of a log share: system calls, descriptors, caches."""
 
     fs: FileSystem

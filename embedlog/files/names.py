@@ -17,11 +17,11 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Container, Iterable
+from dataclasses import dataclass
 from typing import Final
 
 from ..config import MAX_INT64
 from ..errors import InvalidTopicName, InvalidType
-from ..fields import Fields
 from ..model import TopicPartition
 
 FORMAT_FILE: Final = "embedlog.json"
@@ -93,7 +93,8 @@ _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}\Z")
 _MOST_DIGITS: Final = 20
 
 
-class Layout(Fields, frozen=True):
+@dataclass(frozen=True)
+class Layout:
     """How directories and files are named."""
 
     name: str

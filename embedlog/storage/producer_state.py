@@ -31,6 +31,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Container
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from ..codec import BatchHeader, TransactionEnd, crc32c
@@ -41,7 +42,7 @@ from ..errors import (
     OutOfOrderSequence,
     TransactionCoordinatorFenced,
 )
-from ..fields import Fields, field
+from ..fields import Fields
 from ..model import AbortedTransaction, OpenTransaction, ProducerDescription
 
 _SNAPSHOT_HEADER: Final = struct.Struct(">hIi")
@@ -76,6 +77,7 @@ class SentBatch(NamedTuple):
         )
 
 
+@dataclass(eq=False)
 class ProducerStateEntry(Fields):
     """One producer id."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from base64 import urlsafe_b64decode, urlsafe_b64encode
+from dataclasses import dataclass
 from typing import Any, Final
 
 from ..config import TopicSettings
@@ -16,7 +17,8 @@ from ..validation import check_int
 MAX_PARTITIONS: Final = 100_000
 
 
-class StoredTopic(Fields, frozen=True):
+@dataclass(frozen=True)
+class StoredTopic(Fields):
     """A topic as in topics.json. `settings` are its own, validated.
 
     gaps: compaction, repair or import may have left gaps between its offsets.

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar, Final, TypeAlias
 
 from ..config import MAX_INT32, MIB, Settings
 from ..errors import InvalidArgument, shown
-from ..fields import Secret
+from ..fields import NO_SECRET, Secret
 from ..synonyms import CLIENT, Synonyms, plain
 from .security_names import MECHANISMS, PROTOCOLS, translated
 
@@ -17,7 +18,8 @@ DEFAULT_PORT: Final = 9092
 Address: TypeAlias = tuple[str, int]
 
 
-class ClientSettings(Settings, frozen=True):
+@dataclass(frozen=True)
+class ClientSettings(Settings):
     """The settings of a client, under Kafka's names. Times are in milliseconds."""
 
     rules: ClassVar[Mapping[str, Mapping[str, Any]]] = {
@@ -47,10 +49,10 @@ class ClientSettings(Settings, frozen=True):
     sasl_mechanism: str = ""
     sasl_oauth_token_provider: object = None
     sasl_oauthbearer_client_id: str = ""
-    sasl_oauthbearer_client_secret: Secret = Secret()
+    sasl_oauthbearer_client_secret: Secret = NO_SECRET
     sasl_oauthbearer_scope: str = ""
     sasl_oauthbearer_token_endpoint_url: str = ""
-    sasl_plain_password: Secret = Secret()
+    sasl_plain_password: Secret = NO_SECRET
     sasl_plain_username: str = ""
     security_protocol: str = "PLAINTEXT"
     session_timeout_ms: int = 45_000
@@ -59,7 +61,7 @@ class ClientSettings(Settings, frozen=True):
     ssl_check_hostname: bool = True
     ssl_ciphers: str = ""
     ssl_keyfile: str = ""
-    ssl_password: Secret = Secret()
+    ssl_password: Secret = NO_SECRET
 
     @classmethod
     def parse(cls, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -78,7 +80,7 @@ def is_secret(typed: str) -> bool:
     name = plain(typed)
     setting = ClientSettings.resolved(name, None)
     if setting is not None:
-        return isinstance(ClientSettings.fields[setting[0]], Secret)
+        return isinstance(ClientSettings.defaults()[setting[0]], Secret)
     return name == "sasl_jaas_config" or name.endswith(("password", "secret"))
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Final
 
@@ -59,7 +60,8 @@ _BROKER_NAMES: Final = {
 }
 
 
-class GroupSettings(Settings, frozen=True):
+@dataclass(frozen=True)
+class GroupSettings(Settings):
     """The settings that a group may have. Times are in milliseconds."""
 
     rules: ClassVar[Mapping[str, Mapping[str, Any]]] = {

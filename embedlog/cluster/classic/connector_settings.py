@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from ...config import MAX_INT32, MIB, Settings
 from ...synonyms import CONNECTOR, Synonyms
 
 
-class ConnectorSettings(Settings, frozen=True):
+@dataclass(frozen=True)
+class ConnectorSettings(Settings):
     """How a consumer of a group reads, commits and rebalances. Times in milliseconds, sizes in bytes."""
 
     rules: ClassVar[Mapping[str, Mapping[str, Any]]] = {

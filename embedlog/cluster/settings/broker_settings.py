@@ -7,10 +7,11 @@ A configuration file has these together with the log's (LogSettings) and the top
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from ...config import DAY_MS, MAX_INT32, MIB, Settings
-from ...fields import Secret
+from ...fields import NO_SECRET, Secret
 from ...synonyms import BROKER, Synonyms
 
 MAX_INT16 = (1 << 15) - 1
@@ -25,7 +26,8 @@ AUTHORIZERS = (
 """None, and three names of the same one."""
 
 
-class BrokerSettings(Settings, frozen=True):
+@dataclass(frozen=True)
+class BrokerSettings(Settings):
     """A broker's settings. Times are in milliseconds, unless the name says seconds or minutes."""
 
     rules: ClassVar[Mapping[str, Mapping[str, Any]]] = {
@@ -186,7 +188,7 @@ class BrokerSettings(Settings, frozen=True):
     ssl_client_auth: str = "none"
     ssl_enabled_protocols: str = "TLSv1.2,TLSv1.3"
     ssl_handshake_timeout_ms: int = 15_000
-    ssl_key_password: Secret = Secret()
+    ssl_key_password: Secret = NO_SECRET
     ssl_keystore_location: str = ""
     ssl_keystore_type: str = "PEM"
     ssl_principal_mapping_rules: str = "DEFAULT"

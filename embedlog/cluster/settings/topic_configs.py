@@ -171,7 +171,7 @@ def config_entry(
 ) -> ConfigEntry:
     """A setting with these values and their sources; the first one is effective."""
     synonyms = [(value, source) for value, source in values]
-    if isinstance(settings.fields[name], Secret):
+    if isinstance(settings.defaults()[name], Secret):
         return ConfigEntry(dotted(name), "", synonyms[0][1], PASSWORD, sensitive=True, **more)
     (first, source), texts = synonyms[0], tuple((format_value(value), source) for value, source in synonyms)
     return ConfigEntry(
