@@ -84,7 +84,7 @@ class Partition(PartitionFields):
         self.appender = Appender(log, active, writer, flusher, host)
         self.reader = LogReader(log, files)
         self.lifecycle = SegmentLifecycle(log, self.appender, self.reader.times, host)
-        # Bound methods rather than methods that call them: some callers count every call.
+        # Bound methods: methods that call them would repeat each signature.
         self.fast_append = self.appender.fast_append
         self.append = self.appender.append
         self.append_one = self.appender.append_one

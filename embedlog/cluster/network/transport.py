@@ -54,7 +54,7 @@ class Transport(Protocol):
 
 
 class PlainTransport:
-    """Unencrypted TCP. `recv_into` and `send` are the socket's own methods, which saves a call each."""
+    """Unencrypted TCP. `recv_into` and `send` are the socket's own methods."""
 
     __slots__ = ("_socket", "abandon", "close", "fileno", "has_pending", "principal", "recv_into", "send")
 
