@@ -438,4 +438,6 @@ class _Appender:
         attributes = TIMESTAMP_TYPE_BIT if self.settings.append_time else 0
         batch = encode_one(key, value, timestamp_ms, attributes | TRANSACTIONAL_BIT, 0, -1, headers)
         appended = self._appends.append(*self._name, batch, flush=flush, expected_offset=expected_offset)
+        if self.settings.append_time:
+            timestamp_ms = appended.timestamp_ms
         return RecordMetadata(*self._name, appended.base_offset, timestamp_ms, appended.durable)

@@ -4,7 +4,8 @@ The rest of embedlog imports the record batch (magic 2) from here:
 
     BatchBuilder                                                           records, as they come -> one batch
     encode_batch / encode_one / encode_control_batch                       records -> one batch
-    assign / set_append_time / set_max_timestamp / set_producer            fields set after encoding
+    assign / make_producible                                               fields that a log sets, and their opposite
+    set_append_time / set_max_timestamp / set_producer                     fields set after encoding
     split                                                                  batches one by one
     latest_timestamp / correct_max_timestamps                              one of them, from the records
     scan / read_batch / read_header / find_batch                           a buffer -> its batches' headers
@@ -53,6 +54,7 @@ from .record_batch import (
     assign_all,
     crc_matches,
     heads_sum,
+    make_producible,
     read_header,
     set_append_time,
     set_max_timestamp,
@@ -100,6 +102,7 @@ __all__ = [
     "find_batch",
     "heads_sum",
     "latest_timestamp",
+    "make_producible",
     "opened_body",
     "read_batch",
     "read_header",

@@ -214,6 +214,13 @@ def assign(batch: bytearray, base_offset: int, leader_epoch: int, pos: int = 0) 
     _EPOCH.pack_into(batch, pos + LEADER_EPOCH_POS, leader_epoch)
 
 
+def make_producible(batch: bytearray, pos: int = 0) -> None:
+    """Clear what only a log may set of the batch at `pos`, in place: brokers of Kafka refuse what a client
+    produces with another base offset than 0 or with log append time. The CRC is left for `set_producer`."""
+    assign(batch, 0, -1, pos)
+    batch[pos + ATTRIBUTES_POS + 1] &= ~TIMESTAMP_TYPE_BIT
+
+
 def set_append_time(batch: bytearray, timestamp_ms: int, pos: int = 0) -> None:
     """Change the batch at `pos` to log append time, in place: type bit, max timestamp and CRC.
 

@@ -22,8 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
-from ...codec import encode_one, read_header, set_producer
-from ...codec.record_batch import TIMESTAMP_TYPE_BIT
+from ...codec import encode_one, make_producible, read_header, set_producer
 from ...config import TopicSettings
 from ...errors import (
     BrokerError,
@@ -207,8 +206,7 @@ class RemoteAppender:
         expected_offset: int | None = None,
         headers: Headers = (),
     ) -> RecordMetadata:
-        attributes = TIMESTAMP_TYPE_BIT if self.settings.append_time else 0
-        batch = encode_one(key, value, timestamp_ms, attributes, 0, -1, headers)
+        batch = encode_one(key, value, timestamp_ms, 0, 0, -1, headers)
         appended = self._appending.append(
             self._name,
             batch,
@@ -330,7 +328,7 @@ class _Delivery:
             self._failed(failed, sent_before=len(self._done) < unanswered)
 
     def _number(self, deadline: float) -> None:
-        """Write producer id, epoch and sequence number into each unappended batch."""
+        """Write producer id, epoch and sequence number into each unappended batch, as of a client's."""
         if self._numbered:
             return
         stamp = self._stamp
@@ -338,6 +336,7 @@ class _Delivery:
             stamp.producer_id = self._appending.producer_id(deadline, fresh=stamp.owns_id)
         sequence = stamp.next_sequence
         for header in self._headers[len(self._done) :]:
+            make_producible(self._batches, header.pos)
             set_producer(self._batches, stamp.producer_id, stamp.epoch, sequence, header.pos, header.size)
             sequence = _sequence_after(sequence, header)
         self._numbered = True

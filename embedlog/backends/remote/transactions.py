@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Final
 
-from ...codec import read_header
+from ...codec import make_producible, read_header, set_producer
 from ...errors import BrokerUnavailable, TransactionNotFound, UnsupportedByBackend
 from ...groups.machines.transaction import ProducerIdAndEpoch
 from ...model import Appended, CommittedOffset, ProducerDescription, TopicPartition
@@ -272,14 +272,20 @@ class RemoteTransactions:
         delivery_timeout_ms: it may have been appended.
         """
         header = read_header(batch)
-        base = self._brokers.retried(
+        if header.timestamp_type:
+            make_producible(batch)
+            set_producer(batch, header.producer_id, header.producer_epoch, header.base_sequence)
+        base, log_append_time_ms = self._brokers.retried(
             partial(self._send, name, transactional_id, batch), self._brokers.settings.delivery_timeout_ms
         )
         self._appended(name)
-        return Appended(base, base + header.last_offset_delta, header.max_timestamp_ms, False)
+        time_ms = log_append_time_ms if log_append_time_ms >= 0 else header.max_timestamp_ms
+        return Appended(base, base + header.last_offset_delta, time_ms, False)
 
-    def _send(self, name: TopicPartition, transactional_id: str, batch: bytearray, deadline: float) -> int:
-        """Returns the base offset. For an attempt: raises Retry."""
+    def _send(
+        self, name: TopicPartition, transactional_id: str, batch: bytearray, deadline: float
+    ) -> tuple[int, int]:
+        """Returns the base offset, and the log append time or -1. For an attempt: raises Retry."""
         partition_data = PartitionProduceData(index=name.partition, records=batch)
         request = ProduceRequest(
             transactional_id=transactional_id,
@@ -300,7 +306,7 @@ class RemoteTransactions:
                 if topic.name == name.topic and part.index == name.partition:
                     subject = f"appending to {name}"
                     self._metadata.check_code(part.error_code, name.topic, subject, part.error_message)
-                    return part.base_offset
+                    return part.base_offset, part.log_append_time_ms
         raise NotKafka(f"{name}: the response to an append lacks the partition")
 
 
