@@ -89,21 +89,25 @@ def run_page(page: str, directory: Path) -> None:
 
     Raises AssertionError at the first block that does something else than the page says.
     """
-    page = on_free_ports(page)
     namespace: dict[str, object] = {"__name__": "__main__"}
     with Shell(directory) as shell:
-        for language, title, text in blocks(page):
-            if title:
-                (directory / title).parent.mkdir(parents=True, exist_ok=True)
-                (directory / title).write_text(text)
-            elif language == "python":
-                run_python(text, namespace)
-            elif language == "console":
-                shell.type(text)
+        run_blocks(on_free_ports(page), directory, shell, namespace)
         log = namespace.get("log")
         if isinstance(log, embedlog.Log):
             log.close()
         namespace.clear()  # ends the clients, before the brokers
+
+
+def run_blocks(page: str, directory: Path, shell: Shell, namespace: dict[str, object]) -> None:
+    """As `run_page`, of a part of a page, whose ports are free."""
+    for language, title, text in blocks(page):
+        if title:
+            (directory / title).parent.mkdir(parents=True, exist_ok=True)
+            (directory / title).write_text(text)
+        elif language == "python":
+            run_python(text, namespace)
+        elif language == "console":
+            shell.type(text)
 
 
 class Shell:
