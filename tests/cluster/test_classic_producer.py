@@ -19,6 +19,7 @@ from zookeepers import Znodes, eventually
 
 import embedlog
 from embedlog import (
+    BrokerError,
     BrokerUnavailable,
     BufferExhausted,
     Closed,
@@ -496,6 +497,42 @@ def test_a_list_of_brokers_without_zookeeper() -> None:
         found = [values(broker, "t", partition) for broker in (one, two) for partition in range(3)]
         assert sum(map(len, found)) == 120
         assert all(found)
+
+
+def test_a_topic_that_one_broker_of_the_list_leads(zookeeper: Znodes, tmp_path: Path) -> None:
+    """Each message goes to its topic's leader, wherever that is in the list."""
+    with cluster_of(tmp_path, zookeeper.connect, 3) as brokers:
+        topics = ("t", "u", "v")
+        for topic in topics:
+            brokers.create(topic, 1)
+        expected = [b"%d" % i for i in range(20)]
+        with Producer(broker_list=brokers.bootstrap) as producer:
+            for value in expected:
+                producer.send([ProducerData(topic, value) for topic in topics])
+        with embedlog.open(f"kafka://{brokers.bootstrap}") as log:
+            assert [[record.value for record in log.read(topic)] for topic in topics] == [expected] * 3
+
+
+def test_a_leader_that_moves_within_a_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Broker() as one, Broker() as two:
+        for broker in (one, two):
+            broker.log.create_topic("t")
+        leaders = [one]
+        for broker in (one, two):
+            leads = lambda _, broker=broker: broker is leaders[0]  # noqa: E731
+            monkeypatch.setattr(broker.context.coordination, "leads", leads)
+        with Producer(broker_list=f"127.0.0.1:{one.port},127.0.0.1:{two.port}") as producer:
+            for i in range(40):
+                leaders[0] = two if i >= 20 else one
+                producer.send(ProducerData("t", b"%d" % i))
+        assert values(one) == [b"%d" % i for i in range(20)]
+        assert values(two) == [b"%d" % i for i in range(20, 40)]
+        leaders[0] = Broker.__new__(Broker)
+        with (
+            Producer(broker_list=f"127.0.0.1:{one.port},127.0.0.1:{two.port}") as producer,
+            pytest.raises(BrokerError, match="sending to t 0"),
+        ):
+            producer.send(ProducerData("t", b"nobody's"))
 
 
 def test_a_request_whose_broker_is_down_fails() -> None:

@@ -10,7 +10,7 @@ The response has its partitions' leaders; from then on the registries do.
 
 A static list of brokers does not say which partitions a broker leads, and a load balancer's address may lead
 to any broker: partitions of the topic are tried at random, and rejected ones are remembered for the
-connection.
+connection. A broker that leads none of them is passed over for another one of the list.
 """
 
 from __future__ import annotations
@@ -192,7 +192,8 @@ class ZooKeeperSender:
 
 
 class ListSender:
-    """Implements Sender: sends each call to a random broker of a list, to a partition that it leads."""
+    """Implements Sender: sends each topic's messages to a random broker of a list that leads one of its
+    partitions."""
 
     def __init__(self, pool: ProducerPool, options: ProduceOptions) -> None:
         self._pool = pool
@@ -204,48 +205,70 @@ class ListSender:
         by_topic: dict[str, list[Event]] = {}
         for message in messages:
             by_topic.setdefault(message.topic, []).append(message)
-        brokers = self._pool.brokers()
-        with self._pool.lent(brokers[random_index(len(brokers))]) as channel:
-            with self._lock:
-                accepted_by_topic = self._known.setdefault(channel, {})
-            try:
-                for topic, topic_messages in by_topic.items():
-                    self._send(channel, accepted_by_topic, topic, topic_messages)
-            except BrokerUnavailable:
-                accepted_by_topic.clear()  # the next connection may be to another broker
-                raise
+        for topic, topic_messages in by_topic.items():
+            unsent, refusal = self._offer_to_all(topic, topic_messages)
+            if unsent:  # perhaps for what is remembered: leaders move
+                self._forget(topic)
+                unsent, refusal = self._offer_to_all(topic, unsent)
+            if unsent and refusal is not None:
+                raise refusal
 
-    def _send(
+    def _offer_to_all(
+        self, topic: str, messages: Sequence[Event]
+    ) -> tuple[Sequence[Event], EmbedlogError | None]:
+        """The messages that no broker of the list accepts, and the last refusal."""
+        unsent, refusal = messages, None
+        brokers = self._pool.brokers()
+        while unsent and brokers:
+            with self._pool.lent(brokers.pop(random_index(len(brokers)))) as channel:
+                with self._lock:
+                    accepted_by_topic = self._known.setdefault(channel, {})
+                try:
+                    unsent, refusal = self._offer(channel, accepted_by_topic, topic, unsent)
+                except BrokerUnavailable:
+                    accepted_by_topic.clear()  # the next connection may be to another broker
+                    raise
+        return unsent, refusal
+
+    def _offer(
         self, channel: Channel, accepted_by_topic: dict[str, _Accepted], topic: str, messages: Sequence[Event]
-    ) -> None:
+    ) -> tuple[Sequence[Event], EmbedlogError | None]:
+        """The messages that the connection's broker does not accept, as it leads no partition, and why."""
         accepted = accepted_by_topic.get(topic)
         if accepted is None or time.monotonic() - accepted.at > _PARTITIONS_KNOWN_S:
             partitions = [pair.partition for pair in _leaders(channel, topic)]
             accepted = accepted_by_topic[topic] = _Accepted(partitions, time.monotonic())
         unsent: Sequence[Event] = messages
-        while unsent:
+        while accepted.partitions:
             partition = accepted.partitions[random_index(len(accepted.partitions))]
             failed = produce(channel, {(topic, partition): unsent}, self._options)
             if not failed:
-                return
+                return (), None
             (refused,) = failed
             error = refused.error
-            elsewhere = isinstance(error, TopicNotFound) or (
+            if not isinstance(error, TopicNotFound) and not (
                 isinstance(error, BrokerError) and error.code in _ELSEWHERE
-            )
-            if elsewhere:
-                accepted.partitions.remove(partition)
-            if not elsewhere or not accepted.partitions:
+            ):
                 accepted_by_topic.pop(topic)
                 raise error
+            accepted.partitions.remove(partition)
+            accepted.refusal = error
             unsent = refused.messages
+        return unsent, accepted.refusal
+
+    def _forget(self, topic: str) -> None:
+        with self._lock:
+            for accepted_by_topic in self._known.values():
+                accepted_by_topic.pop(topic, None)
 
 
-class _Accepted(NamedTuple):
-    """The partitions of a topic that a connection's broker is known to accept."""
+class _Accepted:
+    """The partitions of a topic that a connection's broker is known to accept, and its last refusal."""
 
-    partitions: list[int]
-    at: float
+    def __init__(self, partitions: list[int], at: float) -> None:
+        self.partitions = partitions
+        self.at = at
+        self.refusal: EmbedlogError | None = None
 
 
 def produce(channel: Channel, messages: _Messages, options: ProduceOptions) -> list[_Failed]:
