@@ -439,6 +439,32 @@ def test_staged_files_are_read_in_pieces(tmp_path: Path, size: int) -> None:
     assert largest <= max(size, 61, *(header.size for header in batches))
 
 
+@pytest.mark.parametrize("limit", ["message_timestamp_before_max_ms", "message_timestamp_after_max_ms"])
+def test_the_topics_limits_of_time(tmp_path: Path, limit: str) -> None:
+    """They count for each record of every file, wherever a file's first piece ends."""
+    make(tmp_path)
+    with embedlog.open(tmp_path) as log:
+        log.alter_topic("t", **{limit: 60_000})
+        store = log._writer()
+        now_ms = time.time_ns() // 1_000_000
+        wrong_ms = now_ms + (-120_000 if "before" in limit else 120_000)
+        path = os.path.join(staging_directory(store), "b")
+        with open(path, "wb") as file:
+            for time_ms in (now_ms, now_ms, wrong_ms):
+                file.write(encode_values([b"x" * 100] * 2, time_ms))
+        right = os.path.join(staging_directory(store), "a")
+        Path(right).write_bytes(bytes(encode_values([b"right"], now_ms)))
+        staged = {TopicPartition("t", 0): "a", TopicPartition("t", 2): "b"}
+        for piece in (1 << 20, 200):
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(staged_module, "PIECE", piece)
+                with pytest.raises(embedlog.InvalidTimestamp, match=f"2 of 6 records.*{limit}") as refused:
+                    append_atomically(store, "query", 0, staged)
+                assert refused.value.records == [(4, wrong_ms), (5, wrong_ms)]
+        assert append_atomically(store, "query", 0, {TopicPartition("t", 0): "a"})
+    assert contents(tmp_path) == NOTHING | {0: [*BEFORE, b"right"]}
+
+
 def test_an_atomic_append_sets_append_time(tmp_path: Path) -> None:
     make(tmp_path)
     with embedlog.open(tmp_path) as log:

@@ -92,7 +92,7 @@ class Appender:
         if log.state is not _ONLINE:  # else make_room would delete records for nothing
             raise log.refusal()
         if log.settings.limits_times:
-            self._check_times(batches)
+            self.check_times(batches)
         if log.append_in_flight:
             self._mend()
         self.make_room(len(batches))
@@ -217,13 +217,15 @@ class Appender:
             log = self._log
             self._host.make_room(self._active.growth(log.segments[-1].size, size, log.settings))
 
-    def _check_times(self, batches: bytearray) -> None:
-        """Raises InvalidTimestamp for records outside the topic's limits of time (KIP-937)."""
+    def check_times(self, batches: bytearray, first: int = 0) -> None:
+        """Raises InvalidTimestamp for records outside the topic's limits of time (KIP-937).
+
+        first: the number of the first record in what is appended."""
         settings, now_ms = self._log.settings, self._host.now_ms()
         first_ms = now_ms - settings.message_timestamp_before_max_ms
         last_ms = now_ms + settings.message_timestamp_after_max_ms
         wrong: list[tuple[int, int]] = []
-        number = count = 0
+        number, count = first, 0
         for header in scan(batches, check_crc=False).headers:
             if settings.limits_past or header.max_timestamp_ms > last_ms:
                 times = (

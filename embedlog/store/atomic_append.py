@@ -121,9 +121,9 @@ def append_atomically(
     Returns False if it was appended before; then only the files are removed.
 
     Raises InvalidArgument, InvalidType, TopicNotFound, PartitionNotFound, CorruptRecord (a staged file does
-    not consist of valid batches), RecordTooLarge, DiskFull, LogFull, StorageError, OSError: nothing was
-    appended. After an error past the intent, the partitions refuse appends and no other atomic append starts;
-    the next open completes this one.
+    not consist of valid batches), RecordTooLarge, InvalidTimestamp, DiskFull, LogFull, StorageError, OSError:
+    nothing was appended. After an error past the intent, the partitions refuse appends and no other atomic
+    append starts; the next open completes this one.
     """
     check_text("transaction_id", transaction_id)
     check_int("batch_id", batch_id, low=0, high=MAX_INT64)
@@ -235,9 +235,10 @@ def _validated(
     """How many offsets each file takes. Raises unless all are valid and there is room for them."""
     offsets, total = {}, 0
     for name, files in sorted(files_by_partition.items()):
-        settings = store.partition(*name).settings
+        partition = store.partition(*name)
         for file in files:
-            content = staging.validate(store.fs, _staged_path(store, file), settings)
+            path = _staged_path(store, file)
+            content = staging.validate(store.fs, path, partition.settings, partition.appender.check_times)
             offsets[file] = content.offsets
             total += content.size
     if offsets:

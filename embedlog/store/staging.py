@@ -21,7 +21,7 @@ import re
 from collections.abc import Callable, Collection, Iterator
 from typing import Final, NamedTuple
 
-from ..codec import HEADER_SIZE, LARGEST_BATCH, BatchHeader, read_header, scan
+from ..codec import HEADER_SIZE, LARGEST_BATCH, BatchHeader, correct_max_timestamps, read_header, scan
 from ..config import TopicSettings
 from ..errors import CorruptRecord, InvalidArgument, RecordTooLarge, shown
 from ..files.filesystem import FileSystem
@@ -53,14 +53,22 @@ def check_name(name: object) -> str:
     return name
 
 
-def validate(fs: FileSystem, path: str, settings: TopicSettings) -> Content:
+def validate(
+    fs: FileSystem, path: str, settings: TopicSettings, check_times: Callable[[bytearray, int], object]
+) -> Content:
     """Validate a whole staged file, for a topic with these settings.
 
+    check_times: of batches, and the number of their first record; raises InvalidTimestamp.
+
     Raises InvalidArgument (no such file; batches of a transaction, of an idempotent producer or with gaps),
-    RecordTooLarge, CorruptRecord (anything but complete, valid batches), OSError.
+    RecordTooLarge, InvalidTimestamp, CorruptRecord (anything but complete, valid batches), OSError.
     """
     offsets = 0
-    for _, headers in pieces(fs, path, PIECE):
+    for piece, headers in pieces(fs, path, PIECE):
+        if settings.limits_times:
+            batches = bytearray(piece)
+            correct_max_timestamps(batches)
+            check_times(batches, offsets)
         for header in headers:
             if header.is_sequenced or header.record_count != header.last_offset_delta + 1:
                 raise InvalidArgument(
