@@ -1,4 +1,4 @@
-"""The library over the wire of Apache Kafka: transactions, whose coordinator is not ours.
+"""The library over the wire of Apache Kafka: transactions, whose coordinator is not ours, and offsets.
 
 Needs Java 17 or newer and Maven, which fetches what connect/pom.xml names: `make test-java`.
 """
@@ -13,7 +13,7 @@ from java_programs import apache_kafka
 from kafka_tools import classpath
 
 import embedlog
-from embedlog import Log, ProducerFenced, TopicPartition
+from embedlog import Log, ProducerFenced, TopicPartition, UnsupportedByBackend
 
 
 @pytest.fixture(scope="module")
@@ -86,3 +86,15 @@ def test_offsets_are_part_of_a_transaction(log: Log) -> None:
     assert is_given_up
     assert committed(log, "copy") == [b"%02d" % number for number in range(20)]
     assert log.group("copiers").offsets()[TopicPartition("in", 0)].offset == 20
+
+
+def test_the_edges_of_a_partition_as_offsets_before(log: Log) -> None:
+    """Kafka 4 lists no segments any more."""
+    log.create_topic("edges")
+    log.append_many("edges", [b"0", b"1", b"2"])
+    log.delete_records("edges", 0, before_offset=1)
+    for time_ms, count, offsets in ((-2, 1, [1]), (-2, 5, [1]), (-2, 0, []), (-1, 1, [3]), (-1, 0, [])):
+        assert log.offsets_before("edges", 0, time_ms, count) == offsets
+    for time_ms, count in ((-1, 2), (0, 1)):
+        with pytest.raises(UnsupportedByBackend, match="offset_for_time"):
+            log.offsets_before("edges", 0, time_ms, count)

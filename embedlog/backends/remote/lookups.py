@@ -184,8 +184,8 @@ class Lookups:
         )
 
     def offsets_before(self, topic: str, partition: int, time_ms: int, max_offsets: int) -> list[int]:
-        """See `Splits.offsets_before`: by ListOffsets v0. Raises UnsupportedByBackend if the broker no longer
-        has that."""
+        """See `Splits.offsets_before`: by ListOffsets v0. If the broker no longer has that, the log start and
+        the log end are told, and for more it raises UnsupportedByBackend."""
         name = TopicPartition(topic, partition)
         query = ListOffsetsPartition(
             partition_index=name.partition,
@@ -202,10 +202,14 @@ class Lookups:
                     response = connection.exchange(request, ListOffsetsResponse, limit, version=0)
                 else:
                     response = None
+            if response is None and (time_ms == _EARLIEST or (time_ms == _LATEST and max_offsets <= 1)):
+                (edge,) = self._list_offsets(leader, {name.topic: [name.partition]}, [time_ms], deadline)
+                return [edge[name].offset][:max_offsets]
             if response is None:
                 raise UnsupportedByBackend(
-                    "offsets_before: this broker no longer lists segments (ListOffsets version 0); "
-                    "offset_for_time returns the first offset at or after a time"
+                    "offsets_before: this broker no longer lists segments (ListOffsets version 0), but "
+                    "tells the log start (-2) and the log end (-1, one offset); offset_for_time returns the "
+                    "first offset at or after a time"
                 )
             return self._checked(response, {name.topic: [name.partition]})[name].old_style_offsets
 
