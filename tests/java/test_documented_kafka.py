@@ -166,7 +166,6 @@ def open_secured(text: str, reader: Reader) -> None:
 def open_with_a_password(text: str, reader: Reader) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("EMBEDLOG_SASL_PASSWORD", PASSWORD)
-        patch.setenv("EMBEDLOG_SSL_CAFILE", "")
         open_secured(text, reader)
         (call,) = re.findall(r"embedlog\.open\(.*sasl_mechanism.*\)", reader.here(text))
         trusted = re.findall("truststore.location=(.*)", reader.kafka.properties)
@@ -235,7 +234,6 @@ def forward(_: str, reader: Reader) -> None:
     assert sum(1 for _ in reader.log.read("readings")) > 0
 
 
-ANOTHER_TEST: Final = "test_the_guide_to_kafka"
 RUN: Final[dict[str, Callable[[str, Reader], None]]] = {
     'docs/explanation/promoting.md: print(bill(f"kafka://{broker.bootstrap_servers}"))  # [1]': promote,
     'docs/explanation/promoting.md: embedlog.open("kafka://alice@broker1:9093", '
@@ -338,6 +336,15 @@ def test_the_readme(log: Log, kafka: Kafka) -> None:
     billed = log.group("receipts").offsets()
     read = sum(committed.offset for committed in billed.values())
     assert read == sum(1 for _ in log.read("receipts")) == 500
+
+
+def test_the_page_on_transactions(log: Log, kafka: Kafka) -> None:
+    """As on a directory: it says that brokers have them, too."""
+    names: dict[str, object] = {"__name__": "__main__"}
+    blocks = python_blocks((DOCS / "explanation/transactions.md").read_text())
+    assert len(blocks) == 4
+    for block in blocks:
+        run_python(at(block, kafka), names)
 
 
 def at(block: str, kafka: Kafka) -> str:
