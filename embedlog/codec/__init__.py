@@ -4,7 +4,7 @@ The rest of embedlog imports the record batch (magic 2) from here:
 
     BatchBuilder                                                           records, as they come -> one batch
     encode_batch / encode_one / encode_control_batch                       records -> one batch
-    assign / make_producible                                               fields that a log sets, and their opposite
+    assign / make_producible                                               set a log's fields, or reset them
     set_append_time / set_max_timestamp / set_producer                     fields set after encoding
     split                                                                  batches one by one
     latest_timestamp / correct_max_timestamps                              one of them, from the records
