@@ -260,7 +260,9 @@ def test_a_batch_as_most_producers_send_it(module: ModuleType) -> None:
         good = batches((0, count))
         assert module.ready_batch(good) == (count, 1000, False)
         assert module.ready_batch(memoryview(bytearray(good))) == (count, 1000, False)
-    assert module.ready_batch(bytes(encode_batch([(None, b"v", (), 5)], producer_id=0))) == (1, 5, True)
+    rows = [(None, b"v", (), 5)]
+    sequenced = bytes(encode_batch(rows, producer_id=0, producer_epoch=0, base_sequence=0))
+    assert module.ready_batch(sequenced) == (1, 5, True)
     good = batches((0, 10))
     odd = {
         "nothing": b"",
@@ -272,6 +274,9 @@ def test_a_batch_as_most_producers_send_it(module: ModuleType) -> None:
         "compressed": bytes(encode_values([b"v" * 20] * 9, 5, compression=1)),
         "of a transaction": sealed(good[:22] + b"\x10" + good[23:]),
         "control": sealed(good[:22] + b"\x20" + good[23:]),
+        "of append time": sealed(good[:22] + b"\x08" + good[23:]),
+        "not from offset 0 on": bytes(7) + b"\x01" + good[8:],
+        "of a producer without a sequence": bytes(encode_batch(rows, producer_id=0, producer_epoch=0)),
         "without a record for each offset": sealed(good[:26] + b"\x0a" + good[27:]),
         "later than it says": sealed(good[:35] + bytes(8) + good[43:]),
         "earlier than it says": sealed(good[:42] + b"\xff" + good[43:]),

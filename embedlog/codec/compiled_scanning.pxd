@@ -50,6 +50,7 @@ cdef extern from "fields.h" nogil:
 
 cdef enum:
     TOGETHER = CRC32C_FOUR
+    BASE_SEQUENCE_POS = 53
 
 
 # The state of a scan; copied back if the last batch turns out not to be part of the run.

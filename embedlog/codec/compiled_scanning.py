@@ -466,7 +466,9 @@ def _is_ready(start, stop, batch):
     return (
         header(start, stop, batch)
         and batch.end == stop
-        and not batch.attributes & (CODEC_MASK | TRANSACTIONAL_BIT | CONTROL_BIT)
+        and batch.base_offset == 0
+        and not batch.attributes & (CODEC_MASK | TIMESTAMP_TYPE_BIT | TRANSACTIONAL_BIT | CONTROL_BIT)
+        and (batch.producer_id < 0 or start[BASE_SEQUENCE_POS] < 0x80)
         and batch.record_count > 0
         and batch.record_count == cython.cast(int64_t, batch.last_offset_delta) + 1
         and intact(start, stop)

@@ -34,6 +34,7 @@ from .record_batch import (
     HEADER_SIZE,
     LENGTH_OVERHEAD,
     MIN_BATCH_LENGTH,
+    TIMESTAMP_TYPE_BIT,
     TRANSACTIONAL_BIT,
     BatchHeader,
     crc_matches,
@@ -216,7 +217,8 @@ def _times(buffer: ReadBuffer, header: BatchHeader) -> list[int]:
 
 def ready_batch(buffer: ReadBuffer) -> tuple[int, int, bool] | None:
     """Fast check of one batch that was sent: complete and valid, CRC, records and largest timestamp included,
-    uncompressed, not part of a transaction, with a record for every offset.
+    uncompressed, not part of a transaction, with a record for every offset from 0 on, the producer's own
+    timestamps, and a sequence number if it has a producer id.
 
     Returns its number of records, its largest timestamp, and whether it has a producer id; None if any of
     this fails.
@@ -226,7 +228,9 @@ def ready_batch(buffer: ReadBuffer) -> tuple[int, int, bool] | None:
         size, count = header.size, header.record_count
         if (
             size != len(buffer)
-            or header.attributes & (CODEC_MASK | TRANSACTIONAL_BIT | CONTROL_BIT)
+            or header.base_offset
+            or header.attributes & (CODEC_MASK | TIMESTAMP_TYPE_BIT | TRANSACTIONAL_BIT | CONTROL_BIT)
+            or (header.producer_id >= 0 and header.base_sequence < 0)
             or not count
             or count != header.last_offset_delta + 1
             or not crc_matches(buffer, header)

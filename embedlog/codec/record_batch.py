@@ -208,6 +208,17 @@ def _impossible(header: BatchHeader) -> str | None:
     return None
 
 
+def is_deliberate(batch: ReadBuffer) -> bool:
+    """Whether the batch, whose header `read_header` refuses, is as its producer wrote it, and not damaged.
+
+    That is, it is of an earlier format, has an offset, or has a known codec and a CRC that agrees.
+    """
+    header = _new(BatchHeader, (0, *HEADER.unpack_from(batch)))
+    if header.magic != MAGIC or header.batch_length < MIN_BATCH_LENGTH:
+        return 0 <= header.magic < MAGIC
+    return bool(header.base_offset) or (header.compression <= ZSTD and crc_matches(batch, header))
+
+
 def assign(batch: bytearray, base_offset: int, leader_epoch: int, pos: int = 0) -> None:
     """Set base offset and leader epoch of the batch at `pos`, in place. The CRC covers neither."""
     _OFFSET.pack_into(batch, pos + BASE_OFFSET_POS, base_offset)
@@ -230,6 +241,16 @@ def set_append_time(batch: bytearray, timestamp_ms: int, pos: int = 0) -> None:
     header = read_header(batch, pos)
     _ATTRIBUTES.pack_into(batch, pos + ATTRIBUTES_POS, header.attributes | LOG_APPEND_TIME << 3)
     _OFFSET.pack_into(batch, pos + MAX_TIMESTAMP_POS, timestamp_ms)
+    _CRC.pack_into(batch, pos + CRC_POS, crc32c(batch[pos + ATTRIBUTES_POS : pos + header.size]))
+
+
+def set_create_time(batch: bytearray, pos: int = 0) -> None:
+    """Change the batch at `pos` to create time, in place: type bit and CRC.
+
+    Raises CorruptRecord if there is no batch at `pos`.
+    """
+    header = read_header(batch, pos)
+    _ATTRIBUTES.pack_into(batch, pos + ATTRIBUTES_POS, header.attributes & ~TIMESTAMP_TYPE_BIT)
     _CRC.pack_into(batch, pos + CRC_POS, crc32c(batch[pos + ATTRIBUTES_POS : pos + header.size]))
 
 

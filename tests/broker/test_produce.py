@@ -97,16 +97,16 @@ def resealed(batch: bytes, pos: int, form: str, value: int) -> bytes:
 GOOD = batch_of(b"one", b"two")
 
 REFUSED = {
-    "nothing": (b"", ErrorCode.CORRUPT_MESSAGE),
-    "a piece of a header": (GOOD[:40], ErrorCode.CORRUPT_MESSAGE),
-    "cut short": (GOOD[:-1], ErrorCode.CORRUPT_MESSAGE),
+    "nothing": (b"", ErrorCode.INVALID_RECORD),
+    "a piece of a header": (GOOD[:40], ErrorCode.INVALID_RECORD),
+    "cut short": (GOOD[:-1], ErrorCode.INVALID_RECORD),
     "a byte more": (GOOD + b"\0", ErrorCode.INVALID_RECORD),
     "two batches": (GOOD + GOOD, ErrorCode.INVALID_RECORD),
     "damage in a record": (damaged(GOOD, 70), ErrorCode.CORRUPT_MESSAGE),
     "damage in the header": (damaged(GOOD, 30), ErrorCode.CORRUPT_MESSAGE),
-    "another magic": (GOOD[:16] + b"\1" + GOOD[17:], ErrorCode.CORRUPT_MESSAGE),
+    "another magic": (GOOD[:16] + b"\1" + GOOD[17:], ErrorCode.INVALID_RECORD),
     "garbage": (bytes(range(100)), ErrorCode.CORRUPT_MESSAGE),
-    "a record count that is too large": (resealed(GOOD, 57, ">i", 3), ErrorCode.CORRUPT_MESSAGE),
+    "a record count that is too large": (resealed(GOOD, 57, ">i", 3), ErrorCode.INVALID_RECORD),
     "a record count that is too small": (resealed(GOOD, 57, ">i", 1), ErrorCode.INVALID_RECORD),
     "no records": (resealed(GOOD, 57, ">i", 0), ErrorCode.INVALID_RECORD),
     "offsets that are not there": (resealed(GOOD, 23, ">i", 5), ErrorCode.INVALID_RECORD),
@@ -115,7 +115,7 @@ REFUSED = {
     "a record that lies about its length": (resealed(GOOD, 61, ">b", 126), ErrorCode.INVALID_RECORD),
     "control": (
         bytes(encode_control_batch(commit=True, producer_id=1, producer_epoch=0, timestamp_ms=1)),
-        ErrorCode.INVALID_RECORD,
+        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     ),
     "transactional": (
         bytes(

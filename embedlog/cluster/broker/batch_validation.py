@@ -5,20 +5,13 @@ max_decompressed_message_bytes. It is appended unchanged unless the topic sets a
 LogAppendTime, or the header's maximum timestamp is not that of its records. The log assigns base offset and
 leader epoch, which no CRC covers.
 
-Batches that are rejected, with Kafka's error codes:
-
-    larger than max_message_bytes, or than
-    max_decompressed_message_bytes once decompressed                 MESSAGE_TOO_LARGE
-    truncated, impossible header, wrong CRC                          CORRUPT_MESSAGE
-    not exactly one batch, no records, unreadable records,
-    a control batch, a keyless record for a compacted topic          INVALID_RECORD
-    transactional, in a request without a transactional id           TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-    transactional, without a producer id                             INVALID_PRODUCER_ID_MAPPING
-    zstd in a request before version 7                               UNSUPPORTED_COMPRESSION_TYPE
+Batches that Kafka 4.3 rejects are rejected, with Kafka's error codes: docs/reference/compatibility.md lists
+the rules, and tests/produce_cases.py has a request for each.
 """
 
 from __future__ import annotations
 
+import struct
 from typing import Final
 
 from ...codec import (
@@ -35,8 +28,17 @@ from ...codec import (
     set_append_time,
     set_max_timestamp,
 )
+from ...codec.record_batch import (
+    LENGTH_OVERHEAD,
+    LENGTH_POS,
+    MAGIC,
+    MAGIC_POS,
+    is_deliberate,
+    set_create_time,
+)
 from ...config import MAX_INT64, TopicSettings
 from ...errors import CorruptRecord, DecompressedTooLarge
+from ...model import NO_TIMESTAMP
 from ...wire.error_codes import ErrorCode
 from .api_errors import ApiError, InvalidRecords
 
@@ -48,6 +50,8 @@ _QUICK_BYTES: Final = 16 << 10  # compressed: checking more takes longer than ha
 _QUICK_DECOMPRESSED_BYTES: Final = 256 << 10  # what 16 KiB usually decompress to at most
 _MAX_RECORD_ERRORS: Final = 10_000  # in one response: a compressed batch may hold millions of invalid records
 _KEEP: Final = "producer"
+_LENGTH: Final = struct.Struct(">i")
+_SHORTEST: Final = 14  # the length of an empty message of magic 0
 
 
 def read_batch_header(
@@ -63,25 +67,31 @@ def read_batch_header(
             ErrorCode.MESSAGE_TOO_LARGE,
             f"a batch of {size:,} bytes: this topic takes {settings.max_message_bytes:,} (max.message.bytes)",
         )
-    if size < HEADER_SIZE:
-        raise ApiError(ErrorCode.CORRUPT_MESSAGE, f"{size} bytes are not a record batch")
+    length = _LENGTH.unpack_from(records, LENGTH_POS)[0] if size > MAGIC_POS else size
+    if size > MAGIC_POS and (records[MAGIC_POS] > MAGIC or length < _SHORTEST):
+        raise ApiError(ErrorCode.CORRUPT_MESSAGE, "neither a record batch nor a message")
+    if size < HEADER_SIZE or length > size - LENGTH_OVERHEAD:
+        raise ApiError(ErrorCode.INVALID_RECORD, f"{size:,} bytes without a complete record batch")
     try:
         header = read_header(records)
     except CorruptRecord as error:
-        raise ApiError(ErrorCode.CORRUPT_MESSAGE, str(error)) from None
-    if header.size > size:
-        raise ApiError(ErrorCode.CORRUPT_MESSAGE, f"a batch of {header.size:,} bytes, truncated at {size:,}")
+        code = ErrorCode.INVALID_RECORD if is_deliberate(records) else ErrorCode.CORRUPT_MESSAGE
+        raise ApiError(code, str(error)) from None
     if header.size < size:
         raise ApiError(ErrorCode.INVALID_RECORD, "a produce request has one record batch for a partition")
+    if header.base_offset:
+        raise ApiError(ErrorCode.INVALID_RECORD, f"base offset {header.base_offset}: a producer's is 0")
     if loops.intact_run(records, 0, size) != size:
         raise ApiError(ErrorCode.CORRUPT_MESSAGE, "the CRC does not match the bytes")
-    if header.is_control:
-        raise ApiError(ErrorCode.INVALID_RECORD, "only the broker writes control batches")
     if header.is_transactional and not transactional:
         raise ApiError(
             ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
             "a batch of a transaction without transactional id",
         )
+    if header.is_control:
+        raise ApiError(ErrorCode.INVALID_RECORD, "only the broker writes control batches")
+    if header.producer_id >= 0 and header.base_sequence < 0:
+        raise ApiError(ErrorCode.INVALID_RECORD, f"producer id {header.producer_id} without a sequence")
     if header.is_transactional and header.producer_id < 0:
         raise ApiError(ErrorCode.INVALID_PRODUCER_ID_MAPPING, "a batch of a transaction without producer id")
     if not header.record_count or header.record_count != header.last_offset_delta + 1:
@@ -117,6 +127,9 @@ def validate(
 ) -> bytearray | memoryview:
     """The batch to append: usually these very bytes. It may decompress to max_bytes. Raises ApiError."""
     codec = _target_codec(header, settings)
+    if header.timestamp_type:
+        records = _with_create_time(records, header, settings)
+        header = read_header(records)
     try:
         latest = None if settings.compacts else latest_timestamp(records, header, max_bytes)
         if latest is None:
@@ -147,6 +160,17 @@ def decompresses_to_more(max_bytes: int) -> ApiError:
         f"it decompresses to more than {max_bytes:,} bytes (max.decompressed.message.bytes): "
         "send fewer records at once",
     )
+
+
+def _with_create_time(records: memoryview, header: BatchHeader, settings: TopicSettings) -> memoryview:
+    """The batch without the mark of append time, which is the broker's to set. Raises InvalidRecords."""
+    if settings.append_time or header.max_timestamp_ms == NO_TIMESTAMP:
+        reason = "a producer must not set the timestamp type to LogAppendTime"
+        named = range(min(header.record_count, _MAX_RECORD_ERRORS))
+        raise InvalidRecords(ErrorCode.INVALID_TIMESTAMP, reason, named, reason)
+    unmarked = bytearray(records)
+    set_create_time(unmarked)
+    return memoryview(unmarked)
 
 
 def _check_records(records: memoryview, header: BatchHeader, settings: TopicSettings, max_bytes: int) -> int:
