@@ -11,6 +11,7 @@ import pytest
 from produce_cases import CASES, answer, batch, create_topics, record
 from wire import Wire, produce
 
+import embedlog
 from embedlog.cluster import Broker
 from embedlog.wire.error_codes import ErrorCode
 
@@ -52,3 +53,13 @@ def test_a_producer_does_not_say_append_time(broker: Broker, wire: Wire, compres
         (0, 1_009),
         (0, 1_004),
     ]
+
+
+def test_our_writers_leave_append_time_to_the_broker(broker: Broker) -> None:
+    broker.log.create_topic("t", message_timestamp_type="LogAppendTime")
+    with embedlog.open(f"kafka://{broker.bootstrap_servers}") as log:
+        log.append("t", b"1")
+        log.append_many("t", [b"2", b"3"])
+        with log.producer() as producer:
+            producer.send("t", b"4").result(60)
+    assert [record.value for record in broker.log.read("t", 0)] == [b"1", b"2", b"3", b"4"]
