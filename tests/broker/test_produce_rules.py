@@ -62,4 +62,7 @@ def test_our_writers_leave_append_time_to_the_broker(broker: Broker) -> None:
         log.append_many("t", [b"2", b"3"])
         with log.producer() as producer:
             producer.send("t", b"4").result(60)
-    assert [record.value for record in broker.log.read("t", 0)] == [b"1", b"2", b"3", b"4"]
+        with log.transaction("x") as tx:
+            tx.append("t", b"5")
+            tx.append_many("t", [b"6"])
+    assert [record.value for record in broker.log.read("t", 0)] == [b"%d" % n for n in range(1, 7)]
