@@ -73,7 +73,7 @@ def test_a_first_append_imports_only_the_way_to_the_file(tmp_path: Path) -> None
     assert not libraries & {"asyncio", "concurrent", "lz4", "pyarrow", "rich", "snappy", "zstandard"}
     # Where Cython is installed, sources of loops that are not compiled import it to find out.
     others = {name for name in modules - lockers - own(modules) if name.partition(".")[0].lower() != "cython"}
-    assert len(others) <= 12
+    assert len(others) <= 14
     assert not (modules - lockers) & {"ctypes", "inspect"}
     assert LOOPS_IMPLEMENTATION != "compiled" or "google_crc32c" not in modules
     assert processes == []
