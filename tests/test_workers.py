@@ -266,6 +266,26 @@ def test_run_workers_returns_when_the_log_is_closed_before_it_knows_of_them(
     assert not running.is_alive()
 
 
+@pytest.mark.parametrize("refused", ["embedlog-worker-jobs", "embedlog-workers"])
+def test_workers_without_a_thread_do_not_hold_up_a_close(
+    log: Log, as_worker: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, refused: str
+) -> None:
+    def start(thread: threading.Thread) -> None:
+        if thread.name == refused:
+            raise RuntimeError("can't start new thread")
+        original(thread)
+
+    original = threading.Thread.start
+    monkeypatch.setattr(threading.Thread, "start", start)
+    log.queue("jobs").send(b"work")
+    with pytest.raises(RuntimeError) as caught:  # which refers to the workers
+        log.run_workers(as_worker(lambda job: None, "jobs"))
+    closing = threading.Thread(target=log.close, daemon=True)
+    closing.start()
+    closing.join(30)
+    assert not closing.is_alive(), caught
+
+
 @pytest.mark.parametrize("ends", [SystemExit, KeyboardInterrupt])
 def test_a_handler_that_ends_the_program_ends_all_workers(
     log: Log, path: Path, ends: type[BaseException]

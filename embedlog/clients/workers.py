@@ -185,8 +185,12 @@ class Workers(Closing):
     def _start(self) -> None:
         """Begin to take jobs. Once."""
         keeper = threading.Thread(target=self._keep, name="embedlog-workers", daemon=True)
-        for thread in (*self._threads, keeper):
-            thread.start()
+        try:
+            for thread in (*self._threads, keeper):
+                thread.start()
+        except BaseException:  # no more threads: a close of the log would wait for those that never end
+            self.release()
+            raise
 
     def __repr__(self) -> str:
         topics = ", ".join(repr(queue.topic) for queue in self._queues)

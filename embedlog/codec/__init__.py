@@ -5,7 +5,7 @@ The rest of embedlog imports the record batch (magic 2) from here:
     BatchBuilder                                                           records, as they come -> one batch
     encode_batch / encode_one / encode_control_batch                       records -> one batch
     assign / make_producible                                               set a log's fields, or reset them
-    set_append_time / set_max_timestamp / set_producer                     fields set after encoding
+    set_append_time / set_create_time / set_max_timestamp / set_producer   fields set after encoding
     split                                                                  batches one by one
     latest_timestamp / correct_max_timestamps                              one of them, from the records
     scan / read_batch / read_header / find_batch                           a buffer -> its batches' headers
@@ -57,6 +57,7 @@ from .record_batch import (
     make_producible,
     read_header,
     set_append_time,
+    set_create_time,
     set_max_timestamp,
     set_producer,
     split,
@@ -109,6 +110,7 @@ __all__ = [
     "recompressed",
     "scan",
     "set_append_time",
+    "set_create_time",
     "set_max_timestamp",
     "set_producer",
     "split",

@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Final
 
-from ...codec import make_producible, read_header, set_producer
+from ...codec import read_header, set_create_time
 from ...errors import BrokerUnavailable, TransactionNotFound, UnsupportedByBackend
 from ...groups.machines.transaction import ProducerIdAndEpoch
 from ...model import Appended, CommittedOffset, ProducerDescription, TopicPartition
@@ -273,8 +273,7 @@ class RemoteTransactions:
         """
         header = read_header(batch)
         if header.timestamp_type:
-            make_producible(batch)
-            set_producer(batch, header.producer_id, header.producer_epoch, header.base_sequence)
+            set_create_time(batch)  # the mark of append time is the broker's to set
         base, log_append_time_ms = self._brokers.retried(
             partial(self._send, name, transactional_id, batch), self._brokers.settings.delivery_timeout_ms
         )

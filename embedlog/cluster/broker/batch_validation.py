@@ -26,6 +26,7 @@ from ...codec import (
     read_header,
     recompressed,
     set_append_time,
+    set_create_time,
     set_max_timestamp,
 )
 from ...codec.record_batch import (
@@ -34,7 +35,6 @@ from ...codec.record_batch import (
     MAGIC,
     MAGIC_POS,
     is_deliberate,
-    set_create_time,
 )
 from ...config import MAX_INT64, TopicSettings
 from ...errors import CorruptRecord, DecompressedTooLarge
