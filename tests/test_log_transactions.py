@@ -600,6 +600,29 @@ def test_a_member_that_the_group_has_replaced_commits_nothing(tmp_path: Path) ->
         assert log.group("g").offsets() == {}
 
 
+@pytest.mark.parametrize("ask", ["committed", "position", "lag"])
+def test_a_consumer_waits_for_a_transaction_that_is_ending(log: Log, ask: str) -> None:
+    """As brokers of Kafka end it: after its commit has returned."""
+    log.append_many("in", [b"1", b"2", b"3"])
+    with consumer_of(log) as first:
+        first.poll(max_records=2)
+        with pytest.raises(InvalidTxnState), log.transaction("copier-1") as tx:
+            tx.commit_offsets(first)
+            first.close()
+            with consumer_of(log) as second:
+                if ask != "committed":
+                    assert second.poll() == []  # it joins
+                ending = threading.Timer(0.1, tx._manager.commit)
+                ending.start()
+                if ask == "committed":
+                    assert second.committed(IN).offset == 2  # type: ignore[union-attr]
+                elif ask == "position":
+                    assert second.position(IN) == 2
+                else:
+                    assert second.lag() == {IN: 1}
+                ending.join()
+
+
 def test_a_new_owner_of_a_partition_waits_for_the_offsets_of_an_open_transaction(log: Log) -> None:
     log.append_many("in", [b"1", b"2", b"3"])
     with pytest.raises(InvalidTxnState), log.transaction("copier-1") as tx:

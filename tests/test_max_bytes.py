@@ -62,6 +62,23 @@ def test_reject_changes_nothing(path: Path) -> None:
         assert sum(1 for _ in log.read("t")) == appended + 1
 
 
+def test_full_stays_full_when_a_checkpoint_is_written(path: Path) -> None:
+    """Its temporary file takes a block as long as it is there: that is no room for a record."""
+    with embedlog.open(path, max_bytes=520_000, segment_bytes=81_920) as log:
+        log.create_topic("t")
+        fs, temporary = log._writer().fs, str(path / "another-checkpoint.tmp")
+        fs.write_file(temporary, bytes(4_096))
+        with pytest.raises(LogFull):
+            while True:
+                log.append("t", bytes(1_000))
+        assert log.health().status == "full"
+        fs.unlink(temporary)
+        assert log.health().status == "full"
+        log.delete_records("t", 0, before_offset=log.offsets("t")[0].log_end_offset // 2)
+        log.append("t", b"there is room")
+        assert log.health().status == "ok"
+
+
 def test_freed_room_is_usable_without_reopening(path: Path) -> None:
     with embedlog.open(path, max_bytes=LIMIT, segment_bytes=40_960) as log:
         log.create_topic("t")

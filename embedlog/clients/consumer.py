@@ -54,7 +54,7 @@ from .assignors import Assignor, as_assignors
 from .decoding import decoded_chunk, take
 from .first_offsets import FirstOffsets, check_reset
 from .membership import MemberOffsets, Membership
-from .offset_commits import Commits, TransactionOffsets, as_commits, check_store
+from .offset_commits import Commits, TransactionOffsets, as_commits, check_store, once_stable
 from .offset_store import OffsetStore
 from .partition_reader import DEFAULT_FETCH_BYTES
 from .position import Position
@@ -360,10 +360,13 @@ class Consumer(Seeking, Generic[V, K]):
         return self._positions.identified(commits)
 
     def committed(self, tp: TopicPartition) -> CommittedOffset | None:
-        """The group's committed offset of a partition, even if another member reads it, or None."""
+        """The group's committed offset of a partition, even if another member reads it, or None.
+
+        Raises UnstableOffsetCommit if an open transaction may change it and has not ended in a second.
+        """
         name = validation.as_topic_partition(tp)
         with self._using():
-            return self._commits.load([name]).get(name)
+            return once_stable(lambda: self._commits.load([name])).get(name)
 
     # -- partitions ------------------------------------------------------------------------------
 

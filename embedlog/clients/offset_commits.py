@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Mapping
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from ..errors import CommitFailed, FencedInstance, InvalidArgument, InvalidType, UnstableOffsetCommit
 from ..model import CommittedOffset, TopicPartition
@@ -23,6 +23,24 @@ from .offset_store import OffsetStore
 
 _logger = logging.getLogger(__name__)
 _NEVER = float("inf")
+_ENDING_S: Final = 1.0  # a broker of Kafka ends a transaction after its commit has returned
+_RETRY_S: Final = 0.02
+_T = TypeVar("_T")
+
+
+def once_stable(call: Callable[[], _T]) -> _T:
+    """Call again for a second, in case the transaction that may change the offsets is just ending.
+
+    Raises UnstableOffsetCommit if it is not.
+    """
+    deadline = time.monotonic() + _ENDING_S
+    while True:
+        try:
+            return call()
+        except UnstableOffsetCommit:
+            if time.monotonic() >= deadline:
+                raise
+        time.sleep(_RETRY_S)
 
 
 class Committed(Protocol):

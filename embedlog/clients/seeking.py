@@ -12,6 +12,7 @@ from ..config import MAX_INT64
 from ..errors import InvalidType
 from ..model import TopicPartition
 from ..runtime.closing import Closing
+from .offset_commits import once_stable
 from .positions import Positions
 from .reader import time_ms
 
@@ -29,17 +30,24 @@ class Seeking(Closing):
         raise NotImplementedError
 
     def position(self, tp: TopicPartition) -> int:
-        """The offset of the next record to return. Raises NotAssigned."""
+        """The offset of the next record to return.
+
+        Raises NotAssigned; UnstableOffsetCommit if an open transaction may change the committed offset where
+        it begins, and has not ended in a second.
+        """
         name = validation.as_topic_partition(tp)
         with self._using():
             position = self._positions[name]
-            self._positions.resolve_all()
+            once_stable(self._positions.resolve_all)
             return position.at[0]
 
     def lag(self) -> dict[TopicPartition, int]:
-        """The number of offsets from each position to the end of its partition, without deleted ones."""
+        """The number of offsets from each position to the end of its partition, without deleted ones.
+
+        Raises UnstableOffsetCommit as `position`.
+        """
         with self._using():
-            self._positions.resolve_all()
+            once_stable(self._positions.resolve_all)
             return self._positions.lag()
 
     def estimated_lag(self) -> dict[TopicPartition, int]:

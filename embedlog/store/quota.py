@@ -92,7 +92,9 @@ class Quota:
     def full(self) -> str:
         """Which bound leaves no room: the last append that was refused would be refused again. Empty if none
         does, as far as is known."""
-        if self._refused > 0 and not self._waiting and self.used() + self._refused > self.limit:
+        # With a margin, as below: a checkpoint's temporary file comes and goes.
+        needed = self._refused + _MARGIN
+        if self._refused > 0 and not self._waiting and self.used() + needed > self.limit:
             return f"max_bytes: the log takes {self.used():,} of {self.limit:,} bytes"
         refused = self._disk_refused
         if refused is None:

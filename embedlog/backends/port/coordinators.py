@@ -98,8 +98,7 @@ class Coordinator(Protocol):
     ) -> dict[TopicPartition, CommittedOffset]:
         """A group's committed offsets, of all partitions by default; empty if there is no such group.
 
-        require_stable: raise UnstableOffsetCommit while an open transaction may change one of them. A backend
-        over the wire waits until none may.
+        require_stable: raise UnstableOffsetCommit while an open transaction may change one of them.
         """
 
 
