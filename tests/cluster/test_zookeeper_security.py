@@ -121,7 +121,8 @@ def test_who_is_not_trusted_and_trusts_not(secured: Secured) -> None:
         secured.security._replace(truststore=""),  # the system's authorities have not issued it
     ):
         with pytest.raises(ZooKeeperUnavailable, match="certificate verify failed"):
-            ZooKeeper(secured.address, security=wrong, connect_timeout_s=1.0)
+            # The server's first handshakes may take longer than a second.
+            ZooKeeper(secured.address, security=wrong, connect_timeout_s=4.0)
     for wrong in (
         secured.security._replace(keystore=secured.strange_keystore),
         secured.security._replace(keystore=""),
