@@ -248,7 +248,7 @@ def _lingering_worker(where: Path, durable: bool) -> Iterator[Take]:
     ):
 
         def take() -> bool:
-            job = queue.take()
+            job = queue.take(default=None)
             if job is None:
                 return False
             with job:
@@ -258,7 +258,7 @@ def _lingering_worker(where: Path, durable: bool) -> Iterator[Take]:
 
 
 def _take_one(queue: Any, timeout_ms: int) -> bool:
-    job = queue.take(timeout_ms)
+    job = queue.take(timeout_ms, default=None)
     if job is None:
         return False
     job.accept()
