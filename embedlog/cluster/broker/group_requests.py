@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, InvalidStateError
 from typing import Any, Final, TypeVar
 
@@ -99,6 +99,28 @@ class GroupRequests:
 
         response = self._begin(group, transactional_id, begin, failed)
         return self._limited(context, response, failed, timeout_ms)
+
+    def run_each(
+        self,
+        context: RequestContext,
+        names: Iterable[str],
+        work: Callable[[str], _T],
+        failed: Callable[[str, EmbedlogError], _T],
+        answer: Callable[[list[_T]], _R],
+    ) -> _R | Future[_R]:
+        """A future of answer(entries): for each name work(name), or failed(name, error)."""
+
+        def entry(name: str) -> _T:
+            try:
+                return work(name)
+            except EmbedlogError as error:
+                return failed(name, error)
+
+        return self.run(
+            context,
+            lambda: answer([entry(name) for name in names]),
+            lambda error: answer([failed(name, error) for name in names]),
+        )
 
     def run_async(
         self,

@@ -8,18 +8,11 @@ from typing import Any, Final
 from ....security.acls import CLUSTER_NAME, Operation, ResourceType
 from ....security.operations import ON_A_GROUP
 from ....wire.apis.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
-from ....wire.apis.offset_fetch import (
-    OffsetFetchRequest,
-    OffsetFetchResponse,
-    OffsetFetchResponseGroup,
-    OffsetFetchResponsePartition,
-    OffsetFetchResponsePartitions,
-    OffsetFetchResponseTopic,
-    OffsetFetchResponseTopics,
-)
+from ....wire.apis.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
 from ....wire.error_codes import ErrorCode
 from ..access.access import REFUSED
 from .authorization import Entries, GuardedCall, then
+from .refusals import no_committed, no_committed_of_one, no_group
 
 _GROUP: Final = ResourceType.GROUP
 _TOPIC: Final = ResourceType.TOPIC
@@ -28,6 +21,9 @@ _FIND_WITH_SEVERAL: Final = 4
 _FETCH_WITH_SEVERAL: Final = 8
 _FETCH_WITH_CODE: Final = 2
 _FETCH_WITH_IDS: Final = 10
+_FETCHED_GROUPS: Final = Entries(Operation.DESCRIBE, _GROUP, "groups", "group_id", "groups", no_group)
+_FETCHED_TOPICS: Final = Entries(Operation.DESCRIBE, _TOPIC, "topics", "name", "topics", no_committed)
+_FETCHED_OF_ONE: Final = _FETCHED_TOPICS._replace(answer=no_committed_of_one)
 _MESSAGE: Final = "this client may not describe one of the topics of the group"
 
 
@@ -144,29 +140,21 @@ def offset_fetch(call: GuardedCall, request: OffsetFetchRequest) -> Any:
     if call.context.version < _FETCH_WITH_SEVERAL:
         return _fetch_of_one(call, request)
     by_id = call.context.version >= _FETCH_WITH_IDS
-    refused_groups, refused_topics, of_all = [], {}, set()
-    kept = []
+    request.groups, refused = call.split(request.groups, _FETCHED_GROUPS)
+    refused_topics: dict[str, Sequence[Any]] = {}
     for group in request.groups:
-        if not call.access.may(Operation.DESCRIBE, _GROUP, group.group_id):
-            refused_groups.append(
-                OffsetFetchResponseGroup(group_id=group.group_id, error_code=REFUSED[_GROUP])
+        if group.topics is not None:
+            group.topics, refused_topics[group.group_id] = call.split(
+                group.topics, _FETCHED_TOPICS, by_id=by_id
             )
-            continue
-        kept.append(group)
-        if group.topics is None:
-            of_all.add(group.group_id)
-        else:
-            entries = Entries(Operation.DESCRIBE, _TOPIC, "topics", "name", "topics", _no_offsets)
-            group.topics, refused_topics[group.group_id] = call.split(group.topics, entries, by_id=by_id)
-    request.groups = kept
 
     def finish(response: OffsetFetchResponse) -> None:
         for group in response.groups:
-            if group.group_id in of_all:
+            if group.group_id not in refused_topics:
                 group.topics = [topic for topic in group.topics if _sees(call, topic, by_id=by_id)]
             elif not group.error_code:
                 group.topics += refused_topics[group.group_id]
-        response.groups += refused_groups
+        response.groups += refused
 
     return then(call.handle(request), finish)
 
@@ -176,10 +164,11 @@ def _fetch_of_one(call: GuardedCall, request: OffsetFetchRequest) -> Any:
         code = REFUSED[_GROUP]
         if call.context.version >= _FETCH_WITH_CODE:
             return OffsetFetchResponse(error_code=code)
-        return OffsetFetchResponse(topics=[_no_old_offsets(topic, code) for topic in request.topics or ()])
+        return OffsetFetchResponse(
+            topics=[no_committed_of_one(topic, code) for topic in request.topics or ()]
+        )
     is_all = request.topics is None
-    entries = Entries(Operation.DESCRIBE, _TOPIC, "topics", "name", "topics", _no_old_offsets)
-    kept, refused = call.split(request.topics or (), entries)
+    kept, refused = call.split(request.topics or (), _FETCHED_OF_ONE)
     if not is_all:
         request.topics = kept
 
@@ -196,31 +185,6 @@ def _fetch_of_one(call: GuardedCall, request: OffsetFetchRequest) -> Any:
 def _sees(call: GuardedCall, topic: Any, *, by_id: bool) -> bool:
     name = call.broker.topic_name(topic.topic_id) if by_id else topic.name
     return name is not None and call.access.sees(Operation.DESCRIBE, _TOPIC, name)
-
-
-def _no_offsets(topic: Any, code: ErrorCode) -> OffsetFetchResponseTopics:
-    return OffsetFetchResponseTopics(
-        name=topic.name,
-        topic_id=topic.topic_id,
-        partitions=[
-            OffsetFetchResponsePartitions(
-                partition_index=number, committed_offset=-1, metadata="", error_code=code
-            )
-            for number in topic.partition_indexes
-        ],
-    )
-
-
-def _no_old_offsets(topic: Any, code: ErrorCode) -> OffsetFetchResponseTopic:
-    return OffsetFetchResponseTopic(
-        name=topic.name,
-        partitions=[
-            OffsetFetchResponsePartition(
-                partition_index=number, committed_offset=-1, metadata="", error_code=code
-            )
-            for number in topic.partition_indexes
-        ],
-    )
 
 
 # -- share groups' offsets -----------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import Future
+from functools import partial
 from typing import Final
 
 from ....errors import EmbedlogError, GroupNotFound
@@ -17,7 +18,6 @@ from ....wire.apis.describe_groups import (
     DescribeGroupsResponse,
 )
 from ....wire.apis.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
-from ....wire.error_codes import ErrorCode
 from ..api_errors import group_error_code_for, message_for
 from ..broker_context import BrokerContext, Handler, RequestContext
 from ..group_requests import GroupRequests
@@ -89,61 +89,41 @@ class GroupAdminHandlers:
     def describe_groups(
         self, context: RequestContext, request: DescribeGroupsRequest
     ) -> DescribeGroupsResponse | Future[DescribeGroupsResponse]:
-        def failed(error: EmbedlogError) -> DescribeGroupsResponse:
-            return DescribeGroupsResponse(
-                groups=[_encode_error(context, group, error) for group in request.groups]
-            )
-
-        def describe() -> DescribeGroupsResponse:
-            distinct = dict.fromkeys(request.groups)  # a group may have many members
-            return DescribeGroupsResponse(groups=[self._describe(context, group) for group in distinct])
-
-        def describe_with_operations() -> DescribeGroupsResponse:
-            response = describe()
-            for group in response.groups:
-                if not group.error_code:
-                    group.authorized_operations = ON_A_GROUP
-            return response
-
-        with_operations = request.include_authorized_operations
-        return self._requests.run(context, describe_with_operations if with_operations else describe, failed)
-
-    def _describe(self, context: RequestContext, name: str) -> DescribedGroup:
-        try:
+        def describe(name: str) -> DescribedGroup:
             self._requests.check_coordinates(name)
             group = self._broker.groups.describe_group(name)
             if group.type is GroupType.SHARE:
                 raise GroupNotFound(f"group {name!r} is a share group: describe it as that")
-            return _encode_group(group)
-        except EmbedlogError as error:
-            return _encode_error(context, name, error)
+            described = _encode_group(group)
+            if request.include_authorized_operations:
+                described.authorized_operations = ON_A_GROUP
+            return described
+
+        return self._requests.run_each(
+            context,
+            dict.fromkeys(request.groups),  # once each: a group may have many members
+            describe,
+            partial(_encode_error, context),
+            lambda groups: DescribeGroupsResponse(groups=groups),
+        )
 
     def delete_groups(
         self, context: RequestContext, request: DeleteGroupsRequest
     ) -> DeleteGroupsResponse | Future[DeleteGroupsResponse]:
-        def failed(error: EmbedlogError) -> DeleteGroupsResponse:
-            code = group_error_code_for(error)
-            return DeleteGroupsResponse(
-                results=[
-                    DeletableGroupResult(group_id=name, error_code=code) for name in request.groups_names
-                ]
-            )
-
-        def delete() -> DeleteGroupsResponse:
-            return DeleteGroupsResponse(results=[self._delete(name) for name in request.groups_names])
-
-        return self._requests.run(context, delete, failed)
-
-    def _delete(self, name: str) -> DeletableGroupResult:
-        code = ErrorCode.NONE
-        try:
+        def delete(name: str) -> DeletableGroupResult:
             self._requests.check_coordinates(name)
-            self._delete_group(name)
-        except EmbedlogError as error:
-            code = group_error_code_for(error)
-        return DeletableGroupResult(group_id=name, error_code=code)
+            self._delete(name)
+            return DeletableGroupResult(group_id=name)
 
-    def _delete_group(self, name: str) -> None:
+        return self._requests.run_each(
+            context,
+            request.groups_names,
+            delete,
+            lambda name, error: DeletableGroupResult(group_id=name, error_code=group_error_code_for(error)),
+            lambda results: DeleteGroupsResponse(results=results),
+        )
+
+    def _delete(self, name: str) -> None:
         """Raises GroupNotFound, GroupNotEmpty, StorageError."""
         groups = self._broker.groups
         try:

@@ -106,16 +106,14 @@ class _ModernGroupHandlers(ABC, Generic[_Heartbeat, _HeartbeatResponse, _Describ
     def describe(
         self, context: RequestContext, request: _DescribeRequest
     ) -> _DescribeResponse | Future[_DescribeResponse]:
-        names = list(dict.fromkeys(request.group_ids))
         operations = ON_A_GROUP if request.include_authorized_operations else _NOT_ASKED_FOR
-
-        def failed(error: EmbedlogError) -> _DescribeResponse:
-            return self.describe_response(groups=[self._undescribed(name, error) for name in names])
-
-        def describe() -> _DescribeResponse:
-            return self.describe_response(groups=[self._describe(name, operations) for name in names])
-
-        return self._requests.run(context, describe, failed)
+        return self._requests.run_each(
+            context,
+            dict.fromkeys(request.group_ids),
+            lambda name: self._describe(name, operations),
+            self._undescribed,
+            lambda groups: self.describe_response(groups=groups),
+        )
 
     # -- what each protocol says for itself ------------------------------------------------------------
 
@@ -168,11 +166,8 @@ class _ModernGroupHandlers(ABC, Generic[_Heartbeat, _HeartbeatResponse, _Describ
         return self.heartbeat_response(error_code=code, error_message=message_for(error), member_id=None)
 
     def _describe(self, name: str, operations: int) -> object:
-        try:
-            self._requests.check_coordinates(name)
-            group = self._find(name)
-        except EmbedlogError as error:
-            return self._undescribed(name, error)
+        self._requests.check_coordinates(name)
+        group = self._find(name)
         return self.describe_api.DescribedGroup(
             error_message=None,
             group_id=name,

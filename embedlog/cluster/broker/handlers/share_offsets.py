@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
+from typing import Final, TypeVar
 
 from ....errors import EmbedlogError, GroupNotEmpty, GroupNotFound, TooManyGroups, TopicNotFound
 from ....groups.machines.events import GroupState, GroupType
@@ -42,7 +44,8 @@ from ..api_errors import ApiError, error_code_for, group_error_code_for, message
 from ..broker_context import BrokerContext, Handler, RequestContext
 from ..group_requests import GroupRequests
 
-_UNKNOWN = -1
+_R = TypeVar("_R")
+_UNKNOWN: Final = -1
 
 
 class ShareOffsetHandlers:
@@ -69,40 +72,33 @@ class ShareOffsetHandlers:
         self, context: RequestContext, request: DescribeShareGroupOffsetsRequest
     ) -> DescribeShareGroupOffsetsResponse | Future[DescribeShareGroupOffsetsResponse]:
         groups = {group.group_id: group for group in request.groups}  # duplicates are described once
-
-        def failed(error: EmbedlogError) -> DescribeShareGroupOffsetsResponse:
-            return DescribeShareGroupOffsetsResponse(groups=[_undescribed(name, error) for name in groups])
-
-        def describe() -> DescribeShareGroupOffsetsResponse:
-            return DescribeShareGroupOffsetsResponse(
-                groups=[self._describe(group) for group in groups.values()]
-            )
-
-        return self._requests.run(context, describe, failed)
+        return self._requests.run_each(
+            context,
+            groups,
+            lambda name: self._describe(groups[name]),
+            _undescribed,
+            lambda entries: DescribeShareGroupOffsetsResponse(groups=entries),
+        )
 
     def _describe(
         self, requested: DescribeShareGroupOffsetsRequestGroup
     ) -> DescribeShareGroupOffsetsResponseGroup:
         group = requested.group_id
-        try:
-            check_group(group)
-            self._state(group)
-            if requested.topics is None:
-                group_topics = self._shares().list_share_groups()
-                names = {topic: None for name, topic in group_topics if name == group}
-                topics = [self._describe_topic(group, topic, None) for topic in names]
-            else:
-                numbers: dict[str, dict[int, None]] = {}
-                for requested_topic in requested.topics:
-                    numbers.setdefault(requested_topic.topic_name, {}).update(
-                        dict.fromkeys(requested_topic.partitions)
-                    )
-                topics = [
-                    self._describe_topic(group, topic, list(partitions))
-                    for topic, partitions in numbers.items()
-                ]
-        except EmbedlogError as error:
-            return _undescribed(group, error)
+        check_group(group)
+        self._state(group)
+        if requested.topics is None:
+            group_topics = self._shares().list_share_groups()
+            names = {topic: None for name, topic in group_topics if name == group}
+            topics = [self._describe_topic(group, topic, None) for topic in names]
+        else:
+            numbers: dict[str, dict[int, None]] = {}
+            for requested_topic in requested.topics:
+                numbers.setdefault(requested_topic.topic_name, {}).update(
+                    dict.fromkeys(requested_topic.partitions)
+                )
+            topics = [
+                self._describe_topic(group, topic, list(partitions)) for topic, partitions in numbers.items()
+            ]
         return DescribeShareGroupOffsetsResponseGroup(group_id=group, topics=topics, error_message=None)
 
     def _describe_topic(
@@ -128,13 +124,15 @@ class ShareOffsetHandlers:
             ]
             return described
         for number in offsets if numbers is None else numbers:
-            share_offsets = offsets.get(number)
+            start_offset, leader_epoch, lag = _UNKNOWN, 0, _UNKNOWN
+            if (share_offsets := offsets.get(number)) is not None:
+                start_offset, leader_epoch, lag = share_offsets
             described.partitions.append(
                 partition(
                     partition_index=number,
-                    start_offset=_UNKNOWN if share_offsets is None else share_offsets.start_offset,
-                    leader_epoch=0 if share_offsets is None else share_offsets.leader_epoch,
-                    lag=_UNKNOWN if share_offsets is None else share_offsets.lag,
+                    start_offset=start_offset,
+                    leader_epoch=leader_epoch,
+                    lag=lag,
                     error_message=None,
                 )
             )
@@ -145,11 +143,6 @@ class ShareOffsetHandlers:
     def alter(
         self, context: RequestContext, request: AlterShareGroupOffsetsRequest
     ) -> AlterShareGroupOffsetsResponse | Future[AlterShareGroupOffsetsResponse]:
-        def failed(error: EmbedlogError) -> AlterShareGroupOffsetsResponse:
-            return AlterShareGroupOffsetsResponse(
-                error_code=group_error_code_for(error), error_message=message_for(error)
-            )
-
         def alter() -> AlterShareGroupOffsetsResponse:
             check_group(request.group_id)
             try:
@@ -163,6 +156,7 @@ class ShareOffsetHandlers:
                 responses=[self._alter(request.group_id, topic) for topic in request.topics],
             )
 
+        failed = partial(_failed, AlterShareGroupOffsetsResponse)
         return self._requests.run(context, alter, failed, group=request.group_id)
 
     def _alter(
@@ -193,11 +187,6 @@ class ShareOffsetHandlers:
     def delete(
         self, context: RequestContext, request: DeleteShareGroupOffsetsRequest
     ) -> DeleteShareGroupOffsetsResponse | Future[DeleteShareGroupOffsetsResponse]:
-        def failed(error: EmbedlogError) -> DeleteShareGroupOffsetsResponse:
-            return DeleteShareGroupOffsetsResponse(
-                error_code=group_error_code_for(error), error_message=message_for(error)
-            )
-
         def delete() -> DeleteShareGroupOffsetsResponse:
             check_group(request.group_id)
             self._check_unused(request.group_id)
@@ -206,6 +195,7 @@ class ShareOffsetHandlers:
                 error_message=None, responses=[self._delete(request.group_id, name) for name in names]
             )
 
+        failed = partial(_failed, DeleteShareGroupOffsetsResponse)
         return self._requests.run(context, delete, failed, group=request.group_id)
 
     def _delete(self, group: str, topic: str) -> DeleteShareGroupOffsetsResponseTopic:
@@ -251,6 +241,8 @@ class ShareOffsetHandlers:
 
 
 def _undescribed(group: str, error: EmbedlogError) -> DescribeShareGroupOffsetsResponseGroup:
-    return DescribeShareGroupOffsetsResponseGroup(
-        group_id=group, error_code=group_error_code_for(error), error_message=message_for(error)
-    )
+    return _failed(partial(DescribeShareGroupOffsetsResponseGroup, group_id=group), error)
+
+
+def _failed(response_type: Callable[..., _R], error: EmbedlogError) -> _R:
+    return response_type(error_code=group_error_code_for(error), error_message=message_for(error))

@@ -69,32 +69,19 @@ class TransactionAdminHandlers:
     def describe(
         self, context: RequestContext, request: DescribeTransactionsRequest
     ) -> DescribeTransactionsResponse | Future[DescribeTransactionsResponse]:
-        transactional_ids = list(dict.fromkeys(request.transactional_ids))
-
-        def failed(error: EmbedlogError) -> DescribeTransactionsResponse:
-            return DescribeTransactionsResponse(
-                transaction_states=[
-                    _failed(transactional_id, error) for transactional_id in transactional_ids
-                ]
-            )
-
-        def describe() -> DescribeTransactionsResponse:
-            return DescribeTransactionsResponse(
-                transaction_states=[
-                    self._describe(transactional_id) for transactional_id in transactional_ids
-                ]
-            )
-
-        return self._requests.run(context, describe, failed)
+        return self._requests.run_each(
+            context,
+            dict.fromkeys(request.transactional_ids),
+            self._describe,
+            _failed,
+            lambda states: DescribeTransactionsResponse(transaction_states=states),
+        )
 
     def _describe(self, transactional_id: str) -> describe_transactions.TransactionState:
         if not transactional_id:
             return describe_transactions.TransactionState(error_code=ErrorCode.INVALID_REQUEST)
-        try:
-            self._requests.check_coordinates_transactions(transactional_id)
-            return _described(transactional_id, self._coordinator.describe(transactional_id))
-        except EmbedlogError as error:
-            return _failed(transactional_id, error)
+        self._requests.check_coordinates_transactions(transactional_id)
+        return _described(transactional_id, self._coordinator.describe(transactional_id))
 
     def list_all(
         self, context: RequestContext, request: ListTransactionsRequest
