@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,13 @@ T = 1_700_000_000_000
 
 
 @pytest.fixture
-def admin(broker: Broker) -> AdminClient:
+def admin(broker: Broker) -> Iterator[AdminClient]:
+    with connected(broker) as client:
+        yield client
+
+
+def connected(broker: Broker) -> AdminClient:
+    """To be closed before the broker: an open client looks for it, and prints so, as long as it lives."""
     return AdminClient({"bootstrap.servers": broker.bootstrap_servers})
 
 
@@ -69,8 +76,7 @@ def test_a_topic_with_settings(broker: Broker, admin: AdminClient) -> None:
 
 
 def test_defaults_of_the_broker() -> None:
-    with Broker(num_partitions=4) as broker:
-        admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    with Broker(num_partitions=4) as broker, connected(broker) as admin:
         only(admin.create_topics([NewTopic("events")]))
         assert broker.log.describe_topic("events").partitions == 4
 
@@ -104,9 +110,8 @@ def test_validate_only_changes_nothing(broker: Broker, admin: AdminClient) -> No
     ids=str,
 )
 def test_invalid_topics(new: NewTopic, error: str) -> None:
-    with Broker(max_partitions=11) as broker:
+    with Broker(max_partitions=11) as broker, connected(broker) as admin:
         broker.log.create_topic("there")
-        admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
         assert refused(admin.create_topics([new]))[0] == error
         assert broker.log.topics() == ["there"]
 
@@ -169,9 +174,8 @@ def test_deleting(broker: Broker, admin: AdminClient) -> None:
 
 
 def test_deleting_can_be_forbidden() -> None:
-    with Broker(delete_topic_enable=False) as broker:
+    with Broker(delete_topic_enable=False) as broker, connected(broker) as admin:
         broker.log.create_topic("events")
-        admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
         assert refused(admin.delete_topics(["events"]))[0] == "TOPIC_DELETION_DISABLED"
         assert broker.log.topics() == ["events"]
 
@@ -189,8 +193,7 @@ def test_partitions_only_grow(broker: Broker, admin: AdminClient) -> None:
 
 
 def test_settings_of_a_topic_with_their_sources() -> None:
-    with Broker(retention_ms=5_000) as broker:
-        admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    with Broker(retention_ms=5_000) as broker, connected(broker) as admin:
         broker.log.create_topic("events", segment_bytes=2048)
         entries = only(admin.describe_configs([topic("events")]))
         assert {
@@ -258,8 +261,7 @@ def keep_all(segments: Any, settings: Any, now_ms: int) -> int:
 
 
 def test_the_brokers_settings() -> None:
-    with Broker(num_partitions=3, retention_bytes=1 << 30) as broker:
-        admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    with Broker(num_partitions=3, retention_bytes=1 << 30) as broker, connected(broker) as admin:
         own = ConfigResource(ResourceType.BROKER, "0")
         entries = only(admin.describe_configs([own]))
         assert (entries["num.partitions"].value, entries["num.partitions"].source) == ("3", 4)
@@ -293,8 +295,10 @@ def test_the_brokers_settings() -> None:
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
 def test_kafkas_broker_configuration_is_described(tmp_path: Path, host: str) -> None:
-    with Broker(tmp_path / "log", host=host, **{"log.cleanup.policy": "compact"}) as broker:
-        admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    with (
+        Broker(tmp_path / "log", host=host, **{"log.cleanup.policy": "compact"}) as broker,
+        connected(broker) as admin,
+    ):
         entries = only(admin.describe_configs([ConfigResource(ResourceType.BROKER, "0")]))
         wanted = {
             "advertised.listeners": (f"PLAINTEXT://{broker.bootstrap_servers}", 4, True),
