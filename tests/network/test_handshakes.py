@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 from embedlog.cluster.network.handshakes import HandshakeLimits, Handshakes
 
@@ -12,7 +13,7 @@ class Slow:
 
     def __init__(self, done: list[Slow], host: str = "h") -> None:
         self.host = host
-        self.closed_because: str | None = None
+        self.closed = False
         self._done = done
 
     def open(self) -> None:
@@ -22,7 +23,7 @@ class Slow:
         self._done.append(self)
 
     def close(self, reason: str | None) -> None:
-        self.closed_because = reason
+        self.closed = True
 
 
 def test_one_turn_has_a_bounded_share() -> None:
@@ -54,3 +55,23 @@ def test_those_that_end_are_forgotten() -> None:
     handshakes.run()
     assert done == [two]
     assert len(handshakes) == 1
+
+
+def test_later_ones_have_a_time_limit_too() -> None:
+    """They begin when none is open any more, and nothing is due."""
+    due: list[Callable[[], object]] = []
+
+    def call_later(_: float, callback: Callable[[], object]) -> object:
+        due.append(callback)
+        return callback
+
+    handshakes = Handshakes(HandshakeLimits(10, 10, 0.01), call_later)
+    for _ in range(3):
+        silent = Slow([])
+        handshakes.begin(silent)
+        while not silent.closed:
+            (check,) = due
+            due.clear()
+            check()
+        assert due == []
+        handshakes.end(silent)
