@@ -60,6 +60,12 @@ def test_denied_hosts_and_prefixes(run: Run, log: Path) -> None:
     ]
     assert len(rules(run, "list", "data", "--topic", "audit-1", "--resource-pattern-type", "MATCH")) == 1
     assert rules(run, "list", "data", "--topic", "audit-1") == []
+    # Of a resource, all are listed, and only its literal ones are removed.
+    assert len(rules(run, "list", "data", "--topic", "audit-")) == 1
+    assert rules(run, "remove", "data", "--topic", "audit-") == []
+    prefixed = ["--topic", "audit-", "--resource-pattern-type", "prefixed"]
+    assert len(rules(run, "remove", "data", *prefixed)) == 1
+    assert rules(run, "list", "data") == []
 
 
 @pytest.mark.parametrize(
