@@ -135,6 +135,19 @@ def test_a_wrong_epoch_file_is_rebuilt(path: Path) -> None:
         assert history.read_bytes() == b"0\n1\n0 0\n"
 
 
+def test_what_is_lost_is_reported_once_if_the_epoch_file_is_wrong_too(path: Path) -> None:
+    directory = make_log(path)
+    gone = segments(directory)[2]
+    first, behind = batches(gone)[0].base_offset, batches(gone)[-1].next_offset
+    gone.unlink()
+    (directory / "leader-epoch-checkpoint").write_bytes(b"0\n1\n3 0\n")
+    report = repaired(path)
+    assert report.offsets_gone == ((first, behind - 1),)
+    assert report.relabelled == ()
+    with embedlog.open(path) as log:
+        assert offsets_of(log) == without(range(first, behind))
+
+
 @pytest.mark.parametrize("number", range(5))
 def test_a_missing_segment_is_accepted(path: Path, number: int) -> None:
     directory = make_log(path)
