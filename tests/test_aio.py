@@ -485,6 +485,20 @@ def test_a_log_closes_while_tasks_append_without_pause(run: Run, tmp_path: Path)
         run(main(number))
 
 
+def test_a_log_that_closes_waits_for_appends_that_have_just_been_accepted(run: Run, tmp_path: Path) -> None:
+    async def main() -> None:
+        log = await embedlog.aio.open(tmp_path)
+        await log.create_topic("t", exist_ok=True)
+        # The tasks run in turn: the appends come after the call of `close`, and before it refuses any.
+        closing = asyncio.create_task(log.close())
+        appending = [asyncio.create_task(log.append("t", b"x", flush=True)) for _ in range(100)]
+        await closing
+        assert [(await task).offset % 100 for task in appending] == list(range(100))
+
+    for _ in range(10):
+        run(main())
+
+
 # -- producers ---------------------------------------------------------------------------------------------
 
 
