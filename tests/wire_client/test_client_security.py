@@ -313,6 +313,28 @@ def test_a_session_is_renewed() -> None:
             assert peer.asked.count("SaslAuthenticate") == 2 * peer.asked.count("SaslHandshake")
 
 
+def test_a_session_that_ends_between_a_request_and_its_response() -> None:
+    """Requests that follow without a wait for the response are not held up: the next one renews it."""
+    settings = client_settings(
+        {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "SCRAM-SHA-256", **USER}
+    )
+    with Peer(Scram(lifetime_ms=1)) as peer:
+        deadline = time.monotonic() + 60
+        security = security_of(settings)
+        with closing(Connection(("127.0.0.1", peer.port), settings, deadline, security)) as connection:
+            for _ in range(3):
+                del peer.asked[:]
+                for _ in range(3):
+                    session_ends = time.monotonic() + 0.001
+                    while time.monotonic() <= session_ends:
+                        pass
+                    connection.send(MetadataRequest(topics=[]), deadline)
+                for _ in range(3):
+                    connection.receive(MetadataResponse, deadline)
+                renewal = ["SaslHandshake", "SaslAuthenticate", "SaslAuthenticate"]
+                assert peer.asked == [*renewal, "Metadata", "Metadata", "Metadata"]
+
+
 # -- tokens ------------------------------------------------------------------------------------------------
 
 
