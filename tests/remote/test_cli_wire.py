@@ -128,6 +128,12 @@ def test_times_before_1970_are_read(wire: Run, broker: Broker) -> None:
         assert log.offset_for_time("clicks", 0, -1) == log.offset_for_time("clicks", 0, 0)
         log.create_topic("nothing")
         assert log.offset_for_time("nothing", 0, -1) is None
+        log.create_topic("old")  # and nothing since
+        broker.log.backend.append("old", 0, encode_batch([(None, b"old", (), -5_000)]))
+        before = log.offset_for_time("old", 0, -1)
+        assert before is not None and before[:2] == (0, -1)
+        assert log.offset_for_time("old", 0, 0) is None
+    assert wire("cat", "old", "--from", "1969-12-01T00:00Z").out == "old\n"
 
 
 def test_tail_shows_the_last_records_of_all_partitions(wire: Run, run: Run, broker: Broker) -> None:
