@@ -294,6 +294,18 @@ def test_filtering_keeps_offsets_and_everything_else(records: list, compression:
     assert after.record_count == len(wanted)
 
 
+@pytest.mark.parametrize("gap", [1, 63, 64, 127, 128, 192])
+def test_a_gap_between_records_of_one_shape(gap: int) -> None:
+    """The bytes of an offset delta are compared one by one: some are the same before a gap and after it."""
+    batch = encode_values([b"%04d" % i for i in range(400)], T, base_offset=50)
+    keep = [not 100 <= i < 100 + gap for i in range(400)]
+    kept = codec.filter_batch(batch, codec.read_header(batch), keep)
+    expected = [(50 + i, b"%04d" % i) for i in range(400) if keep[i]]
+    assert [(record.offset, record.value) for record in opened(kept)] == expected
+    values = codec.decode_values(kept, codec.read_header(kept), start_offset=120)
+    assert values == [value for offset, value in expected if offset >= 120]
+
+
 def test_an_empty_batch_is_a_header() -> None:
     batch = encode_values([b"a", b"b"], T, compression=codec.ZSTD, producer_id=7, base_sequence=3)
     empty = codec.filter_batch(batch, codec.read_header(batch), [False, False])

@@ -238,6 +238,17 @@ def test_offsets_that_do_not_increase(deltas: tuple[int, int]) -> None:
             read()
 
 
+@pytest.mark.parametrize("wrong", [36, 99, 101, 164, 228])
+def test_a_wrong_offset_among_records_of_one_shape(wrong: int) -> None:
+    """Some of these have a byte in common with the right one."""
+    body = b"".join(record(wrong if i == 100 else i) for i in range(300))
+    batch = with_body(body, 300)
+    header = codec.read_header(batch)
+    for decode in (lambda: codec.decode(batch, header, "t", 0), lambda: codec.decode_values(batch, header)):
+        with pytest.raises(CorruptRecord, match=r"record 10[12] of 300: .*offset delta"):
+            decode()
+
+
 def test_compaction_gaps_are_valid() -> None:
     batch = with_body(record(3) + record(70), 2, last_offset_delta=99)
     assert [r.offset for r in codec.decode(batch, codec.read_header(batch), "t", 0)] == [3, 70]
