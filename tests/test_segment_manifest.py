@@ -31,6 +31,9 @@ from embedlog import Log
 from embedlog.codec import assign_all
 from embedlog.errors import CorruptCheckpoint, CorruptRecord, PartitionFailed
 from embedlog.files.filesystem import FileSystem
+from embedlog.files.names import RECOVERY_POINT_FILE
+from embedlog.model import TopicPartition
+from embedlog.storage.checkpoints import read_offsets
 from embedlog.storage.segment_manifest import SegmentManifest, Summary
 from embedlog.store.repair import repair_partition
 from embedlog.store.verify import CHECKPOINT, DAMAGE, verify_log
@@ -211,6 +214,34 @@ def test_a_missing_segment_is_detected(maker: Work, number: int, closed: bool, p
         fill(log, 100, 110)
         housekeep(store_of(log))
     assert verify_log(path).findings == ()
+
+
+def test_a_missing_segment_leaves_the_recovery_point_where_it_was(path: Path) -> None:
+    """What was appended since is not validated as long as it is missing, so it may end anywhere still."""
+
+    def recovery_point() -> int:
+        return read_offsets(FileSystem(), str(path / RECOVERY_POINT_FILE))[TopicPartition("t", 0)]
+
+    log = open_log(path)
+    plain(log)
+    log.flush()
+    housekeep(store_of(log))
+    fill(log, 60, 63)
+    crash(log)
+    gone = segments(path / "t_0")[1]
+    content = gone.read_bytes()
+    gone.unlink()
+    for _ in range(2):
+        with open_log(path) as log:
+            assert gone.name in log.recovery.damage[0]
+            assert log.offsets("t")[0].log_end_offset == 63
+        assert recovery_point() == 60
+    gone.write_bytes(content)
+    active = segments(path / "t_0")[-1]
+    active.write_bytes(active.read_bytes()[:-1])
+    with open_log(path) as log:
+        assert log.recovery.damage == []
+        assert log.append("t", b"new").offset == 62
 
 
 def refused(log: Log, gone: Path, base: int, end: int | None) -> None:
