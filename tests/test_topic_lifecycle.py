@@ -5,7 +5,8 @@ from __future__ import annotations
 import errno
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -16,15 +17,19 @@ from faults import (
     crash,
     in_child,
     open_log,
+    partition_of,
     store_of,
     values,
 )
 from housekeeping import housekeep
 
 import embedlog
-from embedlog import Log, StorageError
+from embedlog import Log, StorageError, TopicNotFound
+from embedlog.backends.local import WriterBackend
+from embedlog.codec.time_range import TimeRange
 from embedlog.errors import EmbedlogError
 from embedlog.files.filesystem import FileSystem
+from embedlog.partition import Partition
 
 
 def names(path: Path) -> set[str]:
@@ -324,3 +329,55 @@ def test_a_topic_deleted_during_its_checkpoint(
         assert log.health().failing == []
         assert [entry.name for entry in tmp_path.glob("t_0/*.snapshot")] == []
     assert not caplog.records
+
+
+@pytest.fixture
+def overtaken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[bool], Log]]:
+    """A log whose topic is deleted once a read has found the partition; then perhaps it is made again."""
+    with ExitStack() as ends:
+
+        def opened(is_made_again: bool) -> Log:
+            with open_log(tmp_path / "log") as log:
+                log.create_topic("t", file_delete_delay_ms=0)
+                log.append("t", b"0", timestamp_ms=5)
+                partition_of(log).roll()
+                log.append("t", b"1", timestamp_ms=6)
+            log = ends.enter_context(open_log(tmp_path / "log"))
+            store = store_of(log)
+            find = store.partition
+
+            def partition(topic: str, number: int) -> Partition:
+                found = find(topic, number)
+                monkeypatch.undo()
+                log.delete_topic("t")
+                housekeep(store)
+                if is_made_again:
+                    log.create_topic("t")
+                return found
+
+            monkeypatch.setattr(store, "partition", partition)
+            return log
+
+        yield opened
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda backend: backend.fetch("t", 0, 1, 1_000),
+        lambda backend: backend.offset_for_time("t", 0, 6),
+        lambda backend: backend.offsets_in_time("t", 0, 1, TimeRange(6, 7)),
+        lambda backend: backend.split("t", 0, 0, 2, 1, None),
+        lambda backend: backend.next_valid_offset("t", 0, 1, f"{backend.path}/t_0/{1:011}.kafka", 0),
+    ],
+    ids=["fetch", "offset_for_time", "offsets_in_time", "split", "next_valid_offset"],
+)
+@pytest.mark.parametrize("is_made_again", [False, True])
+def test_a_read_whose_topic_is_deleted_meanwhile(
+    overtaken: Callable[[bool], Log], read: Callable[[WriterBackend], object], is_made_again: bool
+) -> None:
+    """What cannot be read then is no failure of the disk."""
+    log = overtaken(is_made_again)
+    assert isinstance(log.backend, WriterBackend)
+    with pytest.raises(TopicNotFound):
+        read(log.backend)
