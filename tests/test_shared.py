@@ -22,6 +22,7 @@ from embedlog.backends.shared import SharedBackend
 from embedlog.cluster import Broker
 from embedlog.errors import (
     Closed,
+    DirectoryError,
     DirectoryLocked,
     DiskFull,
     ForkedHandle,
@@ -216,6 +217,20 @@ def test_what_is_in_the_sockets_place_is_named_and_kept(path: Path, kind: str) -
         log.create_topic("t")
     assert there.lstat() == before
     assert elsewhere.read_bytes() == b"kept"
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_a_directory_that_is_refused_is_released(path: Path, is_shared: bool) -> None:
+    """At once, not when nobody has the error any more."""
+    embedlog.open(path).close()
+    membership = path / "cluster.json"
+    membership.write_text('{"version": 1, "cluster_id": "c", "broker": 1}')
+    with pytest.raises(DirectoryError, match="one broker of a cluster") as refused:
+        embedlog.open(path, shared=is_shared)
+    membership.unlink()
+    with embedlog.open(path, shared=is_shared) as log:
+        assert isinstance(log.backend, WriterBackend), refused
+    assert not (path / "embedlog.sock").exists()
 
 
 @pytest.mark.parametrize("has_clients", [False, True])
