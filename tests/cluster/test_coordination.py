@@ -15,7 +15,7 @@ from zookeepers import Znodes, eventually
 
 import embedlog
 from embedlog.backends.local import WriterBackend
-from embedlog.cluster.coordination import BrokerAddress, Coordination, SingleBroker, check_assignment
+from embedlog.cluster.coordination import BrokerAddress, Coordination, SingleBroker, check_assignment, lease
 from embedlog.cluster.coordination.assignment import assign_replicas
 from embedlog.cluster.coordination.cluster_view import EMPTY, ClusterView, TopicView, VersionedLeaderAndIsr
 from embedlog.cluster.coordination.controller import (
@@ -279,6 +279,33 @@ def test_a_broker_waits_for_its_old_session_to_end(
         ending.start()
         assert [each[:3] for each in members.join(1).brokers()] == [(1, "127.0.0.1", 10_001)]
         ending.join()
+
+
+def test_a_lease_is_counted_from_before_its_question(
+    zookeeper: Znodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The session may have ended before the answer was read: the machine sleeps in between."""
+    now_s = 1_000.0
+    monkeypatch.setattr(lease, "clock", lambda: now_s)
+    valid: list[bool] = []
+    with zookeeper.client(session_timeout_s=2.0) as client:
+        ask = client.kazoo.sync_async
+
+        def sleep(path: str) -> Any:
+            nonlocal now_s
+            valid.append(its_lease.is_valid)  # after the answer to the question before
+            answer = ask(path)
+            now_s += 60
+            return answer
+
+        monkeypatch.setattr(client.kazoo, "sync_async", sleep)
+        its_lease = lease.Lease(client)
+        try:
+            its_lease.begin(client.session_id, now_s)
+            eventually(lambda: len(valid) >= 4)
+        finally:
+            its_lease.stop()
+    assert valid[:4] == [True, False, False, False]
 
 
 def test_a_registration_ends_with_its_own_session(zookeeper: Znodes) -> None:
