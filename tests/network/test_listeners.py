@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import socket
+from pathlib import Path
 
 import confluent_kafka.admin
 import pytest
 
+import embedlog
 from embedlog.cluster import AddressInUse, Broker
 from embedlog.cluster.network.listeners import inter_broker_listener, parse_listeners
 from embedlog.cluster.settings.broker_settings import BrokerSettings
-from embedlog.errors import InvalidArgument, InvalidSetting
+from embedlog.errors import DirectoryLocked, InvalidArgument, InvalidSetting
 from embedlog.security.protocol import SecurityProtocol
 
 
@@ -109,3 +111,17 @@ def test_no_port_stays_bound_if_another_one_is_in_use() -> None:
             )
         other.bind(("127.0.0.1", free))  # the error is still known, and with it what it has seen
         assert str(taken.getsockname()[1]) in str(refused.value)
+
+
+def test_no_port_stays_bound_if_the_directory_is_locked(tmp_path: Path) -> None:
+    with embedlog.open(tmp_path), socket.socket() as listener, socket.socket() as metrics:
+        ports = []
+        with socket.socket() as one, socket.socket() as other:
+            for sock in (one, other):
+                sock.bind(("127.0.0.1", 0))
+                ports.append(sock.getsockname()[1])
+        with pytest.raises(DirectoryLocked) as refused:
+            Broker(tmp_path, port=ports[0], metrics_port=ports[1])
+        for sock, port in zip((listener, metrics), ports, strict=True):
+            sock.bind(("127.0.0.1", port))
+        assert "is open for writing" in str(refused.value)  # known still, as above
