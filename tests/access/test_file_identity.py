@@ -1,4 +1,4 @@
-"""Files of keys and rules that are written in place: same inode, same size, only the time differs."""
+"""Files of keys and rules that are replaced, or written in place, without another size."""
 
 from __future__ import annotations
 
@@ -39,6 +39,16 @@ def test_a_key_is_noticed(tmp_path: Path, later_ns: int) -> None:
     assert after[0] != before[0]
     assert after[1:] == before[1:]
     assert after[2] == ()
+
+
+def test_a_key_that_takes_the_place_of_another_is_noticed(tmp_path: Path) -> None:
+    """Of the same size and time, as files of one archive are."""
+    key, other = tmp_path / "key.pem", tmp_path / "other.pem"
+    write_in_place(key, b"the first key", BEFORE_NS)
+    write_in_place(other, b"another key!!", BEFORE_NS)
+    before = identities(str(key))
+    other.rename(key)
+    assert identities(str(key)) != before
 
 
 @pytest.mark.parametrize("later_ns", [100, -100])
