@@ -465,6 +465,7 @@ def test_tokens_of_a_server(authority: Authority, tokens: AuthorizationServer) -
             ((200, b"x" * (2 << 20)), AuthenticationFailed, "not a JSON object"),
             ((200, b'{"access_token": "a b"}'), AuthenticationFailed, "no bearer token"),
             ((302, b""), AuthenticationFailed, "302"),
+            ((500, b""), BrokerUnavailable, "500"),
             ((503, b""), BrokerUnavailable, "503"),
         ]:
             tokens.answer = answer
