@@ -21,7 +21,7 @@ from .model import (
 )
 from .retention import name_policies
 from .runtime.closing import Closing
-from .validation import as_path, check_flag, check_int, check_text
+from .validation import as_path, check_flag, check_int, check_replication_factor, check_text
 
 if TYPE_CHECKING:
     from .clients.group_admin import ConsumerGroup, ConsumerGroupDescription
@@ -52,7 +52,13 @@ class Administration(Closing):
     # -- topics ----------------------------------------------------------------------------------------
 
     def create_topic(
-        self, name: str, partitions: int = 1, *, exist_ok: bool = False, **settings: Unpack[TopicOptions]
+        self,
+        name: str,
+        partitions: int = 1,
+        *,
+        exist_ok: bool = False,
+        replication_factor: int | None = None,
+        **settings: Unpack[TopicOptions],
     ) -> TopicDescription:
         """Create a topic. Its directories and first segments are durable on return.
 
@@ -60,14 +66,20 @@ class Administration(Closing):
             name: 1 to 249 characters of a-z A-Z 0-9 . _ - (as in Kafka).
             partitions: the number of partitions.
             exist_ok: do not raise TopicExists: change nothing, and return the existing topic's description.
+            replication_factor: on how many brokers each partition is; None: the brokers' default. A directory
+                and embedlog's brokers keep one copy, and refuse any other number.
             settings: see `TopicSettings`, e.g. `retention_ms=86_400_000`, `compression_type="zstd"`.
 
-        Raises TopicExists, InvalidTopicName, InvalidSetting, UnknownSetting, StorageError, ReadOnly.
+        Raises TopicExists, InvalidTopicName, InvalidArgument, InvalidSetting, UnknownSetting, StorageError,
+        ReadOnly.
         """
         admin = self.backend.topic_admin
         check_flag("exist_ok", exist_ok)
+        check_replication_factor(replication_factor)
         name_policies(settings)
-        return admin.create_topic(name, partitions, settings, exist_ok=exist_ok)
+        return admin.create_topic(
+            name, partitions, settings, exist_ok=exist_ok, replication_factor=replication_factor
+        )
 
     def topics(self, *, internal: bool = False) -> list[str]:
         """The names of the topics, sorted. With `internal`, include topics like `__consumer_offsets`."""
@@ -83,7 +95,7 @@ class Administration(Closing):
         return shown
 
     def describe_topic(self, name: str) -> TopicDescription:
-        """A topic's id, partition count and own settings. Raises TopicNotFound."""
+        """A topic's id, partition count, own settings and number of replicas. Raises TopicNotFound."""
         description = self.backend.describe_topic(name)
         return description._replace(settings=dict(description.settings))
 

@@ -20,6 +20,7 @@ UNLIMITED = -1
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
+MAX_INT16 = (1 << 15) - 1
 MAX_INT32 = (1 << 31) - 1
 MAX_INT64 = (1 << 63) - 1
 MAX_STRING_BYTES = (1 << 15) - 1  # Kafka's strings have a length of 16 bits

@@ -227,13 +227,15 @@ class Fetched(NamedTuple):
 
 
 class TopicDescription(NamedTuple):
-    """A topic: name, id (22 characters, URL-safe base64 of a UUID), partition count, and its own settings."""
+    """A topic: name, id (22 characters, URL-safe base64 of a UUID), partition count, its own settings, and on
+    how many brokers each partition is (1 of a directory)."""
 
     name: str
     topic_id: str
     partitions: int
     settings: dict[str, object]
     internal: bool = False
+    replication_factor: int = 1
 
 
 class GroupMemberMetadata(NamedTuple):

@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Final, ParamSpec, TypeGuard, TypeVar
 
-from .config import MAX_INT32, MAX_INT64, MAX_STRING_BYTES, unknown_setting
+from .config import MAX_INT16, MAX_INT32, MAX_INT64, MAX_STRING_BYTES, unknown_setting
 from .errors import (
     DirectoryError,
     InvalidArgument,
@@ -93,6 +93,12 @@ def check_int(name: str, number: object, *, low: int | None = None, high: int | 
         raise InvalidArgument(f"{name} must be at least {low:,}, not {shown(number)}")
     if high is not None and number > high:
         raise InvalidArgument(f"{name} must be at most {high:,}, not {shown(number)}")
+
+
+def check_replication_factor(number: object) -> None:
+    """Raises InvalidType, InvalidArgument unless it is a number of replicas, or None for the default."""
+    if number is not None:
+        check_int("replication_factor", number, low=1, high=MAX_INT16)
 
 
 def check_positive(**numbers: object) -> None:

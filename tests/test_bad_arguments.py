@@ -354,6 +354,11 @@ KEEPING: list[Row] = [
     ("create", lambda on, x: (on.log.create_topic(x), on.log.delete_topic(x)), topic),
     ("create partitions", lambda on, x: on.log.create_topic("t", x, exist_ok=True), whole(1, 100_000)),
     ("create exist_ok", lambda on, x: on.log.create_topic("t", exist_ok=x), FLAG),
+    (
+        "create replicas",
+        lambda on, x: on.log.create_topic("t", exist_ok=True, replication_factor=x),
+        either(NONE, whole(1, 1)),
+    ),
     ("list internal", lambda on, x: on.log.topics(internal=x), FLAG),
     ("describe", lambda on, x: on.log.describe_topic(x), topic),
     ("alter", lambda on, x: on.log.alter_topic(x), topic),

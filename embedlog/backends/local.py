@@ -9,7 +9,7 @@ import contextlib
 import socket
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..errors import Closed, EmbedlogError, InvalidArgument
 from ..files.names import (
@@ -18,9 +18,10 @@ from ..files.names import (
     TRANSACTION_STATE_TOPIC,
     check_not_internal,
 )
-from ..model import Appended, RecoveryReport, TopicPartition
+from ..model import Appended, RecoveryReport, TopicDescription, TopicPartition
 from ..runtime.locks import Lock
 from ..store.store import Store
+from ..store.topic import check_one_replica
 from .engine import EngineBackend
 from .owner_socket import OwnerSocket
 from .port import Interrupt
@@ -60,7 +61,6 @@ class WriterBackend(EngineBackend):
         super().__init__(store)
         self.store = store
         self.appenders = store.partitions_of
-        self.create_topic = store.create_topic
         self.alter_topic = store.alter_topic
         self.create_partitions = store.create_partitions
         self.delete_topic = store.delete_topic
@@ -191,6 +191,18 @@ class WriterBackend(EngineBackend):
     @property
     def topic_admin(self) -> WriterBackend:
         return self
+
+    def create_topic(
+        self,
+        name: str,
+        partitions: int,
+        settings: Mapping[str, Any],
+        *,
+        exist_ok: bool = False,
+        replication_factor: int | None = None,
+    ) -> TopicDescription:
+        check_one_replica(replication_factor)
+        return self.store.create_topic(name, partitions, settings, exist_ok=exist_ok)
 
     @property
     def maintenance(self) -> WriterBackend:

@@ -316,6 +316,15 @@ def own_settings(help: str) -> Argument:
     return arg("--set NAME=VALUE...", help, dest="own")
 
 
+def replicas() -> Argument:
+    """--replication-factor N, for commands that create topics."""
+    return arg(
+        "--replication-factor N",
+        "on how many brokers a new topic's partitions are (the brokers' default); embedlog keeps one copy",
+        type=positive,
+    )
+
+
 # -- types and values ----------------------------------------------------------------------------------
 
 

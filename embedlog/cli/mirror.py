@@ -12,7 +12,7 @@ from typing import Final
 
 from ..mirroring import Mirror, MirrorStatus
 from ..units import counted, duration, size
-from .arguments import Command, arg, command_config, positive, wire_settings
+from .arguments import Command, arg, command_config, positive, replicas, wire_settings
 from .long_running import log_messages, log_options, stops
 from .ui import UI, Column, Progress, number_columns
 
@@ -51,6 +51,7 @@ def commands() -> Iterator[Command]:
         ),
         arg("--until-caught-up, --once", "end once everything that existed at the start is copied"),
         arg("--group NAME", "with brokers as target: the prefix of the groups that store positions (mirror)"),
+        replicas(),
         arg("--interval SECONDS", "time between two status lines (10)", type=positive, default=10),
         *log_options("warning"),
         arg("--json", "print a JSON object per --interval with progress, and one at the end"),
@@ -67,6 +68,7 @@ def run(args: argparse.Namespace, ui: UI) -> int:
         exclude=args.exclude,
         start=args.start,
         group=args.group,
+        replication_factor=args.replication_factor,
         source_settings=wire_settings(args, "kafka://", "--from-config"),
         target_settings=wire_settings(args, args.directory, "--to-config"),
     )

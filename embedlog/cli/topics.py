@@ -22,6 +22,7 @@ from .arguments import (
     defaults,
     is_over_wire,
     positive,
+    replicas,
     settings,
 )
 from .opening import Viewed, shown_topics, viewed, writer
@@ -51,6 +52,7 @@ def commands() -> Iterator[Command]:
             LOG,
             TOPIC,
             arg("--partitions N", "the number of partitions (1)", type=positive, default=1),
+            replicas(),
             arg("--if-not-exists", "leave an existing topic as it is"),
             _CONFIG,
             arg("--json", "print a JSON object: the topic, and whether it was created"),
@@ -125,7 +127,13 @@ def _create(args: argparse.Namespace, ui: UI) -> int:
     options = {"layout": args.layout} if args.layout else {}
     with writer(args, ui, create=True, **options) as log:
         is_new = args.topic not in log.topics(internal=True)
-        description = log.create_topic(args.topic, args.partitions, exist_ok=args.if_not_exists, **changes)
+        description = log.create_topic(
+            args.topic,
+            args.partitions,
+            exist_ok=args.if_not_exists,
+            replication_factor=args.replication_factor,
+            **changes,
+        )
     settings_text = _settings_text(description.settings)
     ui.result(
         {**_facts(description), "created": is_new},
@@ -156,6 +164,7 @@ def _facts(description: TopicDescription) -> dict[str, Any]:
         "topic": description.name,
         "topic_id": description.topic_id,
         "partitions": description.partitions,
+        "replication_factor": description.replication_factor,
         "settings": description.settings,
         "internal": description.internal,
     }
@@ -177,6 +186,8 @@ def _describe_one(
     sizes: list[PartitionSize],
 ) -> None:
     facts = [f"id {description.topic_id}", counted(description.partitions, "partition")]
+    if is_over_wire(args.directory):
+        facts.append(counted(description.replication_factor, "replica"))
     ui.line(f"{description.name}   {' · '.join(facts + _size(sizes))}")
     effective = engine.topic_settings(description.name).as_dict()
     shown_settings = effective if args.all_settings else description.settings

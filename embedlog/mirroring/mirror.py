@@ -43,7 +43,7 @@ from ..open import open as open_log
 from ..runtime.closing import Closing, closes
 from ..runtime.locks import Lock, Thread, wait_for
 from ..runtime.wakeups import OneShotEvent
-from ..validation import as_path, check_choice, check_flag, check_group, check_int
+from ..validation import as_path, check_choice, check_flag, check_group, check_int, check_replication_factor
 from .source import CLIENT_SETTINGS, Source, parse_sources
 from .status import MirroredTopic, MirrorStatus
 from .target import MirrorPosition, Target, target_of
@@ -72,6 +72,7 @@ class Mirror(Closing):
         group: for brokers as target, the prefix of the consumer groups that store source positions; by
             default "mirror". A dash and the source's name follow, or its id if it has no name.
         refresh_ms: how often to discover topics and partitions.
+        replication_factor: of topics that are created in the target; see `Log.create_topic`.
         source_settings: client settings (ClientSettings, client_config) for all sources that are addresses.
             If sources need different ones, open them, and pass the Logs.
         target_settings: client settings for a target that is an address.
@@ -92,6 +93,7 @@ class Mirror(Closing):
         start: str = "earliest",
         group: str | None = None,
         refresh_ms: int = 5_000,
+        replication_factor: int | None = None,
         source_settings: Mapping[str, Any] | None = None,
         target_settings: Mapping[str, Any] | None = None,
     ) -> None:
@@ -99,11 +101,13 @@ class Mirror(Closing):
         self._excluded = None if exclude is None else _pattern("exclude", exclude)
         check_choice("start", start, _STARTS)
         check_int("refresh_ms", refresh_ms, low=1, high=MAX_INT32)
+        check_replication_factor(replication_factor)
         if group is not None:
             check_group(group)
         locations = parse_sources(sources)
         self._start = start
         self._refresh_s = refresh_ms / 1000
+        self._replicas = replication_factor
         self._wakeup = Interrupt()
         self._lock = Lock()
         self._runner: Thread | None = None  # that of `run`
@@ -285,10 +289,14 @@ class Mirror(Closing):
         admin, name = self.target.backend.topic_admin, source.target_topic(topic.name)
         settings = self._target.settings(topic.settings)
         try:
-            target_topic = admin.create_topic(name, topic.partitions, settings, exist_ok=True)
+            target_topic = admin.create_topic(
+                name, topic.partitions, settings, exist_ok=True, replication_factor=self._replicas
+            )
         except (InvalidSetting, UnknownSetting, BrokerError) as error:
             logger.warning("%s: %r is made without its source's settings: %s", self.target.path, name, error)
-            target_topic = admin.create_topic(name, topic.partitions, {}, exist_ok=True)
+            target_topic = admin.create_topic(
+                name, topic.partitions, {}, exist_ok=True, replication_factor=self._replicas
+            )
         if target_topic.partitions < topic.partitions:
             admin.create_partitions(name, topic.partitions)
 

@@ -61,6 +61,15 @@ def check_partition_count(partitions: object) -> None:
         raise InvalidArgument(f"partitions must be from 1 to {MAX_PARTITIONS:,}, not {shown(partitions)}")
 
 
+def check_one_replica(replication_factor: int | None) -> None:
+    """Raise InvalidArgument unless a directory can have this many replicas of a partition."""
+    if replication_factor not in (1, None):
+        raise InvalidArgument(
+            f"replication_factor={shown(replication_factor)}: embedlog keeps one copy of each partition, so "
+            "give 1 or nothing; Apache Kafka keeps more"
+        )
+
+
 def check_more_partitions(name: str, current: int, partitions: int) -> None:
     """Raise InvalidArgument unless `partitions` is more than the topic has (`current`)."""
     if partitions <= current:

@@ -64,7 +64,10 @@ MEANINGS: Final[dict[ErrorCode, tuple[type[errors.EmbedlogError], str]]] = {
     ErrorCode.INVALID_RECORD: (errors.InvalidArgument, "the topic does not accept a record"),
     ErrorCode.INVALID_TIMESTAMP: (errors.InvalidTimestamp, "the topic does not accept a timestamp"),
     ErrorCode.INVALID_PARTITIONS: (errors.InvalidArgument, "not a valid number of partitions"),
-    ErrorCode.INVALID_REPLICATION_FACTOR: (errors.InvalidArgument, "the cluster has fewer brokers"),
+    ErrorCode.INVALID_REPLICATION_FACTOR: (
+        errors.InvalidArgument,
+        "these brokers cannot keep so many copies",
+    ),
     ErrorCode.INVALID_SESSION_TIMEOUT: (
         errors.InvalidArgument,
         "outside the broker's group.min.session.timeout.ms and group.max.session.timeout.ms",

@@ -55,6 +55,8 @@ def test_create_mistakes(run: Run, log: Path) -> None:
         (["t", "--config", "retention_ms"], "write name=value"),
         (["t", "--config", "retention_ms=long"], "must be int"),
         (["t", "--partitions", "0"], "at least 1"),
+        (["t", "--replication-factor", "0"], "at least 1"),
+        (["t", "--replication-factor", "2"], "embedlog keeps one copy"),
         (["t", "--layout", "kafka"], "has the layout 'classic'"),
     ):
         ran = run("topics", "create", "data", *arguments)
@@ -70,6 +72,7 @@ def test_topic_changes_are_reported_in_json(run: Run, log: Path) -> None:
     assert created == {
         "topic": "t",
         "partitions": 2,
+        "replication_factor": 1,
         "settings": {"flush_ms": 5},
         "internal": False,
         "created": True,

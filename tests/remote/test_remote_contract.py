@@ -81,9 +81,10 @@ def topics_are_made_altered_and_deleted(log: Log) -> object:
     grown = log.create_partitions("t", 5)
     names = log.topics()
     again = log.create_topic("t", exist_ok=True)
+    copied_once = log.create_topic("one", replication_factor=1)
     log.delete_topic("t")
     return [
-        *(each._replace(topic_id="") for each in (made, altered, grown, again)),
+        *(each._replace(topic_id="") for each in (made, altered, grown, again, copied_once)),
         made.topic_id == grown.topic_id,
         len(made.topic_id),
         names,
@@ -99,6 +100,9 @@ def topics_that_cannot_be(log: Log) -> object:
         failing(lambda: log.create_topic("../t")),
         failing(lambda: log.create_topic("")),
         failing(lambda: log.create_topic("u", partitions=0)),
+        failing(lambda: log.create_topic("u", replication_factor=0)),
+        failing(lambda: log.create_topic("u", replication_factor=2)),
+        failing(lambda: log.create_topic("u", replication_factor="1")),  # type: ignore[arg-type]
         failing(lambda: log.create_topic("u", partitions="2")),  # type: ignore[arg-type]
         failing(lambda: log.create_topic("u", retention_ms="soon")),
         failing(lambda: log.create_topic("u", retention_ms=-5)),

@@ -99,7 +99,13 @@ class TopicAdmin(Protocol):
     """Changes topics. `Log` documents each method."""
 
     def create_topic(
-        self, name: str, partitions: int, settings: Mapping[str, Any], *, exist_ok: bool = False
+        self,
+        name: str,
+        partitions: int,
+        settings: Mapping[str, Any],
+        *,
+        exist_ok: bool = False,
+        replication_factor: int | None = None,
     ) -> TopicDescription: ...
 
     def alter_topic(self, name: str, settings: Mapping[str, Any]) -> TopicDescription: ...

@@ -61,12 +61,14 @@ _MAX_SETTINGS: Final = 1_000  # topics in one request
 
 
 class View(NamedTuple):
-    """A topic's metadata at a time (of time.monotonic). `leaders` by partition, -1 if there is none."""
+    """A topic's metadata at a time (of time.monotonic). `leaders` by partition, -1 if there is none;
+    `replicas` of partition 0, as Kafka's own tools count them."""
 
     name: str
     topic_id: str
     internal: bool
     leaders: tuple[int, ...]
+    replicas: int
     at: float
 
 
@@ -209,7 +211,9 @@ class Metadata:
         """Raises as `view`."""
         view = self.view(topic)
         own = self.config(topic).own
-        return TopicDescription(view.name, view.topic_id, len(view.leaders), dict(own), view.internal)
+        return TopicDescription(
+            view.name, view.topic_id, len(view.leaders), dict(own), view.internal, view.replicas
+        )
 
     def config(self, topic: str) -> TopicConfig:
         """A topic's settings; the defaults if the broker reports none. Raises as `view`."""
@@ -316,7 +320,8 @@ class Metadata:
 def _view(topic: MetadataResponseTopic, name: str, now: float) -> View:
     leader_ids = {partition.partition_index: partition.leader_id for partition in topic.partitions}
     leaders = tuple(leader_ids.get(number, -1) for number in range(len(leader_ids)))
-    return View(name, id_text(topic.topic_id), topic.is_internal, leaders, now)
+    replicas = next((len(each.replica_nodes) for each in topic.partitions if not each.partition_index), 1)
+    return View(name, id_text(topic.topic_id), topic.is_internal, leaders, replicas, now)
 
 
 def _check_partition(view: View, partition: int) -> None:

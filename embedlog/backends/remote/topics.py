@@ -25,7 +25,7 @@ from ...errors import (
 )
 from ...files.names import check_topic_name
 from ...model import TopicDescription, TopicPartition
-from ...store.topic import check_more_partitions, check_partition_count
+from ...store.topic import check_more_partitions, check_one_replica, check_partition_count
 from ...synonyms import plain
 from ...wire.apis.create_partitions import (
     CreatePartitionsRequest,
@@ -71,17 +71,25 @@ class Topics:
         self._lookups = lookups
 
     def create_topic(
-        self, name: str, partitions: int, settings: Mapping[str, Any], *, exist_ok: bool = False
+        self,
+        name: str,
+        partitions: int,
+        settings: Mapping[str, Any],
+        *,
+        exist_ok: bool = False,
+        replication_factor: int | None = None,
     ) -> TopicDescription:
-        """See `Log.create_topic`. The topic has the brokers' default number of replicas."""
+        """See `Log.create_topic`."""
         check_topic_name(name)
         check_partition_count(partitions)
+        if self._brokers.reaches_owner:
+            check_one_replica(replication_factor)
         written = _encoded(settings)
         configs = [CreatableTopicConfig(name=key, value=value) for key, value in written.items()]
         topic = CreatableTopic(
             name=name,
             num_partitions=partitions,
-            replication_factor=_BROKER_DEFAULT,
+            replication_factor=_BROKER_DEFAULT if replication_factor is None else replication_factor,
             configs=configs,
         )
 

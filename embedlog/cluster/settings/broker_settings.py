@@ -10,12 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from ...config import DAY_MS, MAX_INT32, MIB, Settings
+from ...config import DAY_MS, MAX_INT16, MAX_INT32, MIB, Settings
 from ...fields import NO_SECRET, Secret
 from ...synonyms import BROKER, Synonyms
-
-MAX_INT16 = (1 << 15) - 1
-
 
 AUTHORIZERS = (
     "",

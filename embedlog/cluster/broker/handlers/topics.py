@@ -161,7 +161,7 @@ class TopicHandlers:
         if factor not in (1, _BROKER_DEFAULT):
             raise ApiError(
                 ErrorCode.INVALID_REPLICATION_FACTOR,
-                f"the replication factor is {factor}, but partitions have one replica: give 1 or -1",
+                f"the replication factor is {factor}, but embedlog keeps one copy: give 1 or -1",
             )
         return _check_count(self._broker.settings.num_partitions if count == _BROKER_DEFAULT else count)
 
