@@ -41,7 +41,7 @@ def _between(low: int, high: int) -> dict[str, Any]:
 
 _RULES: dict[str, dict[str, Any]] = {
     "cleanup_policy": _choice("delete", "compact", "compact,delete", "delete,compact", ""),
-    "compression_type": _choice(*COMPRESSION_TYPES),
+    "compression_type": {**_choice(*COMPRESSION_TYPES), "same": {"none": "uncompressed"}},
     "delete_retention_ms": _between(0, MAX_INT64),
     "file_delete_delay_ms": _between(0, MAX_INT64),
     "flush_messages": _between(1, MAX_INT64),
@@ -193,7 +193,7 @@ class TopicSettings(Settings):
         """append_time: records get the time of their append. compresses: appends compress unless they specify
         a codec. compacts: compaction keeps only the last record of each key. limits_past: records that are
         too old are refused; limits_times: these, or those of the future."""
-        stated = self.compression_type not in ("producer", "none", "uncompressed")
+        stated = self.compression_type not in ("producer", "uncompressed")
         self.__dict__["append_time"] = self.message_timestamp_type == "LogAppendTime"
         self.__dict__["compresses"] = stated
         self.__dict__["compacts"] = "compact" in self.cleanup_policy
@@ -225,6 +225,21 @@ class LogSettings(Settings):
     transaction_max_timeout_ms: int = 900_000
     transaction_state_log_num_partitions: int = 50
     transactional_id_expiration_ms: int = 7 * DAY_MS
+
+
+def dotted(name: str) -> str:
+    """A setting's name in Kafka's spelling."""
+    return name.replace("_", ".")
+
+
+def format_value(value: object) -> str:
+    """A setting's value on the wire."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def as_texts(settings: Mapping[str, object]) -> dict[str, str]:
+    """Settings by their names, as they are on the wire."""
+    return {dotted(name): format_value(value) for name, value in settings.items()}
 
 
 _TRUTHS = {"true": True, "false": False, "1": True, "0": False, "yes": True, "no": False}
@@ -277,6 +292,7 @@ def _checked(name: str, value: Any, kind: type, rule: Mapping[str, Any]) -> Any:
         if value not in rule["allowed"]:
             allowed = ", ".join(choice or "'' (none)" for choice in rule["allowed"])
             raise InvalidSetting(f"{name} must be one of {allowed}, not {shown(value)}")
+        value = rule.get("same", {}).get(value, value)  # two words for one choice: Kafka's is kept
     elif "low" in rule and not rule["low"] <= value <= rule["high"]:
         raise InvalidSetting(
             f"{name} must be between {rule['low']:,} and {rule['high']:,}, not {shown(value)}"

@@ -81,6 +81,13 @@ def test_settings_may_be_typed_with_dots(log: Log) -> None:
     assert made.settings == {"retention_ms": 86_400_000, "compression_type": "zstd"}
 
 
+def test_a_choice_with_two_words_is_kept_in_kafkas(log: Log) -> None:
+    """Kafka's brokers refuse the other one."""
+    made = log.create_topic("t", compression_type="none")
+    assert made.settings == {"compression_type": "uncompressed"}
+    assert log.append("t", b"x").offset == 0
+
+
 @pytest.mark.parametrize("dotted", ["retention.ms", "retention_ms", "retention-ms"])
 def test_alter_changes_some_settings_and_none_means_default(log: Log, path: Path, dotted: str) -> None:
     log.create_topic("t", retention_ms=1000, segment_bytes=2048)

@@ -208,7 +208,7 @@ class _Copying:
         self._progress = progress
         setting = partition.settings.compression_type
         if codec is None and setting != "producer":
-            self._codec = NONE if setting == "uncompressed" else codec_number(setting)
+            self._codec = codec_number(setting)
         self._end = partition.offsets().log_end_offset
         self._present = _Present(partition) if partition.size else None
         self._next_offset: int | None = None  # the offset that the source's next record has, or a later one

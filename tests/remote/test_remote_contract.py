@@ -81,7 +81,7 @@ def topics_are_made_altered_and_deleted(log: Log) -> object:
     grown = log.create_partitions("t", 5)
     names = log.topics()
     again = log.create_topic("t", exist_ok=True)
-    copied_once = log.create_topic("one", replication_factor=1)
+    copied_once = log.create_topic("one", replication_factor=1, compression_type="none")
     log.delete_topic("t")
     return [
         *(each._replace(topic_id="") for each in (made, altered, grown, again, copied_once)),

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from ...config import MAX_INT64, TopicSettings
+from ...config import MAX_INT64, TopicSettings, as_texts, dotted
 from ...errors import (
     BrokerUnavailable,
     EmbedlogError,
@@ -118,9 +118,7 @@ class Topics:
             for key, value in _encoded(assigned).items()
         ]
         for key in settings.keys() - assigned.keys():
-            changes.append(
-                AlterableConfig(name=_dotted(_own_name(key)), config_operation=_REMOVE, value=None)
-            )
+            changes.append(AlterableConfig(name=dotted(_own_name(key)), config_operation=_REMOVE, value=None))
         resource = AlterConfigsResource(resource_type=TOPIC, resource_name=name, configs=changes)
 
         def attempt(deadline: float) -> None:
@@ -272,18 +270,14 @@ def _own_name(typed: str) -> str:
     return plain(typed) if resolved is None else resolved[0]
 
 
-def _dotted(name: str) -> str:
-    return name.replace("_", ".")
-
-
 def _encoded(settings: Mapping[str, Any]) -> dict[str, str]:
     """Encode settings for the wire. Raises InvalidSetting, InvalidType."""
-    written = {}
+    written: dict[str, Any] = {}
     for typed, value in settings.items():
         name = _own_name(typed)
         if name in TopicSettings.names():
             value = TopicSettings.parse({typed: value})[name]
         elif not isinstance(value, str | int | float):
             raise InvalidType(f"{typed} must be a string or a number, not {type(value).__name__}")
-        written[_dotted(name)] = str(value).lower() if isinstance(value, bool) else str(value)
-    return written
+        written[name] = value
+    return as_texts(written)

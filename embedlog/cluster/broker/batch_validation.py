@@ -16,7 +16,6 @@ from typing import Final
 
 from ...codec import (
     HEADER_SIZE,
-    NONE,
     ZSTD,
     BatchHeader,
     codec_number,
@@ -202,5 +201,5 @@ def _target_codec(header: BatchHeader, settings: TopicSettings) -> int | None:
     compression_type = settings.compression_type
     if compression_type == _KEEP:
         return None
-    number = NONE if compression_type == "uncompressed" else codec_number(compression_type)
+    number = codec_number(compression_type)
     return None if number == header.compression else number

@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any, ClassVar, Final
 
 from ...clients.first_offsets import duration_ms
-from ...config import MAX_INT16, MAX_INT32, Settings
+from ...config import MAX_INT16, MAX_INT32, Settings, dotted
 from ...errors import CorruptCheckpoint, EmbedlogError, InvalidSetting, StorageError
 from ...files.names import GROUP_SETTINGS_FILE
 from ...groups.share_group import ShareSettings
@@ -27,7 +27,7 @@ from ...runtime.locks import Lock
 from ...store.store import Store
 from ...wire.error_codes import ErrorCode
 from ..settings.broker_settings import BrokerSettings
-from ..settings.topic_configs import INT, FixedConfig, dotted
+from ..settings.topic_configs import INT, FixedConfig
 from .api_errors import ApiError
 
 _VERSION: Final = 1

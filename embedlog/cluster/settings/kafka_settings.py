@@ -18,10 +18,10 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
-from ...config import MAX_INT64
+from ...config import MAX_INT64, dotted, format_value
 from ...errors import InvalidSetting
 from ...synonyms import plain
-from .topic_configs import FIXED, broker_name, dotted, format_value
+from .topic_configs import FIXED, broker_name
 
 logger = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
-from ...config import MAX_INT32, MAX_INT64, Settings, TopicSettings
+from ...config import MAX_INT32, MAX_INT64, Settings, TopicSettings, dotted, format_value
 from ...errors import InvalidSetting, InvalidType
 from ...fields import Secret
 from ...retention import POLICIES
@@ -128,19 +128,9 @@ def parse_settings(settings: type[Settings], configs: Mapping[str, str]) -> dict
         raise InvalidSetting(str(error)) from None
 
 
-def dotted(name: str) -> str:
-    """A setting's name in Kafka's spelling."""
-    return name.replace("_", ".")
-
-
 def broker_name(name: str) -> str:
     """The name of a topic's setting in a broker's configuration; any other name unchanged."""
     return _BROKER_NAMES.get(name, name)
-
-
-def format_value(value: object) -> str:
-    """A value on the wire."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def config_type(settings: type[Settings], name: str, value: object) -> int:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Final, TypeAlias, TypeVar
 
-from ....config import LogSettings, unknown_setting
+from ....config import LogSettings, dotted, unknown_setting
 from ....errors import EmbedlogError, UnknownSetting
 from ....files.names import check_not_internal
 from ....synonyms import plain
@@ -51,7 +51,6 @@ from ...settings.topic_configs import (
     ConfigEntry,
     broker_name,
     config_entry,
-    dotted,
     fixed_entries,
     parse_settings,
     topic_default_entries,
