@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, ClassVar, Final, NoReturn, Self, TypeVar
 
 from ..codec.time_range import TimeRange
-from ..config import TopicSettings
+from ..config import TopicSettings, as_texts
 from ..errors import StorageError, TopicNotFound, TopicRecreated
 from ..files.names import TRANSACTION_STATE_TOPIC
 from ..model import (
@@ -26,6 +26,7 @@ from ..model import (
 )
 from ..storage.reader import ReadablePartition
 from ..store.store import Store
+from .port import TopicConfigs
 
 if TYPE_CHECKING:
     from ..store.read_only_store import ReadOnlyStore
@@ -69,6 +70,10 @@ class EngineBackend:
 
     def topic_settings(self, topic: str) -> TopicSettings:
         return self._engine.topic_settings(topic)
+
+    def topic_configs(self, topic: str) -> TopicConfigs:
+        own = self._engine.describe_topic(topic).settings
+        return TopicConfigs(as_texts(self._engine.topic_settings(topic).as_dict()), frozenset(as_texts(own)))
 
     def fetch(
         self,

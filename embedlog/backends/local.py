@@ -11,20 +11,22 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from ..config import as_texts
 from ..errors import Closed, EmbedlogError, InvalidArgument
 from ..files.names import (
     FORGETTING_OFFSETS,
     STAGING_DIRECTORY,
     TRANSACTION_STATE_TOPIC,
     check_not_internal,
+    check_topic_name,
 )
 from ..model import Appended, RecoveryReport, TopicDescription, TopicPartition
 from ..runtime.locks import Lock
 from ..store.store import Store
-from ..store.topic import check_one_replica
+from ..store.topic import check_one_replica, check_partition_count
 from .engine import EngineBackend
 from .owner_socket import OwnerSocket
-from .port import Interrupt
+from .port import Interrupt, TopicConfigs
 
 if TYPE_CHECKING:
     from ..groups.coordinator import GroupCoordinator
@@ -203,6 +205,19 @@ class WriterBackend(EngineBackend):
     ) -> TopicDescription:
         check_one_replica(replication_factor)
         return self.store.create_topic(name, partitions, settings, exist_ok=exist_ok)
+
+    def validate_topic(
+        self,
+        name: str,
+        partitions: int,
+        settings: Mapping[str, Any],
+        *,
+        replication_factor: int | None = None,
+    ) -> TopicConfigs:
+        check_one_replica(replication_factor)
+        check_topic_name(name)
+        check_partition_count(partitions)
+        return TopicConfigs(as_texts(self.store.defaults.with_changes(settings).as_dict()))
 
     @property
     def maintenance(self) -> WriterBackend:

@@ -48,6 +48,7 @@ from ..store.store import Store
 from .local import WriterBackend
 from .log_requests import LogCalls
 from .owned_log import LoadServer
+from .port import TopicConfigs
 from .read_only import FilesBackend
 from .remote import RemoteBackend
 from .remote.groups import RemoteCoordinator
@@ -225,6 +226,9 @@ class SharedBackend(FilesBackend):
 
     def topic_settings(self, topic: str) -> TopicSettings:
         return self._remote.topic_settings(topic)  # with the owner's defaults
+
+    def topic_configs(self, topic: str) -> TopicConfigs:
+        return self._remote.topic_configs(topic)
 
     def health(self) -> Health:
         return self._remote.health()

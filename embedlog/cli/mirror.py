@@ -18,9 +18,9 @@ from .ui import UI, Column, Progress, number_columns
 
 _DESCRIPTION = """\
 Copy topics of one or several logs into another log, as they grow. Each log may be a directory, or brokers:
-embedlog's, or any that speak Kafka's protocol. Missing topics are created with as many partitions and the
-same settings; records keep partition, key, value, headers and timestamps. To continue a mirror that was
-killed, start it again.
+embedlog's, or any that speak Kafka's protocol. Missing topics are created with as many partitions and with
+settings that keep as much; records keep partition, key, value, headers and timestamps. To continue a mirror
+that was killed, start it again.
 
 A target directory gets each record exactly once; brokers get it at least once."""
 _LOCK = "Holds the writer's lock of a target directory while it runs; sources are read without a lock."

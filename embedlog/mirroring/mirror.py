@@ -22,19 +22,18 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, Final
 
 from ..backends.port import Interrupt
 from ..config import MAX_INT32
 from ..errors import (
-    BrokerError,
     Closed,
     EmbedlogError,
     InvalidArgument,
     InvalidSetting,
     InvalidType,
     TopicNotFound,
-    UnknownSetting,
     shown,
 )
 from ..log import Log
@@ -47,6 +46,7 @@ from ..validation import as_path, check_choice, check_flag, check_group, check_i
 from .source import CLIENT_SETTINGS, Source, parse_sources
 from .status import MirroredTopic, MirrorStatus
 from .target import MirrorPosition, Target, target_of
+from .topic_maker import TopicMaker
 from .worker import TRANSIENT, PartitionCopy, Worker
 
 logger = logging.getLogger(__name__)
@@ -107,7 +107,6 @@ class Mirror(Closing):
         locations = parse_sources(sources)
         self._start = start
         self._refresh_s = refresh_ms / 1000
-        self._replicas = replication_factor
         self._wakeup = Interrupt()
         self._lock = Lock()
         self._runner: Thread | None = None  # that of `run`
@@ -115,6 +114,7 @@ class Mirror(Closing):
         self._ended = OneShotEvent()
         self._error: BaseException | None = None
         self._discovered = False  # whether discovery has completed once
+        self._unsettled: str | None = None  # why some topics are not copied
         self._topics: dict[tuple[int, str], _CopiedTopic] = {}
         self._workers: list[list[Worker]] = []
         with contextlib.ExitStack() as opened:
@@ -126,6 +126,7 @@ class Mirror(Closing):
                 checked.append(source)
             self.target = target if isinstance(target, Log) else _opened(opened, target, target_settings)
             self._target: Target = target_of(self.target, group)
+            self._topic_maker = TopicMaker(self.target.backend, replication_factor)
             self.sources: list[Source] = []
             for source in checked:
                 self._check_source(source)
@@ -147,7 +148,8 @@ class Mirror(Closing):
 
         Calls `on_status` about once a second. Returns the final status. Waits without limit for unreachable
         brokers and full disks. Raises the error if it cannot continue: damage in a source, a record that the
-        target rejects, a failed partition. A mirror runs once; a second `run` raises Closed.
+        target rejects, a failed partition; InvalidSetting if a topic would keep less in the target. A mirror
+        runs once; a second `run` raises Closed.
         """
         check_flag("until_caught_up", until_caught_up)
         if on_status is not None and not callable(on_status):
@@ -170,7 +172,7 @@ class Mirror(Closing):
                     if time.monotonic() >= discover_at:
                         self._discover()
                         discover_at = time.monotonic() + self._refresh_s
-                    trouble = None
+                    trouble = self._unsettled
                 except TRANSIENT as error:
                     if trouble is None:
                         logger.warning("%s; trying again", error)
@@ -231,6 +233,7 @@ class Mirror(Closing):
 
     def _discover(self) -> None:
         """Discover topics and partitions and assign them to workers. Raises the TRANSIENT errors."""
+        new_topics = []
         for number, source in enumerate(self.sources):
             topics = {topic.name: topic for topic in source.topics(self._included, self._excluded)}
             for key in [key for key in self._topics if key[0] == number]:
@@ -246,16 +249,39 @@ class Mirror(Closing):
                 if already_mirrored is None or (
                     not already_mirrored.is_gone and already_mirrored.topic.partitions < topic.partitions
                 ):
-                    try:
-                        self._assign(number, source, topic, already_mirrored)
-                    except TopicNotFound:  # deleted meanwhile; the next discovery handles it
-                        continue
+                    new_topics.append((number, topic))
+        for number, topic in self._made(new_topics):
+            with contextlib.suppress(TopicNotFound):  # deleted meanwhile; the next discovery handles it
+                self._assign(number, self.sources[number], topic, self._topics.get((number, topic.name)))
         self._discovered = True
+
+    def _made(self, topics: list[tuple[int, TopicDescription]]) -> list[tuple[int, TopicDescription]]:
+        """Make topics in the target, all before any is copied. Returns those that it has now.
+
+        Raises InvalidSetting in the first discovery if settings are to be settled; later ones tell it, and
+        the other topics go on.
+        """
+        made, refusals = [], []
+        for number, topic in topics:
+            try:
+                source = self.sources[number]
+                self._topic_maker.make(source, topic, partial(self._target.positions, source, topic))
+                made.append((number, topic))
+            except TopicNotFound:
+                continue
+            except InvalidSetting as refusal:
+                refusals.append(str(refusal))
+        unsettled = "; ".join(refusals) or None
+        if unsettled is not None and not self._discovered:
+            raise InvalidSetting(unsettled)
+        if unsettled is not None and unsettled != self._unsettled:
+            logger.warning("%s", unsettled)
+        self._unsettled = unsettled
+        return made
 
     def _assign(
         self, number: int, source: Source, topic: TopicDescription, already_mirrored: _CopiedTopic | None
     ) -> None:
-        self._make(source, topic)
         positions = self._target.positions(source, topic)
         edges = source.backend.offsets(topic.name)
         mirrored = already_mirrored or _CopiedTopic(source, topic)
@@ -283,22 +309,6 @@ class Mirror(Closing):
             copy.gone = True
         for worker in [assigned for workers_of_source in self._workers for assigned in workers_of_source]:
             worker.copies = tuple(copy for copy in worker.copies if not copy.gone)
-
-    def _make(self, source: Source, topic: TopicDescription) -> None:
-        """Create the topic in the target, or add partitions to it."""
-        admin, name = self.target.backend.topic_admin, source.target_topic(topic.name)
-        settings = self._target.settings(topic.settings)
-        try:
-            target_topic = admin.create_topic(
-                name, topic.partitions, settings, exist_ok=True, replication_factor=self._replicas
-            )
-        except (InvalidSetting, UnknownSetting, BrokerError) as error:
-            logger.warning("%s: %r is made without its source's settings: %s", self.target.path, name, error)
-            target_topic = admin.create_topic(
-                name, topic.partitions, {}, exist_ok=True, replication_factor=self._replicas
-            )
-        if target_topic.partitions < topic.partitions:
-            admin.create_partitions(name, topic.partitions)
 
     def _check_source(self, source: Source) -> None:
         """Raises InvalidArgument if it is the target (an endless copy) or another source (duplicates)."""

@@ -15,7 +15,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Mapping
 from typing import Any, Final, NamedTuple, Protocol
 
 from ..backends.local import WriterBackend
@@ -35,8 +34,6 @@ DIVERGED: Final = (
     "%s: %s: the records at offsets %s to %s, which were mirrored, have been lost or replaced; the mirror "
     "keeps them, and continues with the records that are there now"
 )
-# Brokers must not overwrite timestamps (message_timestamp_type); delete_policy is unknown to them.
-_NOT_FOR_BROKERS: Final = ("message_timestamp_type", "delete_policy")
 _COMMIT_ALL_S: Final = 3600.0  # brokers expire offsets that are not recommitted (offsets.retention.minutes)
 
 
@@ -55,9 +52,6 @@ class Target(Protocol):
 
     def sink(self, source: Source, topic: TopicDescription) -> CopySink:
         """A sink that collects batches of the topic for this target."""
-
-    def settings(self, own: Mapping[str, object]) -> dict[str, Any]:
-        """The topic settings to create in the target, given the source's."""
 
     def append(self, name: TopicPartition, batches: bytearray) -> None: ...
 
@@ -107,9 +101,6 @@ class DirectoryTarget:
     def sink(self, source: Source, topic: TopicDescription) -> CopySink:
         return CopySink(mirror_id(*source.identity(topic)))
 
-    def settings(self, own: Mapping[str, object]) -> dict[str, Any]:
-        return dict(own)
-
     def append(self, name: TopicPartition, batches: bytearray) -> None:
         self._store.partition(*name).appender.append_copied(batches)
 
@@ -150,9 +141,6 @@ class BrokersTarget:
 
     def sink(self, source: Source, topic: TopicDescription) -> CopySink:
         return CopySink(create_time=True)
-
-    def settings(self, own: Mapping[str, object]) -> dict[str, Any]:
-        return {name: value for name, value in own.items() if name not in _NOT_FOR_BROKERS}
 
     def append(self, name: TopicPartition, batches: bytearray) -> None:
         self._backend.append(*name, batches)

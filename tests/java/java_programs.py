@@ -62,6 +62,7 @@ def apache_kafka(
     listeners: Mapping[str, int] | None = None,
     more: Mapping[str, object] | None = None,
     users: Sequence[str] = (),
+    cluster: str = "MkU3OEVBNTcwNTJENDM2Qg",
 ) -> Iterator[str]:
     """The bootstrap address of an Apache Kafka, its own controller.
 
@@ -69,6 +70,7 @@ def apache_kafka(
         listeners: more of them: name -> port.
         more: settings.
         users: as `kafka-storage format --add-scram` takes them.
+        cluster: its id.
     """
     port, controller = free_port(), free_port()
     others = "".join(f",{name}://127.0.0.1:{number}" for name, number in (listeners or {}).items())
@@ -89,7 +91,7 @@ def apache_kafka(
     }
     file = properties(path / "server.properties", settings)
     java = [str(java_home() / "bin" / "java"), "-cp", classes]
-    formatting = ["kafka.tools.StorageTool", "format", "-t", "MkU3OEVBNTcwNTJENDM2Qg", "-c", str(file)]
+    formatting = ["kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(file)]
     formatting += [word for user in users for word in ("--add-scram", user)]
     subprocess.run(java + formatting, check=True, capture_output=True)
     broker = Java(classes, "kafka.Kafka", file)

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from ...codec.time_range import TimeRange
 from ...config import TopicSettings
@@ -95,6 +95,14 @@ class Interrupt:
                 self._wakers.remove(wake)
 
 
+class TopicConfigs(NamedTuple):
+    """Every setting of a topic that a client may set, by Kafka's names and as its texts, those too that
+    embedlog does not have; and the names of the topic's own. Empty if brokers do not tell."""
+
+    effective: dict[str, str]
+    own: frozenset[str] = frozenset()
+
+
 class TopicAdmin(Protocol):
     """Changes topics. `Log` documents each method."""
 
@@ -107,6 +115,16 @@ class TopicAdmin(Protocol):
         exist_ok: bool = False,
         replication_factor: int | None = None,
     ) -> TopicDescription: ...
+
+    def validate_topic(
+        self,
+        name: str,
+        partitions: int,
+        settings: Mapping[str, Any],
+        *,
+        replication_factor: int | None = None,
+    ) -> TopicConfigs:
+        """The settings that `create_topic` would give a topic. Raises as that does, and creates nothing."""
 
     def alter_topic(self, name: str, settings: Mapping[str, Any]) -> TopicDescription: ...
 
@@ -254,6 +272,9 @@ class Backend(Appends, Protocol):
 
     def topics(self) -> list[str]:
         """Names of the topics, internal ones included, sorted."""
+
+    def topic_configs(self, topic: str) -> TopicConfigs:
+        """A topic's settings as they are now; those of `topic_settings` are as fresh afterwards."""
 
     def append(
         self,

@@ -23,7 +23,7 @@ from ...wire.transaction_state import TransactionMetadata
 from ...wire_client.client_config import client_settings
 from ...wire_client.settings import Address, ClientSettings, addresses
 from ..log_requests import LogCalls
-from ..port import Interrupt
+from ..port import Interrupt, TopicConfigs
 from .acls import RemoteAcls
 from .appending import Appending, RemoteAppender
 from .arrivals import RemoteArrivals
@@ -107,6 +107,10 @@ class RemoteBackend:
 
     def topic_settings(self, topic: str) -> TopicSettings:
         return self._metadata.config(topic).settings
+
+    def topic_configs(self, topic: str) -> TopicConfigs:
+        self._metadata.forget_settings(topic)
+        return self._metadata.config(topic).configs
 
     # -- appending ---------------------------------------------------------------------------------------
 

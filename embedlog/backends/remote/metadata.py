@@ -23,9 +23,11 @@ from ...errors import (
 )
 from ...files.names import check_topic_name
 from ...model import TopicDescription, TopicPartition
+from ...wire.apis.create_topics import CreatableTopicConfigs
 from ...wire.apis.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
+    DescribeConfigsResourceResult,
     DescribeConfigsResponse,
     DescribeConfigsResult,
 )
@@ -38,6 +40,7 @@ from ...wire.apis.metadata import (
 from ...wire.error_codes import ErrorCode
 from ...wire.schema import id_text
 from ...wire_client.settings import Address
+from ..port import TopicConfigs
 from .brokers import Brokers, Retry, check_code
 
 TOPIC: Final = 2
@@ -73,10 +76,12 @@ class View(NamedTuple):
 
 
 class TopicConfig(NamedTuple):
-    """A topic's settings: all of them, and its own. Of the topic of that id."""
+    """A topic's settings: all of them, its own, and those that can be set, as the brokers tell them. Of the
+    topic of that id."""
 
     settings: TopicSettings
     own: dict[str, object]
+    configs: TopicConfigs
     topic_id: str
     at: float
 
@@ -245,7 +250,7 @@ class Metadata:
             response = self._brokers.ask_any(request, DescribeConfigsResponse, deadline)
         except UnsupportedByBackend:
             response = DescribeConfigsResponse()
-        config = TopicConfig(TopicSettings(), {}, ids.get(topic, ""), now)
+        config = TopicConfig(TopicSettings(), {}, TopicConfigs({}), ids.get(topic, ""), now)
         for resource in response.results:
             if resource.resource_name != topic:
                 if not resource.error_code and resource.resource_name in others:
@@ -334,7 +339,19 @@ def _check_partition(view: View, partition: int) -> None:
 def _as_config(resource: DescribeConfigsResult, topic_id: str, now: float) -> TopicConfig:
     everything = _parsed({config.name: config.value for config in resource.configs})
     own = _parsed({config.name: config.value for config in resource.configs if config.config_source == _OWN})
-    return TopicConfig(TopicSettings().with_changes(everything), own, topic_id, now)
+    settings = TopicSettings().with_changes(everything)
+    return TopicConfig(settings, own, settable(resource.configs), topic_id, now)
+
+
+def settable(
+    configs: Iterable[DescribeConfigsResourceResult] | Iterable[CreatableTopicConfigs],
+) -> TopicConfigs:
+    """The settings that brokers tell of, without those that they do not let anyone change."""
+    listed = [config for config in configs if config.value is not None and not config.read_only]
+    return TopicConfigs(
+        {config.name: config.value or "" for config in listed},
+        frozenset(config.name for config in listed if config.config_source == _OWN),
+    )
 
 
 def _parsed(texts: dict[str, str | None]) -> dict[str, Any]:

@@ -35,6 +35,7 @@ from ...wire.apis.create_partitions import (
 from ...wire.apis.create_topics import (
     CreatableTopic,
     CreatableTopicConfig,
+    CreatableTopicResult,
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
@@ -53,9 +54,10 @@ from ...wire.apis.incremental_alter_configs import (
 )
 from ...wire.error_codes import ErrorCode
 from ...wire_client.connection import NotKafka
+from ..port import TopicConfigs
 from .brokers import Brokers, check_code
 from .lookups import Lookups
-from .metadata import TOPIC, Metadata
+from .metadata import TOPIC, Metadata, settable
 
 _BROKER_DEFAULT: Final = -1
 _SET: Final = 0
@@ -80,34 +82,63 @@ class Topics:
         replication_factor: int | None = None,
     ) -> TopicDescription:
         """See `Log.create_topic`."""
-        check_topic_name(name)
-        check_partition_count(partitions)
-        if self._brokers.reaches_owner:
-            check_one_replica(replication_factor)
-        written = _encoded(settings)
-        configs = [CreatableTopicConfig(name=key, value=value) for key, value in written.items()]
-        topic = CreatableTopic(
-            name=name,
-            num_partitions=partitions,
-            replication_factor=_BROKER_DEFAULT if replication_factor is None else replication_factor,
-            configs=configs,
-        )
-
-        def attempt(deadline: float) -> None:
-            request = CreateTopicsRequest(topics=[topic], timeout_ms=self._timeout_ms(deadline))
-            controller = self._metadata.controller(deadline)
-            response = self._brokers.ask(controller, request, CreateTopicsResponse, deadline)
-            [result] = _results_for(response.topics, name)
-            self._check(result.error_code, result.error_message, name, settings)
-
+        create = self._creation(name, partitions, settings, replication_factor, validate_only=False)
         try:
-            self._change_once(attempt, TopicExists)
+            self._change_once(create, TopicExists)
         except TopicExists:
             if not exist_ok:
                 raise TopicExists(
                     f"topic {name!r} exists already: exist_ok=True takes it as it is, alter_topic changes it"
                 ) from None
         return self._wait_for_topic(name, partitions)
+
+    def validate_topic(
+        self,
+        name: str,
+        partitions: int,
+        settings: Mapping[str, Any],
+        *,
+        replication_factor: int | None = None,
+    ) -> TopicConfigs:
+        """See `port.TopicAdmin`."""
+        validate = self._creation(name, partitions, settings, replication_factor, validate_only=True)
+        return settable(self._brokers.retried(validate).configs or ())
+
+    def _creation(
+        self,
+        name: str,
+        partitions: int,
+        settings: Mapping[str, Any],
+        replication_factor: int | None,
+        *,
+        validate_only: bool,
+    ) -> Callable[[float], CreatableTopicResult]:
+        """An attempt to create a topic. Raises the errors of its arguments."""
+        check_topic_name(name)
+        check_partition_count(partitions)
+        if self._brokers.reaches_owner:
+            check_one_replica(replication_factor)
+        topic = CreatableTopic(
+            name=name,
+            num_partitions=partitions,
+            replication_factor=_BROKER_DEFAULT if replication_factor is None else replication_factor,
+            configs=[
+                CreatableTopicConfig(name=key, value=value) for key, value in _encoded(settings).items()
+            ],
+        )
+
+        def attempt(deadline: float) -> CreatableTopicResult:
+            request = CreateTopicsRequest(
+                topics=[topic], timeout_ms=self._timeout_ms(deadline), validate_only=validate_only
+            )
+            controller = self._metadata.controller(deadline)
+            response = self._brokers.ask(controller, request, CreateTopicsResponse, deadline)
+            result: CreatableTopicResult
+            [result] = _results_for(response.topics, name)
+            self._check(result.error_code, result.error_message, name, settings)
+            return result
+
+        return attempt
 
     def alter_topic(self, name: str, settings: Mapping[str, Any]) -> TopicDescription:
         """See `Log.alter_topic`."""
@@ -193,7 +224,7 @@ class Topics:
 
     # -- inside ------------------------------------------------------------------------------------------
 
-    def _change_once(self, attempt: Callable[[float], None], already: type[EmbedlogError]) -> None:
+    def _change_once(self, attempt: Callable[[float], object], already: type[EmbedlogError]) -> None:
         """Make a change that cannot be made twice. After a lost response, `already` (the error of a change
         that has been made) means success."""
         lost = False
