@@ -89,7 +89,27 @@ def apache_kafka(
         "group.initial.rebalance.delay.ms": 0,
         **(more or {}),
     }
-    file = properties(path / "server.properties", settings)
+    with _node(classes, properties(path / "server.properties", settings), cluster, port, users) as address:
+        yield address
+
+
+@contextlib.contextmanager
+def one_more_broker(classes: str, path: Path, first: Path, cluster: str) -> Iterator[str]:
+    """The address of a second broker of an `apache_kafka`, whose path and cluster's id these are."""
+    port = free_port()
+    lines = (first / "server.properties").read_text().splitlines()
+    settings: dict[str, object] = dict(line.split("=", 1) for line in lines) | {
+        "process.roles": "broker",
+        "node.id": 2,
+        "listeners": f"PLAINTEXT://127.0.0.1:{port}",
+        "log.dirs": path / "kafka",
+    }
+    with _node(classes, properties(path / "server.properties", settings), cluster, port) as address:
+        yield address
+
+
+@contextlib.contextmanager
+def _node(classes: str, file: Path, cluster: str, port: int, users: Sequence[str] = ()) -> Iterator[str]:
     java = [str(java_home() / "bin" / "java"), "-cp", classes]
     formatting = ["kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(file)]
     formatting += [word for user in users for word in ("--add-scram", user)]

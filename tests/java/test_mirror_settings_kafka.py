@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import pytest
-from java_programs import apache_kafka
+from java_programs import apache_kafka, one_more_broker
 from kafka_tools import classpath
 from mirrored_settings import AT_BROKERS, CASES, DAY_MS
 from zookeepers import eventually
@@ -49,6 +49,7 @@ OTHER: Final[dict[str, Any]] = {
 }
 
 
+CLUSTER: Final = "b3RoZXItY2x1c3Rlci1pZA"
 ONE: Final[dict[str, Any]] = {"min.insync.replicas": "1"}
 
 
@@ -57,6 +58,8 @@ class Kafkas(NamedTuple):
 
     plain: Log
     other: Log
+    classes: str
+    path: Path
 
 
 @pytest.fixture(scope="module")
@@ -83,11 +86,11 @@ def kafkas(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafkas]:
     }
     with (
         apache_kafka(f"{classes}:{path}", path, more={**OTHER, **policy}) as first,
-        apache_kafka(classes, path / "other", more=other, cluster="b3RoZXItY2x1c3Rlci1pZA") as second,
+        apache_kafka(classes, path / "other", more=other, cluster=CLUSTER) as second,
         embedlog.open(f"kafka://{first}") as plain,
         embedlog.open(f"kafka://{second}") as log,
     ):
-        yield Kafkas(plain, log)
+        yield Kafkas(plain, log, classes, path)
 
 
 def mirrored(*sources: Any, to: Any, **options: Any) -> int:
@@ -159,7 +162,7 @@ def test_old_records_stay_at_kafka(kafkas: Kafkas, log: Log) -> None:
         log.create_topic(topic, exist_ok=True)
         log.append_many(topic, old(10))
     log.alter_topic("limited", message_timestamp_before_max_ms=DAY_MS)
-    for kafka in kafkas:
+    for kafka in kafkas[:2]:
         mirrored(log, to=kafka)
         wait_for_retention(kafka)
         for topic in ("ten-days", "limited", "jobs"):
@@ -171,7 +174,7 @@ def test_what_one_refusal_took_with_it(kafkas: Kafkas, log: Log, caplog: pytest.
     """A compacted topic with settings that Kafka refuses stays compacted, and keeps its old records."""
     log.create_topic("few", compression_type="none", cleanup_policy="compact", segment_bytes=2048)
     log.append_many("few", old(10))
-    for kafka in kafkas:
+    for kafka in kafkas[:2]:
         mirrored(log, to=kafka)
         wait_for_retention(kafka)
         settings = effective(kafka, "few")
@@ -185,7 +188,7 @@ def test_what_one_refusal_took_with_it(kafkas: Kafkas, log: Log, caplog: pytest.
 
 def test_between_kafkas(kafkas: Kafkas) -> None:
     """The settings that embedlog does not have come, too, and the defaults that differ."""
-    plain, other = kafkas
+    plain, other = kafkas[:2]
     own: dict[str, Any] = {"unclean.leader.election.enable": "true", "compression.gzip.level": "3"}
     plain.create_topic("kept", **own)
     safe: dict[str, Any] = {"min.insync.replicas": "2"}
@@ -282,15 +285,24 @@ def test_a_topic_that_keeps_less_is_refused_until_it_is_settled(
     capsys.readouterr()
 
 
-def test_replicas(kafkas: Kafkas, log: Log, capsys: pytest.CaptureFixture[str]) -> None:
-    """Of brokers that have fewer."""
-    log.create_topic("replicas")
+def test_replicas(kafkas: Kafkas, log: Log, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log.create_topic("replicas", partitions=2)
+    log.append_many("replicas", [b"%d" % n for n in range(10)])
+    log.create_topic("by-default")
+    path = kafkas.other.path
+    command = ["topics", "create", path, "made", "--replication-factor", "2"]
     with pytest.raises(InvalidArgument, match="INVALID_REPLICATION_FACTOR"):
-        mirrored(log, to=kafkas.plain, replication_factor=2)
-    path = kafkas.plain.path
-    assert main(["topics", "create", path, "replicas", "--replication-factor", "2"]) == 2
-    assert main(["topics", "create", path, "replicas", "--replication-factor", "1"]) == 0
-    assert kafkas.plain.describe_topic("replicas").replication_factor == 1
-    capsys.readouterr()
-    assert main(["topics", "describe", path, "replicas"]) == 0
-    assert "1 partition · 1 replica" in capsys.readouterr().out
+        mirrored(log, to=kafkas.other, replication_factor=2)
+    assert main(command) == 2
+    with one_more_broker(kafkas.classes, tmp_path, kafkas.path / "other", CLUSTER):
+        mirrored(log, to=kafkas.other, replication_factor=2, topics="replicas")
+        mirrored(log, to=kafkas.other, topics="by-default")
+        assert main(command) == 0
+        capsys.readouterr()
+        for topic, count in (("replicas", 2), ("by-default", 1), ("made", 2)):
+            assert kafkas.other.describe_topic(topic).replication_factor == count
+            assert main(["topics", "describe", path, topic]) == 0
+            assert f" · {count} replica" in capsys.readouterr().out
+        assert sorted(values(kafkas.other, "replicas")) == sorted(values(log, "replicas"))
+        for topic in ("replicas", "by-default", "made"):
+            kafkas.other.delete_topic(topic)
