@@ -31,6 +31,7 @@ from test_reference_commands import FIGURES
 
 import embedlog
 from embedlog import Log, UnsupportedByBackend
+from embedlog.cluster import Broker
 
 PASSWORD: Final = "correct horse battery staple"
 PLAIN: Final = ("localhost:9092", "a:9092", "b:9092")
@@ -213,7 +214,7 @@ def mirror_by_commands(text: str, reader: Reader) -> None:
     into_a_copy, into_kafka, of_two = re.split(r"^(?=\$)", text, flags=re.M)[1:]
     reader.shell.type(reader.here(into_a_copy), figures=FIGURES)
     reader.shell.type("$ embedlog cat ./copy clicks | wc -l\n100\n")
-    with embedlog.open("./east") as east, embedlog.cluster.Broker(east, port=0) as broker:
+    with embedlog.open("./east") as east, Broker(east, port=0) as broker:
         east.create_topic("orders-east")
         east.append_many("orders-east", [b"1", b"2", b"3"])
         assert "a:9092,kafka://b:9092" in into_kafka  # two brokers of one cluster
