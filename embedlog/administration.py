@@ -95,7 +95,10 @@ class Administration(Closing):
         return shown
 
     def describe_topic(self, name: str) -> TopicDescription:
-        """A topic's id, partition count, own settings and number of replicas. Raises TopicNotFound."""
+        """A topic's id, partition count, own settings and number of replicas. Raises TopicNotFound.
+
+        Settings of Kafka's brokers that embedlog does not have are texts.
+        """
         description = self.backend.describe_topic(name)
         return description._replace(settings=dict(description.settings))
 

@@ -5,6 +5,7 @@ Needs Java 17 or newer and Maven, which fetches what connect/pom.xml names: `mak
 
 from __future__ import annotations
 
+import random
 import subprocess
 import time
 from collections.abc import Iterator
@@ -156,16 +157,20 @@ def test_each_setting_of_embedlogs_at_kafka_and_back(
 
 
 def test_old_records_stay_at_kafka(kafkas: Kafkas, log: Log) -> None:
-    """Kafka's default is seven days, the other's an hour. Records may be older than their topic accepts."""
+    """Kafka keeps them for seven days, the other for an hour. Records may be older than their topic accepts,
+    of the future, or large."""
     log.create_topic("jobs", delete_policy="finished", retention_ms=1)
     for topic in ("ten-days", "limited", "jobs"):
         log.create_topic(topic, exist_ok=True)
         log.append_many(topic, old(10))
+    log.create_topic("extreme", max_message_bytes=2_000_000)
+    log.append("extreme", random.Random(1).randbytes(1_500_000))
+    log.append("extreme", b"in two days", timestamp_ms=time.time_ns() // 1_000_000 + 2 * DAY_MS)
     log.alter_topic("limited", message_timestamp_before_max_ms=DAY_MS)
     for kafka in kafkas[:2]:
         mirrored(log, to=kafka)
         wait_for_retention(kafka)
-        for topic in ("ten-days", "limited", "jobs"):
+        for topic in ("ten-days", "limited", "jobs", "extreme"):
             assert kafka.offsets(topic)[0].log_start_offset == 0
             assert values(kafka, topic) == values(log, topic)
 
@@ -198,6 +203,8 @@ def test_between_kafkas(kafkas: Kafkas) -> None:
     assert mirrored(plain, to=other, topics="kept|safe") == 2
     ours, theirs = texts(plain, "kept"), texts(other, "kept")
     assert {name: theirs[name] for name in own} == own
+    stated = other.describe_topic("kept").settings
+    assert (stated["unclean_leader_election_enable"], stated["retention_ms"]) == ("true", 7 * DAY_MS)
     assert theirs == {**ours, "flush.ms": "500"}  # the other's default, which flushes more
     assert theirs["min.insync.replicas"] == "1"
     assert values(plain, "kept") == values(other, "kept")

@@ -23,6 +23,7 @@ from ...errors import (
 )
 from ...files.names import check_topic_name
 from ...model import TopicDescription, TopicPartition
+from ...synonyms import plain
 from ...wire.apis.create_topics import CreatableTopicConfigs
 from ...wire.apis.describe_configs import (
     DescribeConfigsRequest,
@@ -338,9 +339,10 @@ def _check_partition(view: View, partition: int) -> None:
 
 def _as_config(resource: DescribeConfigsResult, topic_id: str, now: float) -> TopicConfig:
     everything = _parsed({config.name: config.value for config in resource.configs})
-    own = _parsed({config.name: config.value for config in resource.configs if config.config_source == _OWN})
+    of_topic = {config.name: config.value for config in resource.configs if config.config_source == _OWN}
+    others = {plain(name): text for name, text in of_topic.items() if not TopicSettings.resolved(name, None)}
     settings = TopicSettings().with_changes(everything)
-    return TopicConfig(settings, own, settable(resource.configs), topic_id, now)
+    return TopicConfig(settings, _parsed(of_topic) | others, settable(resource.configs), topic_id, now)
 
 
 def settable(
