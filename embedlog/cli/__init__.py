@@ -51,6 +51,7 @@ COMMANDS: Final = {
     "export": "copies",
     "import": "importing",
     "mirror": "mirror",
+    "move": "move",
     "load": "load",
     "work": "work",
     "serve": "serve",

@@ -34,6 +34,18 @@ class UnsupportedFormat(DirectoryError):
     """This version of embedlog does not know the format of the directory or table. It is left unchanged."""
 
 
+class LogMoved(DirectoryError):
+    """The log has moved to another place, and is only read here until the move is undone.
+
+    `to` is the new address; `since_ms` is when it moved.
+    """
+
+    def __init__(self, message: str, *, path: Path | str | None = None, to: str, since_ms: int) -> None:
+        super().__init__(message, path=path)
+        self.to = to
+        self.since_ms = since_ms
+
+
 class DirectoryLocked(DirectoryError):
     """Another process, or another handle in this process, has the directory open for writing.
 

@@ -9,6 +9,7 @@
     history.py   finds where a mirror and its source diverge
     notes.py    what a mirror into a directory notes there, for people
     copy_sink.py    batches of a source made batches of a target
+    move.py    moves a log: check, copy, fence off the source, copy the rest, compare
     topic_maker.py, topic_settings.py    make the target's topics, with settings that keep as much
 
     importing.py         copies log files, instead of a log, into a directory; with imported_groups.py

@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import shlex
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 from ..backends.local import WriterBackend
 from ..backends.port import Backend, TopicConfigs
@@ -29,6 +29,16 @@ from .topic_settings import KEEPING, for_brokers, for_directory, missing
 logger = logging.getLogger(__name__)
 
 _REFUSALS: Final = (InvalidSetting, UnknownSetting, BrokerError)
+
+
+class PlannedTopic(NamedTuple):
+    """A topic as it will be in the target: the one that exists, or the settings to create it with and those
+    that are left out, with the reasons. `effective` has all settings as far as they are known."""
+
+    existing: TopicDescription | None
+    settings: Mapping[str, str]
+    omitted: Mapping[str, str]
+    effective: Mapping[str, str]
 
 
 class TopicMaker:
@@ -60,6 +70,15 @@ class TopicMaker:
         if existing.partitions < topic.partitions:
             self._backend.topic_admin.create_partitions(name, topic.partitions)
 
+    def check(self, source: Source, topic: TopicDescription, positions: Callable[[], object]) -> PlannedTopic:
+        """What `make` would do, which nothing of is done. Raises as `make`."""
+        name = source.target_topic(topic.name)
+        existing = self._existing(name)
+        if existing is None:
+            return self._planned(source, topic, name)
+        self._check_keeps(source, topic, name, positions)
+        return PlannedTopic(existing, {}, {}, self._backend.topic_configs(name).effective)
+
     def _existing(self, name: str) -> TopicDescription | None:
         self._backend.forget_metadata(name)
         try:
@@ -68,6 +87,14 @@ class TopicMaker:
             return None
 
     def _create(self, source: Source, topic: TopicDescription, name: str) -> None:
+        planned = self._planned(source, topic, name)
+        self._backend.topic_admin.create_topic(
+            name, topic.partitions, planned.settings, replication_factor=self._replicas
+        )
+        for setting, why in planned.omitted.items():
+            logger.warning("%s: topic %r is made without %s: %s", self._backend.path, name, setting, why)
+
+    def _planned(self, source: Source, topic: TopicDescription, name: str) -> PlannedTopic:
         configs = source.backend.topic_configs(topic.name)
         if not configs.effective:
             logger.warning(
@@ -97,11 +124,7 @@ class TopicMaker:
             _check_refusal(error)
             settings, refused = self._one_by_one(settings, validate, source, name)
             omitted |= refused
-        self._backend.topic_admin.create_topic(
-            name, topic.partitions, settings, replication_factor=self._replicas
-        )
-        for setting, why in omitted.items():
-            logger.warning("%s: topic %r is made without %s: %s", self._backend.path, name, setting, why)
+        return PlannedTopic(None, settings, omitted, {**defaults, **settings})
 
     def _one_by_one(
         self,

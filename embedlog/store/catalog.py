@@ -4,6 +4,8 @@
     topics.json        {"version": 1, "crc32", "topics": {name: {"id", "partitions", "settings", "gaps"}},
                         "deleting": likewise, the topics whose directories are not renamed yet}
                        version 2 while a writer of many topics continues it in a journal (topics_journal.py)
+                       version 3 once the log has moved, with "moved": {"to", "since_ms"}: it is read, and no
+                       longer written. Versions of embedlog that do not know it refuse the log
     clean-shutdown     {"version": 1, "crc32", "partitions": {"clicks 0": [...]}}      (recovery.CleanEnd)
 
 A topic exists if topics.json lists it: its directories are created before, and removed after
@@ -18,13 +20,14 @@ import contextlib
 import json
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from zlib import crc32
 
 from ..errors import (
     CorruptCheckpoint,
     DirectoryError,
     InvalidArgument,
+    LogMoved,
     NotALog,
     StorageError,
     UnsupportedFormat,
@@ -49,8 +52,16 @@ from .writer_lock import UNWRITABLE, WriterLock, read_only, to_json
 
 FORMAT_VERSION: Final = 1
 _WITH_JOURNAL: Final = 2  # topics.json's version while a journal continues it
+_MOVED: Final = 3  # once the log has moved
 JOURNAL_FROM: Final = 64 << 10
 """A topics.json of at least this many bytes is not rewritten for each change."""
+
+
+class Moved(NamedTuple):
+    """Where a log has moved, and when."""
+
+    to: str
+    since_ms: int
 
 
 class Catalog:
@@ -62,6 +73,7 @@ class Catalog:
         self.layout: Layout = CLASSIC
         self.log_id = ""
         self.deleting: dict[str, StoredTopic] = {}
+        self.moved: Moved | None = None  # as of the last load
         self.writer_lock = WriterLock(fs, path, self.read_json)
         self.changes = 0  # of the topics, since this object was created
         self._texts: dict[str, tuple[StoredTopic, str]] = {}  # each topic as topics.json has it
@@ -218,7 +230,7 @@ class Catalog:
         if topics_json is None:
             return {}, {}
         path = self.file(TOPICS_FILE)
-        if topics_json.get("version") not in (1, _WITH_JOURNAL):
+        if topics_json.get("version") not in (1, _WITH_JOURNAL, _MOVED):
             raise UnsupportedFormat(
                 f"{path}: unknown version {shown(topics_json.get('version'))}", path=self.path
             )
@@ -236,9 +248,32 @@ class Catalog:
         try:
             topics, deleting = dict(topics_json["topics"]), dict(topics_json.get("deleting", {}))
             apply_changes(journal, computed, self.file(str(self.journal_name)), topics, deleting)
+            self.moved = None
+            if topics_json["version"] == _MOVED:
+                self.moved = Moved(str(topics_json["moved"]["to"]), int(topics_json["moved"]["since_ms"]))
             return topics_of(topics), topics_of(deleting)
         except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
             raise CorruptCheckpoint(f"not a list of topics ({error})", path=path) from error
+
+    def check_not_moved(self) -> None:
+        """For writers, once the topics are loaded. Raises LogMoved."""
+        if self.moved is not None:
+            raise LogMoved(
+                f"{self.path} has moved to {self.moved.to}: open that. Here it can only be read "
+                f'(mode="r"); `embedlog move --undo {self.path}` makes it writable again',
+                path=self.path,
+                to=self.moved.to,
+                since_ms=self.moved.since_ms,
+            )
+
+    def mark_moved(self, topics: Mapping[str, StoredTopic], moved: Moved | None) -> None:
+        """Mark the log as moved, durably, or as here again. For the holder of the lock. Raises OSError."""
+        before, self.moved = self.moved, moved
+        try:
+            self.save_topics(topics)
+        except BaseException:
+            self.moved = before
+            raise
 
     def claimed(self, name: TopicPartition, topics: Mapping[str, StoredTopic]) -> bool:
         """Whether it is a partition of one of these topics."""
@@ -330,7 +365,11 @@ class Catalog:
         deleting: dict[str, StoredTopic],
         journal: TopicsJournal | None,
     ) -> None:
-        parts = [f' "version": {1 if journal is None else _WITH_JOURNAL}']
+        version = _MOVED if self.moved else 1 if journal is None else _WITH_JOURNAL
+        parts = [f' "version": {version}']
+        if self.moved:
+            moved = json.dumps(self.moved._asdict(), indent=1).replace("\n", "\n ")  # as `to_json` nests it
+            parts.append(f' "moved": {moved}')
         if journal is not None:
             parts.append(f' "journal": {json.dumps(journal.name)}')
         parts.append(f' "topics": {self._text(topics)}')

@@ -151,6 +151,7 @@ def repair_partition(
     lock = catalog.writer_lock.acquire()
     try:
         topics = catalog.load_topics()
+        catalog.check_not_moved()
         if topic not in topics:
             topic_names = ", ".join(topics) or "none"
             raise TopicNotFound(f"no topic {topic!r} in {catalog.path} (topics: {topic_names})")

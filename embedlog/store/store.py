@@ -61,7 +61,7 @@ from ..segment import Files
 from ..storage.writer_state import WriterState
 from .append_files import AppendFiles
 from .background import Background
-from .catalog import Catalog
+from .catalog import Catalog, Moved
 from .checkpointer import Checkpointer
 from .cleaner import Cleaner
 from .disk_usage import blocks, counting
@@ -193,6 +193,7 @@ class Store:
         )
         self.quota.measure()
         self._topics = self.catalog.load_topics()
+        self.catalog.check_not_moved()
         clean = self.catalog.take_clean_shutdown()
         if not self._topics:
             clean = {}
@@ -225,6 +226,20 @@ class Store:
             logger.error("damaged: %s", text)
         self._writer_state.replace(self.partitions())
         self.recovery.duration_ms = (time.perf_counter() - started) * 1000
+
+    def mark_moved(self, to: str) -> None:
+        """Mark the log as moved, durably: nobody opens it for writing any more. What this store appends
+        afterwards would stay behind: its caller closes it next.
+
+        Raises StorageError.
+        """
+        self.flush()
+        with self.topics_lock:
+            self.check_open()
+            try:
+                self.catalog.mark_moved(self._topics, Moved(to, self.clock_ms()))
+            except OSError as error:
+                raise storage_error(f"{self.path} cannot be marked as moved", error, self.path) from error
 
     def _note_gaps(self) -> None:
         """Mark topics that compact by this store's defaults, as readers do not know the defaults."""

@@ -259,6 +259,8 @@ OF_THE_GUIDE: Final = {
     "docs/how-to/move-to-kafka.md: $ python shop.py kafka://localhost:9092",
     "docs/how-to/move-to-kafka.md: $ embedlog mirror --from ./shop --to kafka://localhost:9095 "
     "--until-caught-up",
+    "docs/how-to/move-to-kafka.md: $ embedlog move ./shop kafka://localhost:9095 --dry-run",
+    "docs/how-to/move-to-kafka.md: $ embedlog move ./shop kafka://localhost:9095",
     "docs/how-to/move-to-kafka.md: $ python shop.py kafka://localhost:9095",
     "docs/how-to/move-to-kafka.md: $ embedlog mirror --from kafka://localhost:9095 --to ./back "
     "--until-caught-up",
