@@ -6,6 +6,7 @@ import os
 import socket
 import struct
 import threading
+import time
 import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -26,6 +27,7 @@ from embedlog import (
     TopicPartition,
     UnsupportedByBackend,
 )
+from embedlog.backends.remote.brokers import Brokers
 from embedlog.backends.remote.metadata import Metadata
 from embedlog.cluster import Broker
 from embedlog.storage import producer_state_manager as producer_ledger
@@ -46,6 +48,7 @@ from embedlog.wire.apis.produce import (
 )
 from embedlog.wire.error_codes import ErrorCode
 from embedlog.wire.frames import RequestHeader, decode_request_header, encode_response_chunks
+from embedlog.wire_client.settings import ClientSettings
 from embedlog.wire_client.versions import SPOKEN
 
 
@@ -311,6 +314,44 @@ def test_one_of_several_brokers_suffices(tmp_path: Path) -> None:
     ):
         log.create_topic("t")
         assert log.append("t", b"here").offset == 0
+
+
+def test_a_stopped_broker_delays_no_question_that_others_answer(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as stopped, embedlog.open(tmp_path / "log") as log:
+        log.create_topic("t", partitions=2)
+        with Broker(log, port=0) as broker:
+            began = time.monotonic()
+            path = f"kafka://127.0.0.1:{stopped.getsockname()[1]},127.0.0.1:{broker.port}"
+            with embedlog.open(path, metadata_max_age_ms=0) as remote:
+                for number in range(3):
+                    assert remote.topics() == ["t"]
+                    remote.append("t", b"x", partition=number % 2)
+            assert time.monotonic() - began < 5  # a connection alone had 10 s
+
+
+def test_who_can_be_reached(tmp_path: Path) -> None:
+    """What is known of brokers and leaders, without asking anybody."""
+    with embedlog.open(tmp_path / "log") as log:
+        log.create_topic("t", partitions=2)
+        broker = Broker(log, port=0)
+        brokers = Brokers("kafka://", [("127.0.0.1", broker.port)], ClientSettings(retry_backoff_ms=5))
+        metadata = Metadata(brokers)
+        try:
+            assert metadata.led_partitions("t") == [] and metadata.last_leader(TopicPartition("t", 0)) is None
+            leader = metadata.leader(TopicPartition("t", 0), time.monotonic() + 10)
+            metadata.forget("t")
+            assert metadata.last_leader(TopicPartition("t", 0)) == leader
+            assert metadata.led_partitions("t") == [0, 1] and brokers.why_away(leader) is None
+            broker.close()
+            assert metadata.led_partitions("t") == []
+            assert "refused" in str(brokers.why_away(leader))
+            with pytest.raises(BrokerUnavailable, match="refused"):
+                brokers.take(leader, time.monotonic() + 10)
+            with Broker(log, port=leader[1]):
+                while not metadata.led_partitions("t"):  # which connects again, ever more rarely
+                    time.sleep(0.01)
+        finally:
+            brokers.close()
 
 
 def test_opening_respects_its_timeout() -> None:

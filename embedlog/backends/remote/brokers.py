@@ -6,18 +6,27 @@ request that waits (a fetch, a join) does not delay others.
 Attempts that failed by a broken connection or by an error code that Kafka calls retriable (`Retry`) are
 repeated until the deadline, after a pause that doubles up to a second. A caller whose request must not be
 executed twice has to ensure that itself.
+
+Here alone is known which brokers can be reached. A broker to which connecting fails is left alone for a
+moment, which doubles up to a second (Kafka's reconnect.backoff): until then requests to it fail at once. One
+that is connected but does not answer counts as away, too: what any broker can answer, another one is asked
+after `_ANSWER_S`. `begun` and `can_reach` connect in another thread, so a broker that is away delays nobody
+that has others to ask.
 """
 
 from __future__ import annotations
 
 import itertools
+import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
-from ...errors import BrokerUnavailable, Closed, EmbedlogError, ForkedHandle, TlsFailed
+from ...errors import BrokerUnavailable, Closed, EmbedlogError, ForkedHandle, RequestTimedOut, TlsFailed
 from ...runtime.locks import Lock
+from ...runtime.wakeups import OneShotEvent
 from ...wire.error_meanings import known_code
 from ...wire.messages import Request, Response
 from ...wire_client.connection import Connection, NotKafka, security_of
@@ -30,6 +39,12 @@ R = TypeVar("R", bound=Response)
 _MAX_PAUSE_S: Final = 1.0
 _MAX_PAUSE_NEARBY_S: Final = 0.05  # if its brokers are processes of this machine
 _CONNECT_S: Final = 10.0
+_ANSWER_S: Final = 1.0  # after that, another broker is asked
+_FIRST_BACKOFF_S: Final = 0.05
+_MAX_BACKOFF_S: Final = 1.0
+_REACH_S: Final = 0.25
+
+_logger = logging.getLogger(__name__)
 
 
 class Retry(Exception):
@@ -55,6 +70,14 @@ def check_code(
         raise error
 
 
+class _Away(NamedTuple):
+    """A broker that cannot be reached: why, until when connecting is not tried, and how long that is."""
+
+    error: EmbedlogError
+    until: float
+    pause_s: float
+
+
 class Use:
     """A context of `Brokers.connection`; a generator's would cost an append twice as much."""
 
@@ -71,11 +94,13 @@ class Use:
         self._connection = self._brokers.take(self._address, self._deadline)
         return self._connection
 
-    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
-        if error is None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        if kind is None:
             self._brokers.give_back(self._connection)
-        else:
-            self._brokers.drop(self._connection)
+            return
+        self._brokers.drop(self._connection)
+        if isinstance(error, RequestTimedOut):
+            self._brokers.note_away(self._address, error)
 
 
 class Brokers:
@@ -102,6 +127,9 @@ class Brokers:
         self._idle: dict[Address, list[Connection]] = {}
         self._busy: set[Connection] = set()
         self._nodes: dict[int, Address] = {}
+        self._away: dict[Address, _Away] = {}
+        self._answered: set[Address] = set()  # since they were away last
+        self._dials: dict[Address, tuple[OneShotEvent, float]] = {}  # other threads connect, since when
         self._closing = threading.Event()
         self._forked = False
         self._idle_s = settings.connections_max_idle_ms / 1000
@@ -121,13 +149,17 @@ class Brokers:
             raise Retry(BrokerUnavailable(f"{self.path}: broker {node_id} is not there"))
         return address
 
+    def addresses_by_node(self) -> dict[int, Address]:
+        """The known brokers of the cluster, by id."""
+        return self._nodes
+
     def nodes(self) -> list[Address]:
         """All known brokers of the cluster."""
         return list(self._nodes.values())
 
     def addresses(self) -> list[Address]:
-        """The known brokers and the bootstrap servers."""
-        return list(dict.fromkeys([*self._nodes.values(), *self._bootstrap]))
+        """The known brokers and the bootstrap servers; those that are away come last."""
+        return sorted(dict.fromkeys([*self._nodes.values(), *self._bootstrap]), key=self._away.__contains__)
 
     # -- asking ------------------------------------------------------------------------------------------
 
@@ -138,19 +170,32 @@ class Brokers:
             return connection.exchange(request, response, limit)
 
     def ask_any(self, request: Request, response: type[R], deadline: float) -> R:
-        """Send a request to the brokers in turn until one responds. Raises BrokerUnavailable."""
-        failures = []
-        for address in self.addresses():
-            try:
-                return self.ask(address, request, response, deadline)
-            except BrokerUnavailable as error:
-                self.check_open()
-                failures.append(error)
+        """Send a request to the brokers in turn until one responds. Raises BrokerUnavailable.
+
+        A broker has a second to respond before the next one is asked. If none does so soon, each has
+        request_timeout_ms.
+        """
+        failures: dict[Address, BrokerUnavailable] = {}
+        untried = self.addresses()
+        limit_s = _ANSWER_S if len(untried) > 1 else math.inf
+        while untried:
+            slow = []
+            for address in untried:
+                try:
+                    return self.ask(address, request, response, min(deadline, time.monotonic() + limit_s))
+                except BrokerUnavailable as error:
+                    self.check_open()
+                    failures[address] = error
+                    if isinstance(error, RequestTimedOut) and limit_s is not math.inf:
+                        slow.append(address)
+            untried, limit_s = slow, math.inf
+        first = next(iter(failures.values()))
         if len(failures) == 1:
-            raise failures[0]
-        kinds = {type(failure) for failure in failures}
+            raise first
+        kinds = {type(failure) for failure in failures.values()}
         kind = kinds.pop() if len(kinds) == 1 else BrokerUnavailable
-        raise kind(f"{self.path}: no broker responds: {'; '.join(map(str, failures))}") from failures[0]
+        texts = "; ".join(map(str, failures.values()))
+        raise kind(f"{self.path}: no broker responds: {texts}") from first
 
     def retried(self, attempt: Callable[[float], T], timeout_ms: int | None = None) -> T:
         """The result of attempt(deadline), retried while it raises Retry or BrokerUnavailable.
@@ -226,24 +271,14 @@ class Brokers:
         self._lock = Lock()
         for connection in (*self._busy, *itertools.chain(*self._idle.values())):
             connection.close()
-        self._busy, self._idle = set(), {}
+        self._busy, self._idle, self._dials = set(), {}, {}
 
     def take(self, address: Address, deadline: float) -> Connection:
         """A connection for one thread alone: an idle one, or a new one. Raises as `Connection`, Closed."""
         self.check_open()
-        oldest = time.monotonic() - self._idle_s
-        while True:
-            with self._lock:
-                idle = self._idle.get(address)
-                connection = idle.pop() if idle else None
-            if connection is None:
-                limit = min(deadline, time.monotonic() + _CONNECT_S)
-                connection = Connection(address, self.settings, limit, self._security)
-                self.reaches_owner = connection.is_owner
-                break
-            if connection.idle_since > oldest and connection.is_usable():
-                break
-            connection.close()
+        connection = self._take_idle(address)
+        if connection is None:
+            connection = self._connect(address, min(deadline, time.monotonic() + _CONNECT_S))
         with self._lock:
             self._busy.add(connection)
         if self._closing.is_set():
@@ -251,9 +286,113 @@ class Brokers:
             self.check_open()
         return connection
 
+    def begun(self, address: Address, wait_s: float) -> bool:
+        """Whether there is an idle connection within wait_s, of the time when connecting has begun.
+
+        It goes on in another thread, unless the broker was away a moment ago. Raises Closed.
+        """
+        self.check_open()
+        connection = self._take_idle(address)
+        if connection is not None:
+            self._put_idle(connection)
+            return True
+        now = time.monotonic()
+        away = self._away.get(address)
+        if away is not None and now < away.until:
+            return False
+        done = OneShotEvent()
+        with self._lock:
+            current, since = self._dials.setdefault(address, (done, now))
+        if current is done:
+            dial = threading.Thread(
+                target=self._dial, args=(address, done), name="embedlog-connect", daemon=True
+            )
+            dial.start()
+        return current.wait(max(since + wait_s - now, 0)) and address not in self._away
+
+    def can_reach(self, address: Address) -> bool:
+        """Whether a broker answers, as far as is known: who has not been asked yet is connected to.
+
+        One that was away is connected to again in another thread, and can be reached once that is done.
+        """
+        if address in self._away:
+            return self.begun(address, 0)
+        connection = self._take_idle(address)
+        if connection is not None:
+            self._put_idle(connection)
+        return address in self._answered or self.begun(address, _REACH_S)
+
+    def why_away(self, address: Address) -> EmbedlogError | None:
+        """Why a broker cannot be reached; None if it can, as far as is known."""
+        away = self._away.get(address)
+        return None if away is None else away.error
+
+    def note_away(self, address: Address, error: EmbedlogError) -> None:
+        """A broker does not answer. Connecting is not tried again for a moment, unless it is a log's owner,
+        which whoever asks may start again."""
+        self._answered.discard(address)
+        away = self._away.get(address)
+        pause_s = 0.0
+        if self._on_lost is None:
+            pause_s = min(away.pause_s * 2 if away else _FIRST_BACKOFF_S, _MAX_BACKOFF_S)
+        self._away[address] = _Away(error, time.monotonic() + pause_s, pause_s)
+
+    def _note_answer(self, address: Address) -> None:
+        self._answered.add(address)
+        self._away.pop(address, None)
+
+    def _connect(self, address: Address, deadline: float) -> Connection:
+        away = self._away.get(address)
+        if away is not None and time.monotonic() < away.until:
+            raise type(away.error)(str(away.error))
+        try:
+            connection = Connection(address, self.settings, deadline, self._security)
+        except BrokerUnavailable as error:
+            self.note_away(address, error)
+            raise
+        self._note_answer(address)
+        self.reaches_owner = connection.is_owner
+        return connection
+
+    def _dial(self, address: Address, done: OneShotEvent) -> None:
+        try:
+            self.give_back(self._connect(address, time.monotonic() + _CONNECT_S))
+        except BrokerUnavailable as error:
+            _logger.info("%s", error)
+        except EmbedlogError as error:
+            self.note_away(address, error)
+        except Exception as error:
+            self.note_away(address, BrokerUnavailable(f"broker {shown_address(address)}: {error}"))
+        finally:
+            with self._lock:
+                self._dials.pop(address, None)
+            done.set()
+
+    def _take_idle(self, address: Address) -> Connection | None:
+        """An idle connection that can be used; closes those that cannot."""
+        oldest = time.monotonic() - self._idle_s
+        while True:
+            with self._lock:
+                idle = self._idle.get(address)
+                connection = idle.pop() if idle else None
+            if connection is None or (connection.idle_since > oldest and connection.is_usable()):
+                return connection
+            if connection.idle_since > oldest:
+                self._answered.discard(address)  # the broker has closed it
+            connection.close()
+
+    def _put_idle(self, connection: Connection) -> None:
+        with self._lock:
+            if not self._closing.is_set():
+                self._idle.setdefault(connection.address, []).append(connection)
+                return
+        connection.close()
+
     def give_back(self, connection: Connection) -> None:
         """The connection is idle again."""
         connection.idle_since = time.monotonic()
+        if connection.address in self._away:
+            self._note_answer(connection.address)
         surplus = [connection]
         with self._lock:
             self._busy.discard(connection)

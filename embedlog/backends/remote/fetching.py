@@ -143,7 +143,7 @@ class Fetching:
             raise TopicRecreated(f"{name}: the topic was deleted, and another one has its name now")
         size = min(max_bytes, MAX_INT32)
         request = _request({name: offset}, {name.topic: now}, 0, size, size, read_committed, leader_epoch)
-        with self._metadata.asking(name.topic):
+        with self._metadata.asking([name]):
             response = self._brokers.ask(leader, request, FetchResponse, deadline)
         check_code(response.error_code, f"{name}: fetch")
         part = _parts(response, {name.topic: now}).get(name)

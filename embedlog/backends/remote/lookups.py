@@ -20,7 +20,7 @@ from ...wire.apis.list_offsets import (
 from ...wire_client.connection import NotKafka
 from ...wire_client.settings import Address
 from .brokers import Brokers
-from .metadata import Metadata
+from .metadata import Metadata, names_in
 
 _LATEST: Final = -1
 _EARLIEST: Final = -2
@@ -197,7 +197,7 @@ class Lookups:
         def attempt(deadline: float) -> list[int]:
             leader = self._metadata.leader(name, deadline)
             limit = self._brokers.limit(deadline)
-            with self._metadata.asking(name.topic), self._brokers.connection(leader, limit) as connection:
+            with self._metadata.asking([name]), self._brokers.connection(leader, limit) as connection:
                 if connection.has(ListOffsetsRequest, 0):
                     response = connection.exchange(request, ListOffsetsResponse, limit, version=0)
                 else:
@@ -230,7 +230,8 @@ class Lookups:
         """The offset of each partition for each timestamp; the requests are pipelined, some at a time."""
         limit = self._brokers.limit(deadline)
         responses = []
-        with self._metadata.asking(*numbers_by_topic), self._brokers.connection(leader, limit) as connection:
+        names = names_in(numbers_by_topic)
+        with self._metadata.asking(names), self._brokers.connection(leader, limit) as connection:
             for at in range(0, len(timestamps), _PIPELINED):
                 sent = timestamps[at : at + _PIPELINED]
                 for timestamp in sent:

@@ -7,8 +7,9 @@ dropped when a response shows that it is out of date; the retry then requests it
 from __future__ import annotations
 
 import contextlib
+import math
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
@@ -17,6 +18,7 @@ from ...errors import (
     BrokerUnavailable,
     EmbedlogError,
     PartitionNotFound,
+    TlsFailed,
     TopicNotFound,
     UnsupportedByBackend,
     shown,
@@ -40,6 +42,7 @@ from ...wire.apis.metadata import (
 )
 from ...wire.error_codes import ErrorCode
 from ...wire.schema import id_text
+from ...wire_client.connection import NotKafka
 from ...wire_client.settings import Address
 from ..port import TopicConfigs
 from .brokers import Brokers, Retry, check_code
@@ -61,6 +64,7 @@ STALE: Final = frozenset(
 """Another broker may lead the partition by now."""
 _UNSEEN: Final = frozenset({ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.CLUSTER_AUTHORIZATION_FAILED})
 _SETTINGS_AGE: Final = 10  # times metadata_max_age_ms
+_NAMED: Final = 10  # partitions in an error
 _MAX_SETTINGS: Final = 1_000  # topics in one request
 
 
@@ -152,6 +156,31 @@ class Metadata:
             _check_partition(view, name.partition)
         return self._leader_of(view, name.partition)
 
+    def last_leader(self, name: TopicPartition) -> Address | None:
+        """A partition's leader as of the last response, however old; None if none is known. Asks nobody."""
+        view = self._views.get(name.topic)
+        if view is None or not 0 <= name.partition < len(view.leaders):
+            return None
+        return self._brokers.addresses_by_node().get(view.leaders[name.partition])
+
+    def last_id(self, topic: str) -> str:
+        """A topic's id as of the last response; "" if it is not known. Asks nobody."""
+        view = self._views.get(topic)
+        return "" if view is None else view.topic_id
+
+    def led_partitions(self, topic: str) -> list[int]:
+        """The partitions of a topic whose leaders can be reached, as far as is known."""
+        reachable: dict[Address | None, bool] = {None: False}
+        led = []
+        view = self._views.get(topic)
+        for partition in range(0 if view is None else len(view.leaders)):
+            leader = self.last_leader(TopicPartition(topic, partition))
+            if leader is not None and leader not in reachable:
+                reachable[leader] = self._brokers.can_reach(leader)
+            if reachable[leader]:
+                led.append(partition)
+        return led
+
     def leaders(self, topic: str, deadline: float) -> dict[Address, list[int]]:
         """The partitions of a topic by leader. For an attempt: raises as `leader`."""
         view = self._cached(topic) or self._refresh(topic, deadline)
@@ -177,19 +206,27 @@ class Metadata:
         return self._brokers.node(self._controller)
 
     @contextlib.contextmanager
-    def asking(self, *topics: str) -> Iterator[None]:
-        """Forget the topics if a request to a leader fails: there may be another one."""
+    def asking(self, partitions: Iterable[TopicPartition]) -> Iterator[None]:
+        """Forget the topics if a request to their leader fails: there may be another one, unless they were
+        asked for a moment ago. The error names the partitions."""
         try:
             yield
-        except BrokerUnavailable:
-            for topic in topics:
-                self.forget(topic)
-            raise
+        except BrokerUnavailable as error:
+            names = list(partitions)
+            asked_before = time.monotonic() - self._brokers.settings.retry_backoff_ms / 1000
+            for topic in {name.topic for name in names}:
+                if (view := self._views.get(topic)) is not None and view.at < asked_before:
+                    self.forget(topic)
+            if isinstance(error, NotKafka | TlsFailed):
+                raise
+            more = f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
+            raise type(error)(f"{', '.join(map(str, names[:_NAMED]))}{more}: {error}") from error
 
     def forget(self, topic: str) -> None:
-        """Discard a topic's metadata, which is out of date."""
-        if isinstance(topic, str):
-            self._views.pop(topic, None)
+        """A topic's metadata is out of date: the next look-up asks for it."""
+        view = self._views.get(topic) if isinstance(topic, str) else None
+        if view is not None:
+            self._views[topic] = view._replace(at=-math.inf)
 
     def check_code(self, code: int, topic: str, subject: str, message: str | None = None) -> None:
         """Raises as `check_code`; forgets the topic if its metadata may be out of date."""
@@ -291,7 +328,7 @@ class Metadata:
             if topic_metadata.name != topic:
                 continue
             if topic_metadata.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-                self.forget(topic)
+                self._views.pop(topic, None)
                 raise TopicNotFound(f"no topic {topic!r} at {self._brokers.path}; create_topic creates one")
             check_code(topic_metadata.error_code, f"topic {topic!r}", names={"topic": topic})
             return self._views[topic]
@@ -321,6 +358,13 @@ class Metadata:
         except Retry:
             self.forget(view.name)
             raise
+
+
+def names_in(numbers_by_topic: Mapping[str, Sequence[int]]) -> Iterator[TopicPartition]:
+    """The partitions of topics, from their numbers."""
+    return (
+        TopicPartition(topic, number) for topic, numbers in numbers_by_topic.items() for number in numbers
+    )
 
 
 def _view(topic: MetadataResponseTopic, name: str, now: float) -> View:

@@ -209,7 +209,7 @@ class Topics:
             records = DeleteRecordsPartition(partition_index=partition, offset=before_offset)
             topic_records = DeleteRecordsTopic(name=topic, partitions=[records])
             request = DeleteRecordsRequest(topics=[topic_records], timeout_ms=self._timeout_ms(deadline))
-            with self._metadata.asking(topic):
+            with self._metadata.asking([name]):
                 response = self._brokers.ask(leader, request, DeleteRecordsResponse, deadline)
             [topic_result] = _results_for(response.topics, topic)
             [partition_result] = topic_result.partitions

@@ -45,7 +45,7 @@ from ...wire_client.settings import Address
 from .brokers import Brokers, check_code
 from .coordinators import Coordinators
 from .groups import RemoteCoordinator
-from .metadata import Metadata
+from .metadata import Metadata, names_in
 
 _ALL: Final = -1
 _NEEDED: Final = 2  # transaction.version
@@ -250,7 +250,7 @@ class RemoteTransactions:
                         for topic, numbers in numbers_by_topic.items()
                     ]
                 )
-                with self._metadata.asking(*numbers_by_topic):
+                with self._metadata.asking(names_in(numbers_by_topic)):
                     response = self._brokers.ask(leader, request, DescribeProducersResponse, deadline)
                 for topic_response in response.topics:
                     for part in topic_response.partitions:
