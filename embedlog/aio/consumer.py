@@ -104,7 +104,7 @@ class _Core(SyncConsumer[V, K]):
 
     def chunk(self) -> bool | None:
         """Take a turn for an iteration: see `_try_chunk`."""
-        with self._alone():
+        with self._alone(), self._positions.turn(0):
             has_records = self._try_chunk()
             reader = None if self._current is None else self._current.reader
             self._reads_backlog = reader is not None and not reader.at_end
@@ -117,7 +117,7 @@ class _Core(SyncConsumer[V, K]):
 
     def fetch(self) -> bool | None:
         """Take a turn for a poll. True if records are fetched, False if closing, None if there are none."""
-        with self._alone():
+        with self._alone(), self._positions.turn(0):
             if not self._turn():
                 return False
             try:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from typing import Protocol
 
 from ..model import TopicPartition
-from .port import Interrupt
+from .port import Interrupt, Turns
 
 
 class Polled(Protocol):
@@ -26,6 +26,8 @@ class Polled(Protocol):
 
 class PolledArrivals:
     """Implements `port.Arrivals` over `Backend.may_have_data` and `wait`. Its children ask less often."""
+
+    turns: Turns | None = None
 
     def __init__(self, backend: Polled, read_committed: bool, interrupt: Interrupt) -> None:
         self._backend = backend

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from ..model import PartitionState, TopicPartition
 from ..partition import Partition
 from ..store.store import Store
-from .port import Interrupt
+from .port import Interrupt, Turns
 
 
 class _Expected(NamedTuple):
@@ -21,6 +21,8 @@ class _Expected(NamedTuple):
 
 class ListeningArrivals:
     """Implements `port.Arrivals` by listeners on partitions: a look costs as much as there is to report."""
+
+    turns: Turns | None = None
 
     def __init__(self, store: Store, read_committed: bool, interrupt: Interrupt) -> None:
         self._store = store

@@ -10,9 +10,10 @@ Giving up is always in this order: commit what is done, call on_revoked or on_lo
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from ..backends.port import Backend
+from ..errors import BrokerUnavailable
 from ..model import TopicPartition
 from ..runtime.locks import calls_out
 from .first_offsets import FirstOffsets
@@ -21,6 +22,9 @@ from .offset_commits import Commits
 from .partition_count import partition_count
 from .positions import Positions
 from .subscription import Topics, TopicWatch
+
+_TOPICS: Final = "the look for new topics and partitions"
+_GROUP: Final = "the membership in the group"
 
 RebalanceCallback: TypeAlias = Callable[[tuple[TopicPartition, ...]], object]
 """Called with the partitions that a consumer was assigned (on_assigned), gives up (on_revoked) or has lost
@@ -77,7 +81,7 @@ class Assignment:
 
     def advance(self) -> None:
         """Look for new topics and partitions if that is due; stay in the group, and do what it says."""
-        changed = self.watch.refresh()
+        changed = self._refreshed()
         if changed:
             identities = self.watch.identities()
             self._first_offsets.appeared([tp for _, tp in identities - self._known])
@@ -90,6 +94,27 @@ class Assignment:
             return
         if changed:
             membership.request_rejoin()
+        try:
+            self._follow(membership)
+        except BrokerUnavailable as error:
+            self._positions.waits.put_off(_GROUP, error)
+        if membership.is_stable:
+            self._positions.waits.over(_GROUP)
+
+    def _refreshed(self) -> bool:
+        """Whether there are other topics or partitions than before."""
+        if not self.watch.is_due:
+            return False
+        try:
+            changed = self.watch.refresh()
+        except BrokerUnavailable as error:
+            self._positions.waits.put_off(_TOPICS, error, with_an_end=True)
+            return False
+        self._positions.waits.over(_TOPICS)
+        return changed
+
+    def _follow(self, membership: Membership) -> None:
+        """Do what the group says."""
         while (change := membership.advance(self.watch.partitions)) is not None:
             if isinstance(change, Assigned):
                 self._first_offsets.assigned(change.of_group)
@@ -123,7 +148,7 @@ class Assignment:
         lost = lost or (self.membership is not None and self.membership.is_fenced)
         try:
             if commit and not lost:
-                self._commits.auto(self._positions)
+                self._commits.auto(self._positions, last=True)
             callback = self._on_lost if lost else self._on_revoked
             if callback is not None and partitions and self.membership is not None:
                 _tell(callback, partitions)

@@ -216,6 +216,8 @@ class Consumer(Seeking, Generic[V, K]):
         with contextlib.suppress(EmbedlogError):
             for name, ids in self.held_back().items():
                 state += f"; {name} waits for the end of {', '.join(map(repr, ids))}"
+        for what, why in self._positions.waits.reasons().items():
+            state += f"; {what} waits: {why}"
         return f"<embedlog.Consumer {self._assignment.watch}{group}: {state}>"
 
     def _repr_html_(self) -> str:
@@ -243,20 +245,21 @@ class Consumer(Seeking, Generic[V, K]):
         self._enter()
         try:
             self._positions.release()
-            while self._turn():
-                try:
-                    records = take(self._positions, limit, self._serde)
-                    if records:
-                        return records
-                except (TopicNotFound, PartitionNotFound) as error:
-                    self._notice_deletion(error)
-                self._backend.check_open()
-                deadline = deadline or time.monotonic() + wait_s
-                if self._woken or deadline - time.monotonic() < 0.001:
-                    break
-                self._sleep(deadline)
-            self._woken = False
-            return []
+            with self._positions.turn(wait_s):
+                while self._turn():
+                    try:
+                        records = take(self._positions, limit, self._serde)
+                        if records:
+                            return records
+                    except (TopicNotFound, PartitionNotFound) as error:
+                        self._notice_deletion(error)
+                    self._backend.check_open()
+                    deadline = deadline or time.monotonic() + wait_s
+                    if self._woken or deadline - time.monotonic() < 0.001:
+                        break
+                    self._sleep(deadline)
+                self._woken = False
+                return []
         finally:
             self._inside.release()
 
@@ -287,10 +290,11 @@ class Consumer(Seeking, Generic[V, K]):
         try:
             self._left = _NOTHING
             self._positions.release()
-            while (has_more := self._try_chunk()) is None:
-                self._woken = False
-                self._sleep(_FOREVER)
-            return has_more
+            with self._positions.turn(_FOREVER):
+                while (has_more := self._try_chunk()) is None:
+                    self._woken = False
+                    self._sleep(_FOREVER)
+                return has_more
         finally:
             self._inside.release()
 
@@ -313,6 +317,8 @@ class Consumer(Seeking, Generic[V, K]):
         return None
 
     def _at_end(self) -> bool:
+        if self._stop_at_end:
+            self._positions.waits.check()
         return self._stop_at_end and self._assignment.is_stable and self._positions.all_idle
 
     def wakeup(self) -> None:

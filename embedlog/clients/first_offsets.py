@@ -21,13 +21,21 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final
 
 from ..backends.port import Backend
-from ..errors import InvalidArgument, OffsetOutOfRange, TopicNotFound, UnstableOffsetCommit, shown
+from ..errors import (
+    BrokerUnavailable,
+    InvalidArgument,
+    OffsetOutOfRange,
+    TopicNotFound,
+    UnstableOffsetCommit,
+    shown,
+)
 from ..model import CommittedOffset, PartitionOffsets, TopicPartition
 from .offset_commits import Commits
+from .waits import Waits
 
 LEADER_S: Final = 2.0
 RETRY_S: Final = 0.05
@@ -78,6 +86,7 @@ class FirstOffsets:
         self._is_pattern = is_pattern
         self._alone = not commits.stores
         self._appeared: set[TopicPartition] = set()
+        self._late: set[TopicPartition] = set()  # not asked yet, and not new either
         self._to_begin: Collection[TopicPartition] = ()
         self._decides = True
         self._waits_until = 0.0
@@ -86,6 +95,11 @@ class FirstOffsets:
     def is_due(self) -> bool:
         """Whether the group's partitions still have to be begun."""
         return bool(self._to_begin)
+
+    @property
+    def to_begin(self) -> set[TopicPartition]:
+        """The group's partitions that still have to be begun."""
+        return set(self._to_begin)
 
     def assigned(self, partitions: Collection[TopicPartition] | None) -> None:
         """The consumer has other partitions now.
@@ -121,15 +135,15 @@ class FirstOffsets:
                 return first_since.offset
         return edges.log_end_offset
 
-    def begin_group(self) -> None:
+    def begin_group(self, waits: Waits) -> None:
         """Commit where the partitions begin that the consumer decides for. Raises UnstableOffsetCommit."""
-        partitions = self._to_begin
+        partitions = [tp for tp in self._to_begin if waits.is_due(tp)]
         if partitions:
-            self._begin(partitions)
-            self._to_begin = ()
+            self._begin(partitions, waits)
+            self._to_begin = [tp for tp in self._to_begin if tp in waits]
 
-    def of(self, missing: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """Where to begin in partitions without a committed offset.
+    def of(self, missing: Collection[TopicPartition], waits: Waits) -> Mapping[TopicPartition, int]:
+        """Where to begin in partitions without a committed offset, but for those that wait for a broker.
 
         Raises OffsetOutOfRange if the policy is "error"; UnstableOffsetCommit while the group's leader has
         not decided yet, or an open transaction may.
@@ -140,14 +154,14 @@ class FirstOffsets:
                     f"{tp}: no committed offset, and auto_offset_reset is 'error': seek first"
                 )
         if self.reset == "earliest":
-            return {tp: self._edges(tp).log_start_offset for tp in missing}
+            return self._firsts(missing, waits, lambda tp: True)
         if self._alone:
-            return {tp: self._first(tp, appeared=tp in self._appeared) for tp in missing}
+            return self._firsts(missing, waits, self._appeared.__contains__)
         if self.waits:
             raise UnstableOffsetCommit(
                 f"{', '.join(map(str, missing))}: the group's leader has not committed where to begin yet"
             )
-        begun = self._begin(missing)
+        begun = self._begin(missing, waits)
         return {tp: begun[tp] for tp in missing if tp in begun}
 
     def wait(self) -> None:
@@ -156,7 +170,7 @@ class FirstOffsets:
 
     # -- inside ------------------------------------------------------------------------------------------
 
-    def _begin(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+    def _begin(self, partitions: Collection[TopicPartition], waits: Waits) -> dict[TopicPartition, int]:
         """Commit where those of them begin that have no offset yet. Returns where that is."""
         counts: dict[str, int] = {}
         for topic in {tp.topic for tp in partitions}:
@@ -172,21 +186,33 @@ class FirstOffsets:
         # What an open transaction commits must not be replaced.
         committed = {**committed, **self._commits.load(missing)}
         committed_topics = {tp.topic for tp in committed}
-        begun = {
-            tp: self._first(
-                tp,
-                appeared=tp in self._appeared
-                or tp.topic in committed_topics
-                or (self._is_pattern and bool(committed_topics)),
-            )
-            for tp in missing
-            if tp not in committed
-        }
+
+        def appeared(tp: TopicPartition) -> bool:
+            of_group = tp.topic in committed_topics or (self._is_pattern and bool(committed_topics))
+            return tp in self._appeared or (of_group and tp not in self._late)
+
+        to_begin = [tp for tp in missing if tp not in committed]
+        begun = self._firsts(to_begin, waits, appeared)
+        self._late.update(tp for tp in to_begin if tp not in begun and not appeared(tp))
         self._commits.begin({tp: CommittedOffset(offset) for tp, offset in begun.items()})
         return begun
 
-    def _first(self, tp: TopicPartition, *, appeared: bool) -> int:
-        return self._edges(tp).log_start_offset if appeared else self.policy_offset(tp)
+    def _firsts(
+        self,
+        partitions: Iterable[TopicPartition],
+        waits: Waits,
+        appeared: Callable[[TopicPartition], bool],
+    ) -> dict[TopicPartition, int]:
+        """Where to begin in each, but for those that wait for a broker."""
+        firsts = {}
+        for tp in partitions:
+            try:
+                firsts[tp] = self._edges(tp).log_start_offset if appeared(tp) else self.policy_offset(tp)
+            except BrokerUnavailable as error:
+                waits.put_off(tp, error)
+            else:
+                waits.over(tp)
+        return firsts
 
     def _edges(self, tp: TopicPartition) -> PartitionOffsets:
         return self._backend.offsets(*tp)[tp.partition]

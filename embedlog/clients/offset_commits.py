@@ -15,16 +15,26 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple, Protocol, TypeVar
 
-from ..errors import CommitFailed, FencedInstance, InvalidArgument, InvalidType, UnstableOffsetCommit
+from ..errors import (
+    BrokerUnavailable,
+    CommitFailed,
+    FencedInstance,
+    InvalidArgument,
+    InvalidType,
+    UnstableOffsetCommit,
+)
 from ..model import CommittedOffset, TopicPartition
 from ..validation import as_seconds, as_topic_partition, check_committed, check_flag
 from .membership import Committer, MemberOffsets
 from .offset_store import OffsetStore
+from .waits import Waits
 
 _logger = logging.getLogger(__name__)
 _NEVER = float("inf")
 _ENDING_S: Final = 1.0  # a broker of Kafka ends a transaction after its commit has returned
 _RETRY_S: Final = 0.02
+_AGAIN_S: Final = 1.0
+_COMMIT: Final = "the auto-commit"
 _T = TypeVar("_T")
 
 
@@ -49,6 +59,9 @@ class Committed(Protocol):
     def done(self, *, unchanged: bool) -> dict[TopicPartition, CommittedOffset]: ...
 
     def committed(self, offsets: Mapping[TopicPartition, CommittedOffset]) -> None: ...
+
+    @property
+    def waits(self) -> Waits: ...
 
 
 class TransactionOffsets(NamedTuple):
@@ -148,8 +161,9 @@ class Commits:
             )
         return TransactionOffsets(self._group, offsets, self._store.member(self._group, offsets))
 
-    def auto(self, positions: Committed) -> None:
-        """Commit what is done, if auto-commit is on."""
+    def auto(self, positions: Committed, *, last: bool = False) -> None:
+        """Commit what is done, if auto-commit is on. In a turn (waits.py), what cannot be committed now is
+        committed later, unless it is the last time."""
         if not self._auto:
             return
         self.due = time.monotonic() + self._interval_s
@@ -157,6 +171,13 @@ class Commits:
             self.save(positions.done(unchanged=self.standalone), positions)
         except (CommitFailed, FencedInstance) as error:
             _logger.warning("auto-commit: %s; their records will be read again", error)
+        except BrokerUnavailable as error:
+            positions.waits.put_off(_COMMIT, error)
+            self.due = min(self.due, time.monotonic() + _AGAIN_S)
+            if last:
+                _logger.warning("auto-commit: %s; some records will be read again", error)
+        else:
+            positions.waits.over(_COMMIT)
 
 
 def as_commits(

@@ -17,13 +17,16 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from operator import length_hint
 from typing import Final, TypeAlias
 
 from ..backends.port import Arrivals, Backend, Interrupt
 from ..errors import (
+    BrokerUnavailable,
     EmbedlogError,
     LogTruncated,
     NotAssigned,
@@ -37,6 +40,7 @@ from ..runtime.finalizing import when_collected
 from .first_offsets import FirstOffsets
 from .partition_reader import PartitionReader
 from .position import NOWHERE, OffsetAndEpoch, Position
+from .waits import Waits
 
 Load: TypeAlias = Callable[[Iterable[TopicPartition]], Mapping[TopicPartition, CommittedOffset]]
 
@@ -76,6 +80,7 @@ class Positions:
         self._unresolved: list[Position] = []
         self._queue: deque[Position] = deque()
         self._held: list[Position] = []
+        self.waits = Waits(self.arrivals.turns)
         self.unstable: frozenset[TopicPartition] = frozenset()
         """Those whose committed offsets an open transaction may change. Any thread may read it."""
 
@@ -104,6 +109,11 @@ class Positions:
         """Whether the application has all readable records, except of paused partitions."""
         return not self._queue
 
+    def turn(self, wait_s: float) -> AbstractContextManager[None]:
+        """What the consumer does in the context waits for no broker much longer than wait_s."""
+        turns = self.arrivals.turns
+        return nullcontext() if turns is None else turns.turn(wait_s)
+
     def wait(self, timeout_ms: int) -> None:
         """Sleep until a partition may have records, the interrupt is set, or the timeout is over."""
         self.arrivals.wait(min(timeout_ms, self.longest_wait_ms))
@@ -111,11 +121,17 @@ class Positions:
     @property
     def longest_wait_ms(self) -> float:
         """How long to sleep at most before partitions are asked again."""
-        if self._first_offsets.is_due or (
-            self._unresolved and all(position.reader is None for position in self._queue)
-        ):
+        if not self.waits:
+            if self._first_offsets.is_due or (
+                self._unresolved and all(position.reader is None for position in self._queue)
+            ):
+                return _UNSTABLE_MS
+            return 1 if self._queue else math.inf
+        if any(position.reader is not None and position.tp not in self.waits for position in self._queue):
+            return 1
+        if any(position.reader is None and position.tp not in self.waits for position in self._unresolved):
             return _UNSTABLE_MS
-        return 1 if self._queue else math.inf
+        return max((self.waits.due - time.monotonic()) * 1000, 1)
 
     def close(self) -> None:
         """Wait for nothing any more."""
@@ -133,6 +149,7 @@ class Positions:
                 self._hold(position, NOWHERE)  # nothing is done yet
         self._unresolved = [position for position in self._all.values() if position.reader is None]
         self.unstable = frozenset()
+        self.waits.clear()
         self._queue = deque(position for position in self._all.values() if not position.paused)
 
     def renew(self, topic_id: Callable[[str], str]) -> None:
@@ -202,18 +219,18 @@ class Positions:
         Raises UnstableOffsetCommit while an open transaction may change a committed offset, after the other
         partitions have theirs, or while the group's leader has not decided where to start.
         """
-        self._first_offsets.begin_group()
+        self._first_offsets.begin_group(self.waits)
         unknown = [position for position in self._unresolved if position.reader is None]
+        stable, unstable = [position for position in unknown if self.waits.is_due(position.tp)], None
         ids = {
             topic: self._backend.describe_topic(topic).topic_id
-            for topic in {position.tp.topic for position in unknown}
+            for topic in {position.tp.topic for position in stable}
         }
-        stable, unstable = unknown, None
         try:
             committed = self._load([position.tp for position in stable]) if stable else {}
         except UnstableOffsetCommit as error:
             unstable = error
-            stable = [position for position in unknown if position.tp not in error.partitions]
+            stable = [position for position in stable if position.tp not in error.partitions]
             committed = self._load([position.tp for position in stable]) if stable else {}
         for position in stable:
             position.topic_id = ids[position.tp.topic]  # asked for before the offset
@@ -225,8 +242,9 @@ class Positions:
                 position.committed = commit.offset
                 self._hold(position, commit[:2])
                 self.seek(position.tp, commit.offset, commit.leader_epoch)
+                self.waits.over(position.tp)
         missing = [position.tp for position in stable if position.reader is None]
-        for tp, offset in self._first_offsets.of(missing).items() if missing else ():
+        for tp, offset in self._first_offsets.of(missing, self.waits).items() if missing else ():
             self.seek(tp, offset)
         for position in unknown:
             position.remade = position.remade and position.reader is None
@@ -256,6 +274,9 @@ class Positions:
                 self.resolve()
             except UnstableOffsetCommit as error:  # until its transaction has ended
                 self.unstable = error.partitions
+            except BrokerUnavailable as error:  # it is none of a partition's leader
+                for tp in {position.tp for position in self._unresolved} | self._first_offsets.to_begin:
+                    self.waits.put_off(tp, error)
         queue = self._queue
         for tp in self.arrivals.ready():
             position = self._all[tp]
@@ -268,8 +289,14 @@ class Positions:
             queue.rotate(-1)
             if position.reader is None:
                 continue
-            if length_hint(position.left) or ((idle or not position.reader.at_end) and self._fill(position)):
+            if length_hint(position.left):
                 return position
+            if (idle or not position.reader.at_end) and self.waits.is_due(position.tp):
+                try:
+                    if self._fill(position):
+                        return position
+                except BrokerUnavailable as error:
+                    self.waits.put_off(position.tp, error)
         return None
 
     def continued(self, position: Position | None) -> Position | None:
@@ -380,7 +407,7 @@ class Positions:
 
     def estimated_lag(self) -> dict[TopicPartition, int]:
         """The offsets from `estimated` to the log ends."""
-        offsets = self.estimated()
+        offsets = {tp: offset for tp, offset in self.estimated().items() if tp not in self.waits}
         lag: dict[TopicPartition, int] = {}
         for topic in {tp.topic for tp in offsets}:
             with contextlib.suppress(TopicNotFound):
@@ -401,7 +428,10 @@ class Positions:
             described = self._backend.describe_topic(topic)
             numbers = [number for number in numbers if number < described.partitions]
             # A reader process opens the files of each partition that it asks about.
-            edges = self._backend.offsets(topic, numbers[0] if len(numbers) == 1 else None)
+            if not self.waits:
+                edges = self._backend.offsets(topic, numbers[0] if len(numbers) == 1 else None)
+            else:  # a request about all would wait for those that nobody asks about
+                edges = {number: self._backend.offsets(topic, number)[number] for number in numbers}
             for tp in [TopicPartition(topic, number) for number in numbers]:
                 if tp.partition in edges and (position := self._all.get(tp)):
                     is_remade = position.topic_id not in ("", described.topic_id)
@@ -450,7 +480,10 @@ class Positions:
         reader = position.reader
         assert reader is not None
         if not reader.at_end or self.arrivals.expect(position.tp, reader.position):
-            if position.fill():
+            filled = position.fill()
+            if self.waits:
+                self.waits.over(position.tp)
+            if filled:
                 return True
             if self.arrivals.expect(position.tp, reader.position):  # appended just now, or a gap
                 return False

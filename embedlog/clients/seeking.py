@@ -53,7 +53,8 @@ class Seeking(Closing):
     def estimated_lag(self) -> dict[TopicPartition, int]:
         """Estimate `lag`, for monitoring. Any thread may call it, without waiting for one that polls.
 
-        The positions are approximate. Partitions whose first position is not known yet are left out.
+        The positions are approximate. Partitions whose first position is not known yet, or whose broker does
+        not answer, are left out.
         """
         return self._positions.estimated_lag()
 
@@ -64,7 +65,10 @@ class Seeking(Closing):
         the committed offset at which it is to begin. Any thread may call it. Raises UnsupportedByBackend by
         brokers before Kafka 3.0, StorageError, Closed.
         """
-        waiting = [name for name in self._positions.waiting() if self.estimated_lag().get(name)]
+        waiting = self._positions.waiting()
+        if waiting:
+            lag = self.estimated_lag()
+            waiting = [name for name in waiting if lag.get(name)]
         unstable = self._positions.unstable
         if not (waiting or unstable) or not self._positions.read_committed:
             return {}

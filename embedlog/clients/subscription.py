@@ -54,12 +54,16 @@ class TopicWatch:
         """The partitions with the ids of their topics, which tell those of a topic that was made again."""
         return {(self.topic_ids[tp.topic], tp) for tp in self.all_partitions()}
 
+    @property
+    def is_due(self) -> bool:
+        """Whether the last refresh is too long ago."""
+        return time.monotonic() >= self.due
+
     def refresh(self) -> bool:
         """Refresh if it is due. Returns whether anything changed."""
-        now = time.monotonic()
-        if now < self.due:
+        if not self.is_due:
             return False
-        self.due = now + self._refresh_s
+        self.due = time.monotonic() + self._refresh_s
         before = self.partitions, self.topic_ids
         topics = self._described()
         self.partitions = {name: topic.partitions for name, topic in topics.items()}

@@ -59,6 +59,7 @@ _FIRST_PIECE_BYTES: Final = 1 << 20  # initial buffer of a large frame
 _JOIN_BYTES: Final = 1 << 14  # a smaller request is sent as one piece
 _TIMEVAL: Final = struct.Struct("@ll")  # seconds, microseconds
 _LOOK: Final = int(socket.MSG_PEEK | socket.MSG_DONTWAIT)
+_LOOK_S: Final = 0.001
 _PRECISION: Final = 0.01  # of a timeout: it is set again only if it differs by more
 _RENEWED: Final = (0.85, 0.95)  # of a session's lifetime, as Kafka's clients do
 _TLS_ALERT: Final = b"\x15\x03"  # how TLS answers to what is not TLS
@@ -108,6 +109,9 @@ class Connection:
         self.templates: dict[tuple[str, bool], RequestTemplate | None] = {}  # kept by remote/appending.py
         self._settings = settings
         self._received = memoryview(b"")
+        self._begun: bytearray | None = None  # a frame that has begun,
+        self._begun_size = self._begun_bytes = 0  # the bytes that it will have, and those that it has
+        self._response: memoryview | None = None  # a frame that is not taken yet
         self._timeout_s = 0.0  # as the kernel has it
         self._expected: deque[tuple[int, Api, int]] = deque()
         self._next_id = 0
@@ -205,6 +209,15 @@ class Connection:
         """
         return self._decoded(response, self._frame(deadline))
 
+    def has_response(self, until: float) -> bool:
+        """Whether the response to the oldest pending request is here, at `until` at the latest. What has come
+        of it is kept. Raises as `receive`, but for RequestTimedOut."""
+        try:
+            self._response = self._frame(max(until, time.monotonic() + _LOOK_S))
+        except RequestTimedOut:
+            return False
+        return True
+
     def receive_again(
         self, template: RequestTemplate, index: int, response: type[R], deadline: float
     ) -> tuple[int, int] | R:
@@ -299,7 +312,7 @@ class Connection:
 
     def has_received(self) -> bool:
         """Whether bytes of a response are here already, of which a poll of the socket does not tell."""
-        return bool(self._received) or (self._has_tls and self._tls.has_pending())
+        return bool(self._received or self._response) or (self._has_tls and self._tls.has_pending())
 
     # -- inside ------------------------------------------------------------------------------------------
 
@@ -399,17 +412,25 @@ class Connection:
             raise self._failed(error) from error
 
     def _frame(self, deadline: float) -> memoryview:
-        """The next frame, without its size."""
+        """The next frame, without its size. After RequestTimedOut a further call goes on with it."""
+        if self._response is not None:
+            frame, self._response = self._response, None
+            return frame
+        received = self._received
         try:
-            received = self._received
-            while len(received) < 4:
-                received = memoryview(bytes(received) + self._receive(deadline))
-            stop = 4 + frame_size(received, 0, self._settings.receive_message_max_bytes)
-            if len(received) >= stop:
-                self._received = received[stop:]
-                return received[4:stop]
-            self._received = memoryview(b"")
-            return self._rest(received[4:], stop - 4, deadline)
+            if self._begun is None:
+                while len(received) < 4:
+                    received = self._received = memoryview(bytes(received) + self._receive(deadline))
+                size = frame_size(received, 0, self._settings.receive_message_max_bytes)
+                if len(received) >= 4 + size:
+                    self._received = received[4 + size :]
+                    return received[4 : 4 + size]
+                # Its buffer grows with the bytes received, whatever its size claims.
+                self._begun = bytearray(max(min(size, _FIRST_PIECE_BYTES), len(received) - 4))
+                self._begun[: len(received) - 4] = received[4:]
+                self._begun_size, self._begun_bytes = size, len(received) - 4
+                self._received = memoryview(b"")
+            return self._rest(deadline)
         except OSError as error:
             raise self._failed(error) from error
         except ProtocolError as error:
@@ -420,11 +441,10 @@ class Connection:
                 ) from None
             raise self._not_kafka(error) from error
 
-    def _rest(self, begun: memoryview, size: int, deadline: float) -> memoryview:
-        """A frame that has begun. Its buffer grows with the bytes received, whatever its size claims."""
-        frame = bytearray(max(min(size, _FIRST_PIECE_BYTES), len(begun)))
-        have = len(begun)
-        frame[:have] = begun
+    def _rest(self, deadline: float) -> memoryview:
+        """The frame that has begun, when it is whole."""
+        frame, have, size = self._begun, self._begun_bytes, self._begun_size
+        assert frame is not None
         while have < size:
             if have == len(frame):
                 frame += bytes(min(size - have, have))
@@ -436,7 +456,8 @@ class Connection:
                 continue
             if not count:
                 raise self._ended()
-            have += count
+            self._begun_bytes = have = have + count
+        self._begun = None
         return memoryview(frame)
 
     def _receive(self, deadline: float) -> bytes:

@@ -290,7 +290,7 @@ def test_a_broker_that_stays_away(tmp_path: Path) -> None:
         log.topics,
         lambda: log.offsets("t"),
         lambda: list(log.read("t")),
-        lambda: consumer.poll(),
+        lambda: consumer.poll(60_000),
     ):
         with pytest.raises(BrokerUnavailable, match=f"127.0.0.1:{broker.port}"):
             act()

@@ -7,7 +7,7 @@ plain values cross it, never segments, locks or sockets, so each client is writt
     TopicAdmin       create, alter and delete topics
     Maintenance      flush, reopen, compact, backup: of the process that has the directory open for writing
     Splits           divide a partition among several readers
-    Arrivals         which idle partitions have records again
+    Arrivals         which idle partitions have records again; Turns keeps a client of brokers from waiting
 
 Consumer groups, share groups and transactions are in coordinators.py.
 
@@ -21,7 +21,7 @@ the readable end is returned; every method may be called from any thread.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from ...codec.time_range import TimeRange
@@ -44,6 +44,7 @@ from ...runtime.locks import Lock
 from ...runtime.wakeups import Wakeup
 
 if TYPE_CHECKING:
+    from ...errors import BrokerUnavailable
     from ...model import PartitionRecovery, RecoveryReport
     from ...wire.transaction_state import TransactionMetadata
     from .coordinators import GroupAdmin, GroupReader, ShareCoordinator, ShareReader, TransactionCoordinator
@@ -176,6 +177,10 @@ class Splits(Protocol):
 class Arrivals(Protocol):
     """Tells a client which of its idle partitions have records again. For one thread, but for `close`."""
 
+    @property
+    def turns(self) -> Turns | None:
+        """Of a client that several brokers serve, else None."""
+
     def expect(self, tp: TopicPartition, offset: int) -> bool:
         """The client has read a partition up to `offset`.
 
@@ -200,6 +205,28 @@ class Arrivals(Protocol):
 
     def close(self) -> None:
         """Release what is expected. From any thread; no other call may follow."""
+
+
+class Turns(Protocol):
+    """For a client that must not wait long for one broker while others answer. For one thread at a time."""
+
+    def turn(self, wait_s: float) -> AbstractContextManager[None]:
+        """Within the context, calls of the backend in this thread raise BrokerUnavailable if an answer takes
+        long, or longer than wait_s. The same call of a later turn takes the answer."""
+
+    def may_pass(self, error: BrokerUnavailable) -> bool:
+        """Whether this thread is in such a turn, and a later one may have no such error."""
+
+    def forget(self) -> None:
+        """Take no answer to what earlier turns have asked."""
+
+    @property
+    def answers(self) -> int:
+        """Changes with each answer to what an earlier turn has asked."""
+
+    @property
+    def patience_s(self) -> float:
+        """How long such errors may last for a client that has to come to an end."""
 
 
 class PartitionAppender(Protocol):

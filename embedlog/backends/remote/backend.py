@@ -174,7 +174,7 @@ class RemoteBackend:
         return None
 
     def arrivals(self, *, read_committed: bool, interrupt: Interrupt) -> RemoteArrivals:
-        return RemoteArrivals(self, self._fetching, read_committed, interrupt)
+        return RemoteArrivals(self, self._brokers, self._fetching, read_committed, interrupt)
 
     def may_have_data(self, topic: str, partition: int, offset: int, *, read_committed: bool) -> bool:
         return self._fetching.may_have_data(TopicPartition(topic, partition), offset, read_committed)

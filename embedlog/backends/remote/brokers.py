@@ -21,8 +21,8 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
-from typing import Final, NamedTuple, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from ...errors import BrokerUnavailable, Closed, EmbedlogError, ForkedHandle, RequestTimedOut, TlsFailed
 from ...runtime.locks import Lock
@@ -68,6 +68,16 @@ def check_code(
         if error_code is not None and error_code.retriable:
             raise Retry(error)
         raise error
+
+
+class Asking(Protocol):
+    """Whose turn the requests of a thread belong to: `turns.Turns`."""
+
+    def ask_all(self, address: Address, requests: Sequence[Request], response: type[R]) -> list[R]:
+        """As `Brokers.ask_all`, but what takes long fails now and goes on."""
+
+    def is_late(self, address: Address) -> bool:
+        """Whether a request to this broker has no response yet."""
 
 
 class _Away(NamedTuple):
@@ -130,6 +140,7 @@ class Brokers:
         self._away: dict[Address, _Away] = {}
         self._answered: set[Address] = set()  # since they were away last
         self._dials: dict[Address, tuple[OneShotEvent, float]] = {}  # other threads connect, since when
+        self._of_thread = threading.local()
         self._closing = threading.Event()
         self._forked = False
         self._idle_s = settings.connections_max_idle_ms / 1000
@@ -163,11 +174,30 @@ class Brokers:
 
     # -- asking ------------------------------------------------------------------------------------------
 
+    @property
+    def turns(self) -> Asking | None:
+        """Whose turn this thread's requests belong to; None if they may wait."""
+        return getattr(self._of_thread, "turns", None)
+
+    @turns.setter
+    def turns(self, turns: Asking | None) -> None:
+        self._of_thread.turns = turns
+
     def ask(self, address: Address, request: Request, response: type[R], deadline: float) -> R:
         """Send a request to a broker, once, within request_timeout_ms. Raises as `Connection.exchange`."""
+        return self.ask_all(address, [request], response, deadline)[0]
+
+    def ask_all(
+        self, address: Address, requests: Sequence[Request], response: type[R], deadline: float
+    ) -> list[R]:
+        """As `ask`, of several requests, all of which are sent before the first response is received."""
+        if (turns := self.turns) is not None:
+            return turns.ask_all(address, requests, response)
         limit = self.limit(deadline)
         with self.connection(address, limit) as connection:
-            return connection.exchange(request, response, limit)
+            for request in requests:
+                connection.send(request, limit)
+            return [connection.receive(response, limit) for _ in requests]
 
     def ask_any(self, request: Request, response: type[R], deadline: float) -> R:
         """Send a request to the brokers in turn until one responds. Raises BrokerUnavailable.
@@ -178,6 +208,9 @@ class Brokers:
         failures: dict[Address, BrokerUnavailable] = {}
         untried = self.addresses()
         limit_s = _ANSWER_S if len(untried) > 1 else math.inf
+        if (turns := self.turns) is not None:
+            untried.sort(key=turns.is_late)
+            limit_s = math.inf  # each has the turn's patience
         while untried:
             slow = []
             for address in untried:
@@ -200,7 +233,8 @@ class Brokers:
     def retried(self, attempt: Callable[[float], T], timeout_ms: int | None = None) -> T:
         """The result of attempt(deadline), retried while it raises Retry or BrokerUnavailable.
 
-        timeout_ms: how long in all, default_api_timeout_ms by default. Raises the last error.
+        timeout_ms: how long in all, default_api_timeout_ms by default. Raises the last error. In a consumer's
+        turn there is one attempt: later turns are the others.
         """
         within = self.settings.default_api_timeout_ms if timeout_ms is None else timeout_ms
         deadline = time.monotonic() + within / 1000
@@ -214,8 +248,12 @@ class Brokers:
                 self.check_open()
                 raise
             except Retry as again:
+                if self.turns is not None:
+                    raise BrokerUnavailable(str(again)) from again.error
                 error = again.error
             except BrokerUnavailable as lost:
+                if self.turns is not None:
+                    raise
                 error = lost
                 if self._on_lost is not None:
                     self.check_open()
@@ -286,6 +324,19 @@ class Brokers:
             self.check_open()
         return connection
 
+    def take_soon(self, address: Address, wait_s: float) -> Connection:
+        """As `take`, but another thread connects, and it waits for that for wait_s at most."""
+        self.begun(address, wait_s)
+        connection = self._take_idle(address)
+        if connection is None:
+            error = self.why_away(address)
+            if error is None:
+                raise BrokerUnavailable(f"broker {shown_address(address)} has not let anybody connect yet")
+            raise type(error)(str(error))
+        with self._lock:
+            self._busy.add(connection)
+        return connection
+
     def begun(self, address: Address, wait_s: float) -> bool:
         """Whether there is an idle connection within wait_s, of the time when connecting has begun.
 
@@ -327,13 +378,22 @@ class Brokers:
         away = self._away.get(address)
         return None if away is None else away.error
 
+    @property
+    def has_owner(self) -> bool:
+        """Whether it is a log's owner, which whoever asks may start again."""
+        return self._on_lost is not None
+
+    def may_pass(self, error: BrokerUnavailable) -> bool:
+        """Whether a broker that failed so may answer later by itself."""
+        return not (self.has_owner or isinstance(error, NotKafka | TlsFailed))
+
     def note_away(self, address: Address, error: EmbedlogError) -> None:
         """A broker does not answer. Connecting is not tried again for a moment, unless it is a log's owner,
         which whoever asks may start again."""
         self._answered.discard(address)
         away = self._away.get(address)
         pause_s = 0.0
-        if self._on_lost is None:
+        if not self.has_owner:
             pause_s = min(away.pause_s * 2 if away else _FIRST_BACKOFF_S, _MAX_BACKOFF_S)
         self._away[address] = _Away(error, time.monotonic() + pause_s, pause_s)
 

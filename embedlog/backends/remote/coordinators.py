@@ -62,10 +62,13 @@ class Coordinators:
             address = self._found.get(name) or self.find(name, deadline)
             limit = min(deadline, self._brokers.limit(deadline) + wait_ms / 1000)
             try:
-                with self._brokers.connection(address, limit) as connection:
-                    if on is not None:
-                        on(connection)
-                    received = connection.exchange(request, response, limit, client_id=client_id)
+                if not wait_ms and on is None and client_id is None:
+                    received = self._brokers.ask(address, request, response, deadline)
+                else:
+                    with self._brokers.connection(address, limit) as connection:
+                        if on is not None:
+                            on(connection)
+                        received = connection.exchange(request, response, limit, client_id=client_id)
             except BrokerUnavailable:
                 self._found.pop(name, None)
                 raise

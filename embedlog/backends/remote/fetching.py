@@ -1,41 +1,37 @@
-"""Reading over the wire: fetches of one partition, and a long poll of several for `wait`.
+"""Reading over the wire: fetches of one partition, and what long polls of several have brought.
 
-The records of a long poll are cached briefly for the waiter's next fetches, so that they cross the wire once.
-A cached result is used only if it is fresh, for the same offset, and of the leader epoch that the reader
-knows (any other is for the broker to judge).
-
-A waiter has a connection to each leader for itself; an interrupt shuts these connections down.
+The records of a long poll (long_polls.py) are cached briefly for the waiter's next fetches, so that they
+cross the wire once. A cached result is used only if it is fresh, for the same offset, and of the leader epoch
+that the reader knows (any other is for the broker to judge).
 """
 
 from __future__ import annotations
 
-import contextlib
-import select
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from ...codec import loops
 from ...codec.rules import ANY_OFFSET
 from ...config import MAX_INT32, MAX_INT64
-from ...errors import BrokerUnavailable, LogTruncated, OffsetOutOfRange, TopicRecreated
+from ...errors import LogTruncated, OffsetOutOfRange, TopicRecreated
 from ...model import NO_EPOCH, AbortedTransaction, Fetched, TopicPartition
 from ...runtime.locks import Lock
 from ...wire.apis.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
 from ...wire.error_codes import ErrorCode
 from ...wire.schema import as_uuid
-from ...wire_client.connection import Connection, NotKafka
-from ...wire_client.settings import Address
+from ...wire_client.connection import NotKafka
 from ..port import Interrupt
-from .brokers import Brokers, Retry, check_code
+from .brokers import Brokers, check_code
+from .long_polls import LongPolls
 from .lookups import Lookups
 from .metadata import STALE, Metadata
+from .turns import Turns
 
 _CACHE_S: Final = 1.0
 _CACHE_BYTES: Final = 16 << 20
 EMPTY_S: Final = 0.05
 _WAIT_BYTES: Final = 1 << 20
-_MAX_WAIT_MS: Final = 30_000
 _GONE: Final = (
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     ErrorCode.UNKNOWN_TOPIC_ID,
@@ -94,8 +90,7 @@ class Fetching:
     def note_append(self, name: TopicPartition) -> None:
         """Note an append through this handle."""
         self.appends += 1
-        self._empty.pop((name, False), None)
-        self._empty.pop((name, True), None)
+        self.expect_error(name)
 
     def wait(
         self,
@@ -105,25 +100,19 @@ class Fetching:
         interrupt: Interrupt | None,
     ) -> bool:
         """See `Backend.wait`."""
-        until = time.monotonic() + timeout_ms / 1000
-        interrupt = Interrupt() if interrupt is None else interrupt
-        while True:
-            self._brokers.check_open()
-            if interrupt.is_set:
-                return False
-            try:
-                if self._wait_once(positions, until, read_committed, interrupt):
-                    return True
-            except (Retry, BrokerUnavailable) as error:
-                self._brokers.check_open()
-                if isinstance(error, NotKafka):
-                    raise
-                for name in positions:
-                    self._metadata.forget(name.topic)
-                left_s = until - time.monotonic()
-                interrupt.wait(max(min(self._brokers.settings.retry_backoff_ms, left_s * 1000), 0))
-            if time.monotonic() >= until:
-                return False
+        polls = self.long_polls()
+        try:
+            return polls.wait(positions, timeout_ms, read_committed, interrupt or Interrupt())
+        finally:
+            polls.close()
+
+    def long_polls(self, turns: Turns | None = None) -> LongPolls:
+        """For one waiter. turns: its other requests."""
+        return LongPolls(self._brokers, self._metadata, self, turns)
+
+    def expect_error(self, name: TopicPartition) -> None:
+        self._empty.pop((name, False), None)
+        self._empty.pop((name, True), None)
 
     # -- one partition -----------------------------------------------------------------------------------
 
@@ -202,74 +191,46 @@ class Fetching:
 
     # -- waiting -----------------------------------------------------------------------------------------
 
-    def _wait_once(
+    def poll_request(
         self,
         positions: Mapping[TopicPartition, int],
-        until: float,
+        ids: Mapping[str, str],
+        wait_ms: int,
         read_committed: bool,
-        interrupt: Interrupt,
-    ) -> bool:
-        """One long poll of each leader; True when the first of them has records."""
-        deadline = time.monotonic() + self._brokers.settings.request_timeout_ms / 1000
-        by_leader: dict[Address, dict[TopicPartition, int]] = {}
-        ids = {topic: self._metadata.topic_id(topic, deadline) for topic in {tp.topic for tp in positions}}
-        for name, offset in positions.items():
-            by_leader.setdefault(self._metadata.leader(name, deadline), {})[name] = offset
-        wait_ms = min(max(int((until - time.monotonic()) * 1000), 0), _MAX_WAIT_MS)
-        limit = time.monotonic() + (wait_ms + self._brokers.settings.request_timeout_ms) / 1000
-        responses: list[FetchResponse] = []
-        try:
-            with contextlib.ExitStack() as stack:
-                connections: list[Connection] = []
-                for leader, led_positions in by_leader.items():
-                    connection = stack.enter_context(self._brokers.connection(leader, deadline))
-                    connection.send(
-                        _request(led_positions, ids, wait_ms, _WAIT_BYTES, _WAIT_BYTES, read_committed), limit
-                    )
-                    connections.append(connection)
-                for connection in connections:
-                    stack.enter_context(interrupt.waking(connection.abort))
-                responses += _first_responses(connections, limit)
-                if len(responses) < len(connections):
-                    raise _Unfinished
-        except _Unfinished:
-            pass  # leaving the stack closed the connections without a response
-        except BrokerUnavailable:
-            if not interrupt.is_set:
-                raise
-        return self._cache(responses, ids, positions, read_committed)
+    ) -> FetchRequest:
+        return _request(positions, ids, wait_ms, _WAIT_BYTES, _WAIT_BYTES, read_committed)
 
-    def _cache(
+    def cache(
         self,
-        responses: list[FetchResponse],
+        response: FetchResponse,
         ids: Mapping[str, str],
         positions: Mapping[TopicPartition, int],
         read_committed: bool,
+        *,
+        is_old: bool,
     ) -> bool:
-        """Keep the records for later fetches. Returns whether there were any."""
         now = time.monotonic()
         has_records = False
-        for response in responses:
-            check_code(response.error_code, "fetch")
-            for name, part in _parts(response, ids).items():
-                if name not in positions:
-                    raise NotKafka(f"the response to a fetch has {name}, which was not requested")
-                offset = positions[name]
-                if part.error_code in _GONE:
-                    self._metadata.forget(name.topic)
-                    self._metadata.view(name.topic)
-                if part.error_code in STALE:
-                    check_code(part.error_code, f"{name}: fetch")
-                if part.error_code or part.diverging_epoch is not None:
-                    has_records = True  # the next fetch raises its error
-                    continue
-                fetched = self._fetched(name, offset, part, read_committed)
-                if fetched.data:
-                    has_records = True
-                    self._put_cached(name, offset, read_committed, _Cached(fetched, ids[name.topic], now))
-                    self._empty.pop((name, read_committed), None)
-                else:
-                    self._empty[name, read_committed] = offset, now
+        check_code(response.error_code, "fetch")
+        for name, part in _parts(response, ids).items():
+            if name not in positions:
+                raise NotKafka(f"the response to a fetch has {name}, which was not requested")
+            offset = positions[name]
+            if part.error_code in STALE:
+                self._metadata.forget(name.topic)
+            if part.error_code in _GONE:
+                self._metadata.view(name.topic)
+            if part.error_code or part.diverging_epoch is not None:
+                has_records = True  # the next fetch raises its error
+                self.expect_error(name)
+                continue
+            fetched = self._fetched(name, offset, part, read_committed)
+            if fetched.data:
+                has_records = True
+                self._put_cached(name, offset, read_committed, _Cached(fetched, ids[name.topic], now))
+                self._empty.pop((name, read_committed), None)
+            elif not is_old:
+                self._empty[name, read_committed] = offset, now
         return has_records
 
     def _put_cached(self, name: TopicPartition, offset: int, read_committed: bool, cached: _Cached) -> None:
@@ -297,27 +258,6 @@ class Fetching:
         records = cached.fetched.data
         epoch = int.from_bytes(records[_EPOCH_POS : _EPOCH_POS + 4], "big", signed=True)
         return cached.fetched if leader_epoch in (NO_EPOCH, epoch) else None
-
-
-class _Unfinished(Exception):
-    """Some brokers have not responded yet."""
-
-
-def _first_responses(connections: Sequence[Connection], limit: float) -> list[FetchResponse]:
-    """The first responses to arrive. Raises BrokerUnavailable."""
-    ready = connections
-    if len(connections) > 1:
-        poll = select.poll()
-        for connection in connections:
-            poll.register(connection.fileno(), select.POLLIN)
-        waits = not any(connection.has_received() for connection in connections)
-        readable_fds = {fd for fd, _ in poll.poll(max(limit - time.monotonic(), 0) * 1000 if waits else 0)}
-        ready = [
-            connection
-            for connection in connections
-            if connection.fileno() in readable_fds or connection.has_received()
-        ] or connections
-    return [connection.receive(FetchResponse, limit) for connection in ready]
 
 
 def _request(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final, NoReturn
 
@@ -228,24 +227,41 @@ class Lookups:
         deadline: float,
     ) -> list[dict[TopicPartition, ListOffsetsPartitionResponse]]:
         """The offset of each partition for each timestamp; the requests are pipelined, some at a time."""
-        limit = self._brokers.limit(deadline)
-        responses = []
-        names = names_in(numbers_by_topic)
-        with self._metadata.asking(names), self._brokers.connection(leader, limit) as connection:
+        responses: list[ListOffsetsResponse] = []
+        with self._metadata.asking(names_in(numbers_by_topic)):
             for at in range(0, len(timestamps), _PIPELINED):
-                sent = timestamps[at : at + _PIPELINED]
-                for timestamp in sent:
-                    connection.send(_request(numbers_by_topic, timestamp, limit), limit)
-                responses += [connection.receive(ListOffsetsResponse, limit) for _ in sent]
-            tells_largest = connection.version_of(ListOffsetsRequest()) >= _LARGEST_SINCE
+                some = timestamps[at : at + _PIPELINED]
+                requests = [self._request(numbers_by_topic, timestamp) for timestamp in some]
+                responses += self._brokers.ask_all(leader, requests, ListOffsetsResponse, deadline)
+            tells_largest = _LARGEST not in timestamps or self._tells_largest(leader, deadline)
         checked = [self._checked(response, numbers_by_topic) for response in responses]
-        if not tells_largest and _LARGEST in timestamps:
+        if not tells_largest:
             no_record = ListOffsetsPartitionResponse()
             checked = [
                 dict.fromkeys(parts, no_record) if timestamp == _LARGEST else parts
                 for parts, timestamp in zip(checked, timestamps, strict=True)
             ]
         return checked
+
+    def _tells_largest(self, leader: Address, deadline: float) -> bool:
+        with self._brokers.connection(leader, self._brokers.limit(deadline)) as connection:
+            return connection.version_of(ListOffsetsRequest()) >= _LARGEST_SINCE
+
+    def _request(self, numbers_by_topic: Mapping[str, Sequence[int]], timestamp: int) -> ListOffsetsRequest:
+        """It is equal if it is made again, as a consumer's turns need it."""
+        return ListOffsetsRequest(
+            topics=[
+                ListOffsetsTopic(
+                    name=topic,
+                    partitions=[
+                        ListOffsetsPartition(partition_index=number, timestamp=timestamp)
+                        for number in numbers
+                    ],
+                )
+                for topic, numbers in numbers_by_topic.items()
+            ],
+            timeout_ms=self._brokers.settings.request_timeout_ms,
+        )
 
     def _checked(
         self, response: ListOffsetsResponse, numbers_by_topic: Mapping[str, Sequence[int]]
@@ -262,23 +278,6 @@ class Lookups:
                 self._metadata.check_code(parts[name].error_code, topic, f"{name}: offsets")
                 checked[name] = parts[name]
         return checked
-
-
-def _request(
-    numbers_by_topic: Mapping[str, Sequence[int]], timestamp: int, limit: float
-) -> ListOffsetsRequest:
-    return ListOffsetsRequest(
-        topics=[
-            ListOffsetsTopic(
-                name=topic,
-                partitions=[
-                    ListOffsetsPartition(partition_index=number, timestamp=timestamp) for number in numbers
-                ],
-            )
-            for topic, numbers in numbers_by_topic.items()
-        ],
-        timeout_ms=int(max(limit - time.monotonic(), 0) * 1000),
-    )
 
 
 def _between(

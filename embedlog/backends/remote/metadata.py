@@ -213,10 +213,8 @@ class Metadata:
             yield
         except BrokerUnavailable as error:
             names = list(partitions)
-            asked_before = time.monotonic() - self._brokers.settings.retry_backoff_ms / 1000
             for topic in {name.topic for name in names}:
-                if (view := self._views.get(topic)) is not None and view.at < asked_before:
-                    self.forget(topic)
+                self._doubt(topic)
             if isinstance(error, NotKafka | TlsFailed):
                 raise
             more = f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
@@ -351,13 +349,19 @@ class Metadata:
     def _leader_of(self, view: View, partition: int) -> Address:
         node = view.leaders[partition]
         if node < 0:
-            self.forget(view.name)
+            self._doubt(view.name)
             raise Retry(BrokerUnavailable(f"{view.name} {partition} has no leader"))
         try:
             return self._brokers.node(node)
         except Retry:
-            self.forget(view.name)
+            self._doubt(view.name)
             raise
+
+    def _doubt(self, topic: str) -> None:
+        """As `forget`, unless it was asked for a moment ago: each of its partitions may doubt it."""
+        view = self._views.get(topic)
+        if view is not None and time.monotonic() - view.at >= self._brokers.settings.retry_backoff_ms / 1000:
+            self.forget(topic)
 
 
 def names_in(numbers_by_topic: Mapping[str, Sequence[int]]) -> Iterator[TopicPartition]:
