@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import socket
 import subprocess
 import time
@@ -21,9 +22,9 @@ T = TypeVar("T")
 class Java:
     """A Java program, which is killed at its end. It gets the files as arguments."""
 
-    def __init__(self, classes: str, main: str, *files: Path) -> None:
+    def __init__(self, classes: str, main: str, *files: Path, heap: str = "512m") -> None:
         self._out = files[0].with_suffix(".out")
-        command = [str(java_home() / "bin" / "java"), "-Xmx512m", "-cp", classes, main, *map(str, files)]
+        command = [str(java_home() / "bin" / "java"), f"-Xmx{heap}", "-cp", classes, main, *map(str, files)]
         with open(self._out, "ab") as out:
             self.process = subprocess.Popen(command, stdout=out, stderr=out)
 
@@ -120,6 +121,73 @@ def _node(classes: str, file: Path, cluster: str, port: int, users: Sequence[str
         yield f"127.0.0.1:{port}"
     finally:
         broker.kill()
+
+
+class KafkaBroker:
+    """One broker of several, which a test may kill, pause and start again."""
+
+    def __init__(self, classes: str, file: Path, port: int) -> None:
+        self._classes = classes
+        self._file = file
+        self.port = port
+        self._java: Java | None = None
+
+    def start(self) -> None:
+        self._java = Java(self._classes, "kafka.Kafka", self._file, heap="256m")
+
+    def wait(self) -> None:
+        assert self._java is not None
+        eventually(lambda: _answers(self.port), self._java)
+
+    def pause(self) -> None:
+        assert self._java is not None
+        self._java.process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        assert self._java is not None
+        self._java.process.send_signal(signal.SIGCONT)
+
+    def kill(self) -> None:
+        java, self._java = self._java, None
+        if java is not None:
+            java.kill()
+
+
+@contextlib.contextmanager
+def apache_kafkas(classes: str, path: Path, count: int) -> Iterator[list[KafkaBroker]]:
+    """Brokers of one cluster, which are its controllers, too. Their ids begin with 1."""
+    ports = [(free_port(), free_port()) for _ in range(count)]
+    voters = ",".join(f"{number}@127.0.0.1:{controller}" for number, (_, controller) in enumerate(ports, 1))
+    brokers = []
+    for number, (port, controller) in enumerate(ports, 1):
+        settings = {
+            "process.roles": "broker,controller",
+            "node.id": number,
+            "controller.quorum.voters": voters,
+            "controller.listener.names": "CONTROLLER",
+            "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}",
+            "log.dirs": path / f"kafka-{number}",
+            "offsets.topic.replication.factor": count,
+            "offsets.topic.num.partitions": 1,
+            "transaction.state.log.replication.factor": count,
+            "transaction.state.log.min.isr": 1,
+            "transaction.state.log.num.partitions": 1,
+            "group.initial.rebalance.delay.ms": 0,
+        }
+        file = properties(path / f"server-{number}.properties", settings)
+        formatting = ["kafka.tools.StorageTool", "format", "-t", "MkU3OEVBNTcwNTJENDM2Qg", "-c", str(file)]
+        java = [str(java_home() / "bin" / "java"), "-Xmx256m", "-cp", classes]
+        subprocess.run(java + formatting, check=True, capture_output=True)
+        brokers.append(KafkaBroker(classes, file, port))
+    try:
+        for broker in brokers:
+            broker.start()
+        for broker in brokers:
+            broker.wait()
+        yield brokers
+    finally:
+        for broker in brokers:
+            broker.kill()
 
 
 def _answers(port: int) -> bool:

@@ -380,7 +380,7 @@ class Brokers:
 
     @property
     def has_owner(self) -> bool:
-        """Whether it is a log's owner, which whoever asks may start again."""
+        """Whether it is a log's owner, which its clients may start again."""
         return self._on_lost is not None
 
     def may_pass(self, error: BrokerUnavailable) -> bool:
@@ -389,7 +389,7 @@ class Brokers:
 
     def note_away(self, address: Address, error: EmbedlogError) -> None:
         """A broker does not answer. Connecting is not tried again for a moment, unless it is a log's owner,
-        which whoever asks may start again."""
+        which its clients may start again."""
         self._answered.discard(address)
         away = self._away.get(address)
         pause_s = 0.0
