@@ -14,7 +14,7 @@ from ..backends.arrivals import PolledArrivals
 from ..backends.local import WriterBackend
 from ..backends.port import Arrivals
 from ..clients.consumer import Consumer as SyncConsumer
-from ..clients.follower import BETWEEN_WAITS_MS, Follower
+from ..clients.follower import Follower
 from ..clients.options import (
     ConsumerOptions,
     ProducerOptions,
@@ -333,13 +333,14 @@ class Log(AsyncClosing):
         """arguments: those of `follower_of`, after the backend."""
         follower = await self.threads.run(follower_of, self._log.backend, *arguments)
         interrupt = LoopInterrupt(self.threads.loop)
-        while (records := await self.threads.run(follower.read)) is not None:
-            for record in records:
-                yield record
-            if not records:
-                with contextlib.suppress(TopicRecreated, PartitionNotFound):  # which the next read meets, too
-                    await self._wait(follower, interrupt, BETWEEN_WAITS_MS / 1000)
-                    await self.threads.run(follower.between_waits)
+        with contextlib.closing(follower):
+            while (records := await self.threads.run(follower.read)) is not None:
+                for record in records:
+                    yield record
+                if not records:
+                    with contextlib.suppress(TopicRecreated, PartitionNotFound):  # the next read meets them
+                        await self._wait(follower, interrupt, follower.wait_ms / 1000)
+                        await self.threads.run(follower.between_waits)
 
     async def _wait(self, follower: Follower, interrupt: LoopInterrupt, timeout_s: float) -> None:
         """Sleep until a partition that is followed may have records."""

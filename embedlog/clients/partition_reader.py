@@ -99,17 +99,6 @@ class PartitionReader:
         self._at_boundary = False
         self._may_match_to = offset  # no look at `times` is needed before this offset
 
-    def of(self, tp: TopicPartition, offset: int, topic_id: str) -> PartitionReader:
-        """A reader of another partition, perhaps of another topic, with the same settings and no end."""
-        return PartitionReader(
-            self.backend,
-            tp,
-            offset,
-            topic_id=topic_id,
-            max_bytes=self._max_bytes,
-            read_committed=self.read_committed,
-        )
-
     @property
     def mark(self) -> tuple[int, int, bool]:
         """Where the reader is; setting it goes back there."""

@@ -20,7 +20,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from operator import length_hint
 from typing import Final, TypeAlias
 
@@ -110,9 +110,8 @@ class Positions:
         return not self._queue
 
     def turn(self, wait_s: float) -> AbstractContextManager[None]:
-        """What the consumer does in the context waits for no broker much longer than wait_s."""
-        turns = self.arrivals.turns
-        return nullcontext() if turns is None else turns.turn(wait_s)
+        """See `Waits.turn`."""
+        return self.waits.turn(wait_s)
 
     def wait(self, timeout_ms: int) -> None:
         """Sleep until a partition may have records, the interrupt is set, or the timeout is over."""

@@ -10,7 +10,7 @@ Invariants: at most the records of one chunk are held in memory; a reader that w
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from itertools import chain
@@ -25,7 +25,7 @@ from ..config import MAX_INT64
 from ..errors import InvalidArgument, InvalidType, OffsetOutOfRange, shown
 from ..model import Last, PartitionOffsets, Record, TopicPartition
 from ..validation import check_choice, check_flag, check_int, check_partition, check_positive, check_topic
-from .follower import Follower, follow_records
+from .follower import Begin, Follower, follow_records
 from .open_transactions import warn_of_open_transactions
 from .partition_count import partition_count
 from .partition_reader import DEFAULT_FETCH_BYTES, FIRST_FETCH_BYTES, PartitionReader, lent_buffer
@@ -86,11 +86,28 @@ def follower_of(
 
     Without `partition` and `end`, partitions that are added later are read, too.
     """
-    readers = partition_readers(
+    topic_id, numbers, begin = _beginning(
         backend, topic, partition, start, end, max_bytes, isolation_level, follow=True
     )
-    before_ms = time_ms(end) if isinstance(end, datetime) else None
-    return Follower(backend, topic, readers, before_ms, grows=partition is None and end is None)
+    read_committed = checked_isolation(isolation_level)
+
+    def begin_new(tp: TopicPartition, offset: int, topic_id: str) -> PartitionReader:
+        return PartitionReader(
+            backend, tp, offset, topic_id=topic_id, max_bytes=max_bytes, read_committed=read_committed
+        )
+
+    return Follower(
+        backend,
+        topic,
+        numbers,
+        begin,
+        begin_new,
+        time_ms(end) if isinstance(end, datetime) else None,
+        topic_id=topic_id,
+        grows=partition is None and end is None,
+        ends=end is not None,
+        read_committed=read_committed,
+    )
 
 
 def read_values(
@@ -168,6 +185,25 @@ def partition_readers(
 
     With `follow`, a reader without `end` has none.
     """
+    _, numbers, begin = _beginning(
+        backend, topic, partition, start, end, max_bytes, isolation_level, follow=follow
+    )
+    edges = backend.offsets(topic, partition)
+    return [begin(number, edges[number]) for number in numbers]
+
+
+def _beginning(
+    backend: Backend,
+    topic: str,
+    partition: int | None,
+    start: Where,
+    end: Where | None,
+    max_bytes: int,
+    isolation_level: str,
+    *,
+    follow: bool,
+) -> tuple[str, Sequence[int], Begin]:
+    """The topic's id, the partitions to read, and what makes their readers of their edges."""
     read_committed = checked_isolation(isolation_level)
     check_positive(max_bytes=max_bytes)
     if not isinstance(topic, str):
@@ -178,25 +214,23 @@ def partition_readers(
     if partition is not None:
         check_partition(topic, partition, count)
     numbers = range(count) if partition is None else [partition]
-    edges = backend.offsets(topic, partition)
     times = times_between(backend, start, end)
-    readers = []
-    for number in numbers:
+
+    def begin(number: int, edges: PartitionOffsets) -> PartitionReader:
         tp = TopicPartition(topic, number)
-        first, stop, in_time = _extent(backend, tp, start, end, edges[number], len(numbers), times, follow)
-        readers.append(
-            PartitionReader(
-                backend,
-                tp,
-                first,
-                topic_id=described.topic_id,
-                end=min(stop, ANY_OFFSET),  # more does not fit the compiled loops
-                max_bytes=max_bytes,
-                read_committed=read_committed,
-                times=in_time,
-            )
+        first, stop, in_time = _extent(backend, tp, start, end, edges, len(numbers), times, follow)
+        return PartitionReader(
+            backend,
+            tp,
+            first,
+            topic_id=described.topic_id,
+            end=min(stop, ANY_OFFSET),  # more does not fit the compiled loops
+            max_bytes=max_bytes,
+            read_committed=read_committed,
+            times=in_time,
         )
-    return readers
+
+    return described.topic_id, numbers, begin
 
 
 def _extent(

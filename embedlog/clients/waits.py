@@ -1,4 +1,4 @@
-"""What a consumer waits for because a broker does not answer, each with its reason.
+"""What a consumer or a reader waits for because a broker does not answer, each with its reason.
 
 A partition without a leader delays only its own records: a turn (backends/port/) that fails for it puts it
 off, goes on with the others, and tries again after a pause that doubles up to a second. Who waits longer than
@@ -11,6 +11,7 @@ import logging
 import math
 import time
 from collections.abc import Hashable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Final
 
@@ -46,6 +47,10 @@ class Waits:
         self._turns = turns
         self._waits: dict[Hashable, _Wait] = {}
 
+    def turn(self, wait_s: float) -> AbstractContextManager[None]:
+        """What the client does in the context waits for no broker much longer than wait_s."""
+        return nullcontext() if self._turns is None else self._turns.turn(wait_s)
+
     def __contains__(self, name: Hashable) -> bool:
         return name in self._waits
 
@@ -64,14 +69,19 @@ class Waits:
         """When the first pause is over (time.monotonic)."""
         return min((wait.due for wait in self._waits.values()), default=math.inf)
 
+    def may_pass(self, error: BrokerUnavailable) -> bool:
+        """Whether a later turn may have no such error."""
+        return self._turns is not None and self._turns.may_pass(error)
+
     def put_off(self, name: Hashable, error: BrokerUnavailable, *, with_an_end: bool = False) -> None:
         """Try again later. Raises the error if it will not pass, or if the caller cannot wait for that.
 
         with_an_end: raise it, too, when it has lasted for the patience that the backend has.
         """
-        if self._turns is None or not self._turns.may_pass(error):
+        if not self.may_pass(error):
             raise error
         now = time.monotonic()
+        assert self._turns is not None
         wait = self._waits.setdefault(name, _Wait(error, now))
         if with_an_end and now - wait.since > self._turns.patience_s:
             del self._waits[name]

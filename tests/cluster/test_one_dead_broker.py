@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import itertools
 import logging
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,7 @@ from brokers import Brokers, cluster
 from zookeepers import Znodes, eventually
 
 import embedlog
-from embedlog import Consumer, Log, TopicPartition
+from embedlog import BrokerUnavailable, Consumer, Log, TopicPartition, aio
 from embedlog.backends.remote.brokers import Retry
 from embedlog.backends.remote.coordinators import Coordinators
 from embedlog.backends.remote.groups import RemoteCoordinator
@@ -38,10 +40,13 @@ class Fallen:
         self.appended = Counter[int]()
         self.append(range(PARTITIONS))
 
-    def open(self) -> Log:
+    @property
+    def path(self) -> str:
         # The stopped one comes first: each question that goes to it must not wait.
-        first = [self.brokers[number].address for number in (2, 1, 0)]
-        return embedlog.open(f"kafka://{','.join(first)}")
+        return "kafka://" + ",".join(self.brokers[number].address for number in (2, 1, 0))
+
+    def open(self, **settings: int) -> Log:
+        return embedlog.open(self.path, **settings)
 
     def append(self, partitions: list[int] | range) -> None:
         for partition in partitions:
@@ -153,10 +158,60 @@ def _coordinator(fallen: Fallen, group: str) -> int:
     assert isinstance(coordinator, RemoteCoordinator)
 
     def found(coordinators: Coordinators = coordinator.coordinators) -> tuple[str, int] | None:
-        with suppress(Retry):  # the first question creates a topic
+        with contextlib.suppress(Retry):  # the first question creates a topic
             return coordinators.find(group, time.monotonic() + 60)
         return None
 
     address = eventually(found)
     assert address is not None
     return [broker.address for broker in fallen.brokers.all].index(f"{address[0]}:{address[1]}")
+
+
+def test_reading_on_and_reading_to_the_end(fallen: Fallen) -> None:
+    """What follows goes on with the living; what has an end has all of it, or names what it cannot have."""
+    fallen.fall()
+    values = Reads()
+    followed = fallen.log.read("t", follow=True)
+    wanted = EACH * len(fallen.living)
+    for record in itertools.islice(followed, wanted):
+        values.values[record.partition].append(record.value)
+    fallen.append(fallen.living)
+    for record in itertools.islice(followed, wanted):
+        values.values[record.partition].append(record.value)
+    assert {number for number, read in values.values.items() if read} == set(fallen.living)
+    asyncio.run(_followed_in_tasks(fallen))
+    dead = next(number for number in range(PARTITIONS) if number not in fallen.living)
+    with fallen.open(default_api_timeout_ms=2_000) as log:
+        with pytest.raises(BrokerUnavailable, match=r"t \d"):
+            list(log.read("t"))
+        with pytest.raises(BrokerUnavailable, match=f"t {dead}"):
+            list(log.read("t", dead))
+        with log.consumer("t", stop_at_end=True) as consumer:
+            reads: list[int] = []
+            with pytest.raises(BrokerUnavailable, match=r"t \d"):
+                reads.extend(record.partition for record in consumer)
+        assert Counter(reads) == dict.fromkeys(fallen.living, fallen.appended[fallen.living[0]])
+    fallen.rise()
+    fallen.append(range(PARTITIONS))
+    for record in itertools.islice(followed, sum(fallen.appended.values()) - 2 * wanted):
+        values.values[record.partition].append(record.value)
+    values.check(fallen.appended)
+    followed.close()
+
+
+async def _followed_in_tasks(fallen: Fallen) -> None:
+    """The same by a task that follows, and by a consumer of tasks."""
+    wanted = 2 * EACH * len(fallen.living)
+    async with await aio.open(fallen.path) as log:
+        count = 0
+        async with contextlib.aclosing(log.read("t", follow=True)) as records:
+            async for record in records:
+                assert record.partition in fallen.living
+                count += 1
+                if count == wanted:
+                    break
+        async with log.consumer("t") as consumer:
+            while count < 2 * wanted:
+                began = time.monotonic()
+                count += len(await consumer.poll(300))
+                assert time.monotonic() - began < LATE_S
