@@ -127,6 +127,8 @@ def test_reading_goes_on_where_leadership_has_moved_to(brokers: list[KafkaBroker
                     return False
 
                 until(committed)
+                assert "moving" in log.groups()  # whatever the dead one coordinated, others do now
+                assert log.backend.stored_transactions() == {}
                 assert sum(member.lag().values()) == 0 and values == appended
             finally:
                 victim.start()

@@ -226,7 +226,7 @@ class RemoteBackend:
     def share_groups(self) -> RemoteShareGroups:
         """The brokers' share groups, to look at."""
         self.check_open()
-        return RemoteShareGroups(self._brokers)
+        return RemoteShareGroups(self._brokers, self._metadata)
 
     @property
     def quotas(self) -> RemoteQuotas:

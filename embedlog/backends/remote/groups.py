@@ -395,14 +395,12 @@ class RemoteCoordinator:
         """Share groups are not among them: they have no offsets that are committed."""
 
         def attempt(deadline: float) -> list[str]:
-            groups: set[str] = set()
-            for address in self._brokers.nodes():
-                response = self._brokers.ask(address, ListGroupsRequest(), ListGroupsResponse, deadline)
+            def groups_of(node: Address) -> set[str]:
+                response = self._brokers.ask(node, ListGroupsRequest(), ListGroupsResponse, deadline)
                 check_code(response.error_code, "listing groups")
-                groups |= {
-                    group.group_id for group in response.groups if group.protocol_type != SHARE_PROTOCOL
-                }
-            return sorted(groups)
+                return {group.group_id for group in response.groups if group.protocol_type != SHARE_PROTOCOL}
+
+            return sorted(set().union(*self._metadata.ask_each(groups_of, deadline)))
 
         return self._brokers.retried(attempt)
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from ...config import TopicSettings
 from ...errors import (
@@ -46,6 +46,8 @@ from ...wire_client.connection import NotKafka
 from ...wire_client.settings import Address
 from ..port import TopicConfigs
 from .brokers import Brokers, Retry, check_code
+
+T = TypeVar("T")
 
 TOPIC: Final = 2
 _OWN: Final = 1
@@ -143,6 +145,19 @@ class Metadata:
         return (
             self._brokers.retried(lambda deadline: self._refresh(topic, deadline)) if view is None else view
         )
+
+    def ask_each(self, ask: Callable[[Address], T], deadline: float) -> list[T]:
+        """What each broker of the cluster answers. For an attempt: raises BrokerUnavailable if one does not,
+        unless the others have removed it from the cluster: others have its work then."""
+        answers = []
+        for node in self._brokers.nodes():
+            try:
+                answers.append(ask(node))
+            except BrokerUnavailable:
+                self._request([], deadline)
+                if node in self._brokers.nodes():
+                    raise
+        return answers
 
     def topic_id(self, topic: str, deadline: float) -> str:
         """A topic's id; "" if the brokers have none. For an attempt: raises as `leader`."""

@@ -26,6 +26,7 @@ from ...wire.apis.share_group_describe import (
 from ...wire.error_codes import ErrorCode
 from ...wire_client.settings import Address
 from .brokers import Brokers, check_code
+from .metadata import Metadata
 
 SHARE_PROTOCOL: Final = "share"
 """The protocol type of a share group."""
@@ -63,22 +64,26 @@ class RemoteShareGroups:
     """Methods raise UnsupportedByBackend (brokers before Kafka 4.1), BrokerUnavailable, and the errors of the
     codes that brokers answer. Thread-safe."""
 
-    def __init__(self, brokers: Brokers) -> None:
+    def __init__(self, brokers: Brokers, metadata: Metadata) -> None:
         self._brokers = brokers
+        self._metadata = metadata
 
     def describe_all(self) -> list[RemoteShareGroup]:
         """All share groups of the cluster, by name."""
 
         def attempt(deadline: float) -> list[RemoteShareGroup]:
-            groups = []
-            for node in self._brokers.nodes():
+            groups: list[RemoteShareGroup] = []
+
+            def look(node: Address) -> None:
                 response = self._brokers.ask(node, ListGroupsRequest(), ListGroupsResponse, deadline)
                 check_code(response.error_code, "listing groups")
                 names = sorted(
                     group.group_id for group in response.groups if group.protocol_type == SHARE_PROTOCOL
                 )
                 for first in range(0, len(names), _TOGETHER):
-                    groups += self._describe(node, names[first : first + _TOGETHER], deadline)
+                    groups.extend(self._describe(node, names[first : first + _TOGETHER], deadline))
+
+            self._metadata.ask_each(look, deadline)
             return sorted(groups, key=lambda group: group.group)
 
         return self._brokers.retried(attempt)

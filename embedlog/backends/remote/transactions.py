@@ -13,6 +13,7 @@ Source: KIP-98, KIP-890.
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Final
@@ -204,11 +205,8 @@ class RemoteTransactions:
 
     def transactional_ids(self) -> list[str]:
         def attempt(deadline: float) -> list[str]:
-            return sorted(
-                transactional_id
-                for node in self._brokers.nodes()
-                for transactional_id in self._ids_of(node, deadline)
-            )
+            of_nodes = self._metadata.ask_each(lambda node: self._ids_of(node, deadline), deadline)
+            return sorted(itertools.chain.from_iterable(of_nodes))
 
         return self._brokers.retried(attempt)
 
@@ -218,7 +216,8 @@ class RemoteTransactions:
 
         def attempt(deadline: float) -> dict[str, TransactionMetadata]:
             transactions = {}
-            for node in self._brokers.nodes():
+
+            def look(node: Address) -> None:
                 ids = self._ids_of(node, deadline)
                 for first in range(0, len(ids), _TOGETHER):
                     request = DescribeTransactionsRequest(transactional_ids=ids[first : first + _TOGETHER])
@@ -226,6 +225,8 @@ class RemoteTransactions:
                     for transaction in response.transaction_states:
                         with contextlib.suppress(TransactionNotFound):  # it has expired meanwhile
                             transactions[transaction.transactional_id] = self._described(transaction)
+
+            self._metadata.ask_each(look, deadline)
             return transactions
 
         return self._brokers.retried(attempt)
