@@ -63,7 +63,6 @@ class Log(Administration):
     def __init__(self, backend: Backend, *, reconnect: Callable[[], Backend] | None = None) -> None:
         """`reconnect` opens the log again in a forked child. It is None if the child must do so itself."""
         self._reconnect = reconnect
-        self._partitioner = StickyPartitioner()
         self._clients: weakref.WeakSet[Closing] = weakref.WeakSet()
         # None: as usual; embedlog.opentelemetry sets others
         self._producer_class: Callable[..., Any] | None = None
@@ -73,6 +72,7 @@ class Log(Administration):
     def _attach(self, backend: Backend) -> None:
         """Work on this backend from now on."""
         self.backend = backend
+        self._partitioner = StickyPartitioner(backend.delivery)
         topics: Mapping[str, Sequence[PartitionFields]] = {}
         if isinstance(backend, WriterBackend):
             topics = backend.store.by_topic

@@ -61,7 +61,7 @@ class Appends:
     def __init__(self, log: Log, threads: Threads) -> None:
         self._log = log
         self._threads = threads
-        self._partitioner = StickyPartitioner()
+        self._partitioner = StickyPartitioner(log.backend.delivery)
         self._create_future = threads.loop.create_future
         self._groups: dict[_Destination, _Group] = {}
         self._under_way: list[_Group] = []  # what the thread appends

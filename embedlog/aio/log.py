@@ -95,7 +95,7 @@ class Log(AsyncClosing):
         self.threads = Threads(loop)
         self._waiters = Waiters(backend)
         self._appends = Appends(log, self.threads)
-        self._partitioner = StickyPartitioner()
+        self._partitioner = StickyPartitioner(backend.delivery)
         self._clients: weakref.WeakSet[Producer | Consumer[Any, Any] | Queue[Any, Any]] = weakref.WeakSet()
         self._closing: asyncio.Task[None] | None = None
         # None: as usual; embedlog.opentelemetry sets others

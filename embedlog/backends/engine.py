@@ -44,6 +44,7 @@ class EngineBackend:
     mode: ClassVar[str]
     one_batch_per_append = False
     reads_times = True
+    delivery = None
 
     def __init__(self, engine: Store | ReadOnlyStore) -> None:
         self._engine = engine

@@ -239,6 +239,7 @@ class WriterBackend(EngineBackend):
         flush: bool = False,
         expected_offset: int | None = None,
         transactional_id: str | None = None,
+        timeout_ms: int | None = None,
     ) -> Appended:
         writable = self.store.partition(topic, partition)
         return writable.append(batches, flush=flush, expected_offset=expected_offset)

@@ -159,6 +159,7 @@ class ReaderBackend(FilesBackend):
         flush: bool = False,
         expected_offset: int | None = None,
         transactional_id: str | None = None,
+        timeout_ms: int | None = None,
     ) -> Appended:
         raise self._read_only()
 

@@ -85,6 +85,7 @@ def append(
         partition = choose_partition(partitioner, topic, key, value, count)
 
     # 3. Append. The topic may have been made again with fewer partitions: then choose among those.
+    #    Records without a key go to the next partition after that: this one has got its batch, or failed.
     try:
         metadata = _append_row(
             backend, appenders, topic, partition, row, flush, expected_offset, compression, now
@@ -94,9 +95,9 @@ def append(
             raise
         options = flush, expected_offset, compression
         return append(backend, partitioner, topic, value, key, pairs, timestamp_ms, None, *options)
-    # 4. Records without a key go to the next partition now, for this one has got its batch.
-    if drawn:
-        notify_new_batch(partitioner, topic, count, partition)
+    finally:
+        if drawn:
+            notify_new_batch(partitioner, topic, count, partition)
     return metadata
 
 
@@ -199,15 +200,26 @@ def append_batches(
         codec, limit, now: see `BatchBuilder.build`.
         times, places: see `AppendedMany`.
 
-    Raises the first error if no partition was appended, PartialAppend if only some were.
+    Partitions whose leaders cannot be reached come last, and have what is left of the time together. Raises
+    the first error if no partition was appended, PartialAppend if only some were.
     """
     failed: dict[int, Exception] = {}
-    for number, builders in batches.items():
+    delivery = backend.delivery
+    numbers: Iterable[int] = batches
+    timeout_ms = None
+    if delivery is not None:
+        deadline = time.monotonic() + delivery.timeout_ms / 1000
+        if len(batches) > 1:
+            numbers = sorted(batches, key=lambda number: not delivery.can_reach(topic, number))
+    for number in numbers:
+        builders = batches[number]
         try:
             encoded = builders[0].build(codec, limit, now)
             for builder in builders[1:]:
                 encoded += builder.build(codec, limit, now)
-            appended[number] = backend.append(topic, number, encoded, flush=flush)
+            if delivery is not None:
+                timeout_ms = max(int((deadline - time.monotonic()) * 1000), 1)
+            appended[number] = backend.append(topic, number, encoded, flush=flush, timeout_ms=timeout_ms)
         except Exception as error:
             failed[number] = error
     if not failed:

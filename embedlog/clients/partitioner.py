@@ -3,7 +3,7 @@
 A record with a key goes to `(murmur2(key) & 0x7fffffff) % partitions`: records with the same key stay in
 order, in the partition that any Kafka client would choose. Records without a key stick to one partition until
 its batch is sent; then the next partition is drawn at random. So batches fill up, and partitions get equal
-shares over many batches.
+shares over many batches. Over the wire it is drawn from those whose leaders can be reached.
 
 A user's partitioner is any callable with the signature of `Partitioner`. If it has a method
 `on_new_batch(topic, num_partitions, previous)`, that is called when the batch of partition `previous` is
@@ -19,10 +19,13 @@ from __future__ import annotations
 
 import random
 from struct import Struct
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from ..errors import InvalidArgument, InvalidType, shown
 from ..runtime.locks import calls_out
+
+if TYPE_CHECKING:
+    from ..backends.port import Delivery
 
 _SEED = 0x9747B28C
 _M = 0x5BD1E995
@@ -90,10 +93,12 @@ def _draw(count: int) -> int:
 class StickyPartitioner:
     """The default: murmur2 of the key; without a key, one partition until its batch is sent.
 
-    Thread-safe without a lock: of two concurrent draws the later one stays.
+    Records without a key go to partitions whose leaders can be reached, as far as that is known. Thread-safe
+    without a lock: of two concurrent draws the later one stays.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, delivery: Delivery | None = None) -> None:
+        self._delivery = delivery
         self.current: dict[str, int] = {}  # topic -> the partition of records without a key
 
     def __call__(self, topic: str, key: bytes | None, value: bytes | None, num_partitions: int) -> int:
@@ -102,8 +107,8 @@ class StickyPartitioner:
             return key_hashes[key] % num_partitions
         current = self.current.get(topic)
         # A topic that was deleted and created again may have fewer partitions.
-        if current is None or current >= num_partitions:
-            current = self.current[topic] = _draw(num_partitions)
+        if current is None or current >= num_partitions or self._is_away(topic, current):
+            current = self.current[topic] = self._drawn(topic, num_partitions, -1)
         return current
 
     def on_new_batch(self, topic: str, num_partitions: int, previous: int) -> None:
@@ -112,8 +117,22 @@ class StickyPartitioner:
         Does nothing if they go elsewhere already.
         """
         if num_partitions > 1 and self.current.get(topic) == previous:
-            drawn = _draw(num_partitions - 1)
-            self.current[topic] = drawn + (drawn >= previous)
+            self.current[topic] = self._drawn(topic, num_partitions, previous)
+
+    def _is_away(self, topic: str, partition: int) -> bool:
+        return self._delivery is not None and not self._delivery.can_reach(topic, partition)
+
+    def _drawn(self, topic: str, num_partitions: int, previous: int) -> int:
+        """Another partition than `previous` (-1: any), of those that can be reached."""
+        if self._delivery is not None:
+            reachable = [number for number in self._delivery.reachable(topic) if number < num_partitions]
+            others = [number for number in reachable if number != previous] or reachable
+            if others:
+                return others[_draw(len(others))]
+        if previous < 0:
+            return _draw(num_partitions)
+        drawn = _draw(num_partitions - 1)
+        return drawn + (drawn >= previous)
 
 
 @calls_out

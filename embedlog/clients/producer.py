@@ -9,6 +9,9 @@ at `flush` and `close`, and when a send waits for memory (send_queue.py). The se
 of one partition, and encodes and appends them in one call; then it continues with the next partition. It
 sleeps until the next deadline; the first open batch and each ready batch wake it.
 
+Where partitions have several leaders, a courier for each leader waits for it (couriers.py), so that one that
+is away delays only its own records. A ready batch that waits for longer than delivery_timeout_ms fails.
+
 Invariants: records of a partition keep the order of their sends; each future is completed exactly once, with
 the backend's result; a failure affects only its own partition; buffered records take at most buffer_bytes,
 Python objects included; no callback runs under the lock. The settings of a topic are read again after each of
@@ -31,6 +34,7 @@ import time
 import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 from typing import Any, TypeAlias
 
 from ..backends.port import Appends
@@ -54,6 +58,7 @@ from ..runtime.uninterruptible import uninterruptible
 from ..runtime.wakeups import OneShotEvent, Wakeup
 from ..validation import as_seconds, check_flag, check_int, check_positive, check_topic
 from .batch import Callback, ProducerBatch, SendFuture, TopicState
+from .couriers import Couriers
 from .partition_count import partition_count
 from .partitioner import Partitioner, StickyPartitioner, choose_partition, notify_new_batch
 from .record_input import HeadersInput, as_row, compression_number, now_ms
@@ -66,6 +71,7 @@ LINGER_MS = 5
 BATCH_BYTES = 16 * KIB
 BUFFER_BYTES = 32 * MIB
 MAX_BLOCK_MS = 60_000
+_LOOK_S = 0.1  # at what waits for a leader
 
 _log = logging.getLogger(__name__)
 _forks = 0
@@ -88,7 +94,8 @@ class Producer(Closing):
         callback: called by the sender thread for each record, as `callback(metadata, None)` or
             `callback(None, error)`. Its sends do not wait for memory. Waiting for a record of this producer
             (`result`, `flush`) raises InvalidArgument there.
-        buffer_bytes: the memory for unsent records. When it is full, a send waits up to `max_block_ms`.
+        buffer_bytes: the memory for unsent records. When it is full, a send waits up to `max_block_ms`. What
+            waits for a broker that is away counts, too, until it has failed after delivery_timeout_ms.
         flush: make records durable before their futures are done.
         clock: returns timestamps, in milliseconds since the epoch.
     """
@@ -117,7 +124,7 @@ class Producer(Closing):
         linger_s = as_seconds("linger_ms", linger_ms)
         self._batch_bytes = batch_bytes
         self._compression = compression
-        self._partitioner = StickyPartitioner() if partitioner is None else partitioner
+        self._partitioner = StickyPartitioner(backend.delivery) if partitioner is None else partitioner
         self._encoder = encoder
         self._key_encoder = key_encoder
         self._callback = callback
@@ -139,6 +146,8 @@ class Producer(Closing):
             SendFuture, min(buffer_bytes, MAX_INT64), sticky, callback is not None
         )
         self._queue = SendQueue(linger_s, backend.one_batch_per_append, self._work)
+        self._delivery = backend.delivery
+        self._couriers = Couriers(self._work)
         self._ended = OneShotEvent()
         self._thread = threading.Thread(target=self._run, name="embedlog-producer", daemon=True)
         uninterruptible(self._thread.start)
@@ -351,22 +360,38 @@ class Producer(Closing):
             self._fail([batch for batch in self._queue.sending if not batch.released.is_set], error)
             self._give_up(error)
         finally:
+            self._couriers.close()
             self._ended.set()
 
     def _take(self) -> list[ProducerBatch]:
         """Wait for ready batches and take the oldest of one partition; [] once closed and drained."""
+        delivery = self._delivery
         while True:
+            overdue = []
+            for sent, outcome in self._couriers.outcomes():
+                if isinstance(outcome, BaseException):
+                    self._fail(sent, outcome)
+                else:
+                    self._complete(sent, outcome)
             with self._lock:
-                self._queue.sending = []
                 timeout = self._queue.expire(all_of_them=self._accumulator.closed)
-                if self._queue.has_ready:
-                    return self._queue.take()
-                if self._accumulator.closed:
-                    return []
+                if delivery is not None and self._queue.has_ready:
+                    overdue = self._queue.overdue(delivery.timeout_ms / 1000)
+                    timeout = _LOOK_S if timeout is None else min(timeout, _LOOK_S)
+                if not overdue:
+                    batches = self._queue.take(None if delivery is None else delivery.lane)
+                    if batches:
+                        return batches
+                    if self._accumulator.closed and self._queue.is_empty:
+                        return []
+            if overdue and delivery is not None:
+                self._fail(overdue, delivery.overdue(overdue[0].topic.name, overdue[0].partition))
+                continue
             self._work.sleep(timeout)
 
     def _deliver(self, batches: list[ProducerBatch]) -> None:
-        """Append batches of one partition in one call, and complete them."""
+        """Append batches of one partition in one call, and complete them; by a courier, if there are several
+        leaders."""
         for batch in batches:
             if not batch.announced:
                 self._announce(batch)
@@ -378,7 +403,15 @@ class Producer(Closing):
                 if batch.count:
                     encoded += batch.build(topic.codec, topic.max_message_bytes, now)
             if encoded:
-                appended = self._backend.append(topic.name, partition, encoded, flush=self._flush)
+                append = partial(self._backend.append, topic.name, partition, encoded, flush=self._flush)
+                delivery = self._delivery
+                if delivery is not None:
+                    left_s = batches[0].deadline + delivery.timeout_ms / 1000 - time.monotonic()
+                    append.keywords["timeout_ms"] = max(int(left_s * 1000), 1)
+                    if delivery.has_lanes or delivery.lane(topic.name, partition) is None:
+                        self._couriers.carry(batches, append)
+                        return
+                appended = append()
             else:  # Ctrl-C has stopped the sends that opened these
                 appended = Appended(-1, -1, -1, False)
         except RecordTooLarge as error:
@@ -391,6 +424,10 @@ class Producer(Closing):
         except Exception as error:
             self._fail(batches, error)
             return
+        self._complete(batches, appended)
+
+    def _complete(self, batches: list[ProducerBatch], appended: Appended) -> None:
+        topic = batches[0].topic
         offset = appended.base_offset
         log_append_ms = appended.timestamp_ms if topic.append_time else None
         for batch in batches:
@@ -408,6 +445,7 @@ class Producer(Closing):
     def _release(self, batches: list[ProducerBatch]) -> None:
         """Give back the memory of batches that are done."""
         with self._lock:
+            self._queue.note_sent(batches)
             self._accumulator.release(sum(batch.memory for batch in batches))
             waiting, self._waiting = self._waiting, []
         for batch in batches:

@@ -12,6 +12,7 @@ Invariant: Ctrl-C, which may strike between any two calls, leaves no batch in tw
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Hashable
 from typing import Final
 
 from ..config import MIB
@@ -37,7 +38,7 @@ class SendQueue:
         self._work = work
         self._lingering: dict[ProducerBatch, None] = {}  # opened and not ready yet, by their deadlines
         self._ready: dict[tuple[str, int], dict[ProducerBatch, None]] = {}
-        self.sending: list[ProducerBatch] = []
+        self._sending: dict[tuple[str, int], dict[ProducerBatch, None]] = {}
 
     def open_batch(self, state: TopicState, partition: int, size: int) -> ProducerBatch:
         """The open batch of a partition that takes another `size` bytes; a new one if need be."""
@@ -91,41 +92,97 @@ class SendQueue:
         return None
 
     @property
+    def is_empty(self) -> bool:
+        """Whether nothing is ready or being sent."""
+        return not self._ready and not self._sending
+
+    @property
     def has_ready(self) -> bool:
-        """Whether there is something to `take`."""
+        """Whether something waits to be sent."""
         return bool(self._ready)
 
-    def take(self) -> list[ProducerBatch]:
-        """Take the oldest ready batches of the partition whose turn it is, as many as one append takes."""
-        topic_partition, queue = next(iter(self._ready.items()))
-        del self._ready[topic_partition]
+    def take(self, lane: Callable[[str, int], Hashable] | None) -> list[ProducerBatch]:
+        """Take the oldest ready batches of the partition whose turn it is, as many as one append takes.
+
+        lane: of a partition; [] while something is being sent in the lane of each ready partition. None: the
+        sender sends one after the other.
+        """
+        topic_partition = self._next(lane)
+        if topic_partition is None:
+            return []
+        queue = self._ready.pop(topic_partition)
+        sending: list[ProducerBatch] = []
         size = 0
         for batch in queue:
             if size and (self._merges or size + batch.size > _APPEND_BYTES):
                 break
             size += batch.size
-            self.sending.append(batch)
-        for batch in self.sending:
+            sending.append(batch)
+        self._sending[topic_partition] = dict.fromkeys(sending)
+        for batch in sending:
             del queue[batch]
         if queue:
             # To the end of the queue: partitions take turns.
             self._ready[topic_partition] = queue
         topic = batch.topic
-        if topic.open.get(batch.partition) in self.sending:
+        if topic.open.get(batch.partition) in sending:
             del topic.open[batch.partition]
         topic.is_fresh = False
-        return self.sending
+        return sending
+
+    def _next(self, lane: Callable[[str, int], Hashable] | None) -> tuple[str, int] | None:
+        """The partition whose turn it is."""
+        if lane is None or not self._sending:
+            return next(iter(self._ready), None)
+        busy = {lane(*topic_partition) for topic_partition in self._sending}
+        for topic_partition in self._ready:
+            if topic_partition not in self._sending and lane(*topic_partition) not in busy:
+                return topic_partition
+        return None
+
+    def note_sent(self, batches: list[ProducerBatch]) -> None:
+        """They are not being sent any more."""
+        topic_partition = (batches[0].topic.name, batches[0].partition)
+        sending = self._sending.get(topic_partition)
+        if sending is not None:
+            for batch in batches:
+                sending.pop(batch, None)
+            if not sending:
+                del self._sending[topic_partition]
+
+    @property
+    def sending(self) -> list[ProducerBatch]:
+        """The batches that are being sent."""
+        return [batch for batches in self._sending.values() for batch in batches]
 
     def unsent(self) -> list[ProducerBatch]:
         """The ready batches, and those that are being sent."""
         return [batch for queue in self._ready.values() for batch in queue] + self.sending
 
+    def overdue(self, within_s: float) -> list[ProducerBatch]:
+        """Drop the oldest ready batches of a partition that have waited for so long, and return them."""
+        opened_before = time.monotonic() - within_s
+        for topic_partition, queue in self._ready.items():
+            overdue = [batch for batch in queue if batch.deadline <= opened_before]
+            if overdue:
+                for batch in overdue:
+                    del queue[batch]
+                self._close(overdue)
+                if not queue:
+                    del self._ready[topic_partition]
+                return overdue
+        return []
+
     def give_up(self) -> list[ProducerBatch]:
         """Drop all batches that are not being sent, and return them."""
         self.make_all_ready()
         abandoned = [batch for queue in self._ready.values() for batch in queue]
-        for batch in abandoned:  # no send may add to it
-            if batch.topic.open.get(batch.partition) is batch:
-                del batch.topic.open[batch.partition]
+        self._close(abandoned)
         self._ready = {}
         return abandoned
+
+    def _close(self, batches: list[ProducerBatch]) -> None:
+        """No send may add to them."""
+        for batch in batches:
+            if batch.topic.open.get(batch.partition) is batch:
+                del batch.topic.open[batch.partition]

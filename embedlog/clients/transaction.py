@@ -86,7 +86,7 @@ class Transaction(OfOneProcess):
     ) -> None:
         self._manager = manager
         self._fast_path = fast_path
-        self._partitioner = StickyPartitioner()
+        self._partitioner = StickyPartitioner(manager.delivery)
         self._timeout_ms = timeout_ms
         self._flush = flush
         self._state = "not begun"

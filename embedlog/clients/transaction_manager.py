@@ -101,6 +101,7 @@ class TransactionManager(Closing):
     def __init__(self, backend: Backend, transactional_id: str) -> None:
         self.transactional_id = transactional_id
         self._backend = backend
+        self.delivery = backend.delivery
         self.lock = ReentrantLock()  # held to use several methods as one
         # All are guarded by lock.
         self._state = _State.READY
@@ -231,6 +232,7 @@ class TransactionManager(Closing):
         *,
         flush: bool = False,
         expected_offset: int | None = None,
+        timeout_ms: int | None = None,
     ) -> Appended:
         """Append batches as part of the open transaction. Its commit flushes them, so `flush` is ignored."""
         name = TopicPartition(topic, partition)
@@ -244,7 +246,11 @@ class TransactionManager(Closing):
                     sequence = self._sequences[name]
                     set_producer(batch, *producer, sequence, 0, len(batch), transactional=True)
                     appended = self._backend.append(
-                        topic, partition, batch, transactional_id=self.transactional_id
+                        topic,
+                        partition,
+                        batch,
+                        transactional_id=self.transactional_id,
+                        timeout_ms=timeout_ms,
                     )
                     appends.append(appended)
                     records = appended.last_offset - appended.base_offset + 1

@@ -73,6 +73,7 @@ class StagingBackend(ReaderBackend):
         flush: bool = False,
         expected_offset: int | None = None,
         transactional_id: str | None = None,
+        timeout_ms: int | None = None,
     ) -> Appended:
         name = TopicPartition(topic, partition)
         records = sum(header.record_count for header in scan(batches, check_crc=False).headers)

@@ -20,12 +20,13 @@ the readable end is returned; every method may be called from any thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from ...codec.time_range import TimeRange
 from ...config import TopicSettings
+from ...errors import EmbedlogError
 from ...model import (
     Appended,
     Fetched,
@@ -250,8 +251,37 @@ class PartitionAppender(Protocol):
         """
 
 
+class Delivery(Protocol):
+    """How appends reach partitions whose leaders may be away, each by itself. Its methods ask no broker,
+    except that `can_reach` and `reachable` may connect to one for a moment, and take no lock for long."""
+
+    @property
+    def timeout_ms(self) -> int:
+        """How long an append is tried, from the time when it is ready (delivery_timeout_ms)."""
+
+    @property
+    def has_lanes(self) -> bool:
+        """Whether there were several leaders: one may be away while the others are not."""
+
+    def lane(self, topic: str, partition: int) -> Hashable:
+        """What an append to a partition has to wait for: its leader, as far as is known."""
+
+    def can_reach(self, topic: str, partition: int) -> bool:
+        """Whether the partition has a leader that answers, as far as is known."""
+
+    def reachable(self, topic: str) -> Sequence[int]:
+        """The partitions that can be reached; empty if that is not known."""
+
+    def overdue(self, topic: str, partition: int) -> EmbedlogError:
+        """The error of records that waited for `timeout_ms`: it says for what."""
+
+
 class Appends(Protocol):
     """What an append needs of a log."""
+
+    @property
+    def delivery(self) -> Delivery | None:
+        """None if all partitions are here."""
 
     @property
     def one_batch_per_append(self) -> bool:
@@ -278,8 +308,12 @@ class Appends(Protocol):
         *,
         flush: bool = False,
         expected_offset: int | None = None,
+        timeout_ms: int | None = None,
     ) -> Appended:
-        """Append encoded batches. Assigns their base offsets and leader epochs, in place."""
+        """Append encoded batches. Assigns their base offsets and leader epochs, in place.
+
+        timeout_ms: how long it may be tried, where it is sent to a leader; by default `Delivery.timeout_ms`.
+        """
 
 
 class Backend(Appends, Protocol):
@@ -312,6 +346,7 @@ class Backend(Appends, Protocol):
         flush: bool = False,
         expected_offset: int | None = None,
         transactional_id: str | None = None,
+        timeout_ms: int | None = None,
     ) -> Appended:
         """See `Appends.append`. transactional_id: of the one batch, which its producer has made part of a
         transaction; it excludes the other options."""

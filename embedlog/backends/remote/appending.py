@@ -127,13 +127,14 @@ class Appending:
         flush: bool = False,
         expected_offset: int | None = None,
         headers: Sequence[Batch] | None = None,
+        timeout_ms: int | None = None,
     ) -> Appended:
         """Append encoded batches. flush and expected_offset need an owner: see `check_options`.
 
         headers: of the batches, if the caller knows them.
 
-        Raises the broker's error; BrokerUnavailable after delivery_timeout_ms: some or all of the batches may
-        have been appended; UnsupportedByBackend.
+        Raises the broker's error; BrokerUnavailable after timeout_ms (by default delivery_timeout_ms), which
+        names partition and leader: some or all of the batches may have been appended; UnsupportedByBackend.
         """
         self.check_options(flush, expected_offset)
         options = Options(flush, expected_offset)
@@ -145,7 +146,7 @@ class Appending:
             try:
                 done = _Delivery(
                     self._brokers, self._metadata, self, stamp, name, batches, headers, options
-                ).run()
+                ).run(timeout_ms)
             except _Refused as refused:
                 if isinstance(refused.error, BrokerError):  # its outcome is unknown
                     stamp.renew()
@@ -254,11 +255,13 @@ class _Delivery:
         self._renewed = 0
         self._unanswered = 0  # this many of the first batches were sent without a response
 
-    def run(self) -> list[Appended]:
+    def run(self, timeout_ms: int | None) -> list[Appended]:
         """Deliver all batches, retrying until the deadline. Raises _Refused, and as `retried`."""
+        if timeout_ms is None:
+            timeout_ms = self._brokers.settings.delivery_timeout_ms
         try:
             while len(self._done) < len(self._headers):
-                self._brokers.retried(self._attempt, self._brokers.settings.delivery_timeout_ms)
+                self._brokers.retried(self._attempt, timeout_ms)
             return self._done
         except (_Refused, EmbedlogError) as raised:
             if self._done:
@@ -274,11 +277,14 @@ class _Delivery:
         before = len(self._done)
         try:
             self._send(deadline)
-        except (Retry, BrokerUnavailable) as error:
-            if isinstance(error, BrokerUnavailable):
-                self._metadata.forget(self._name.topic)  # there may be another leader
+        except Retry:
             if len(self._done) == before:
                 raise
+        except BrokerUnavailable:
+            if len(self._done) == before:
+                with self._metadata.asking((self._name,)):
+                    raise
+            self._metadata.forget(self._name.topic)  # there may be another leader
 
     def _send(self, deadline: float) -> None:
         """Send the unappended batches, and handle the responses in order."""

@@ -28,6 +28,7 @@ from .acls import RemoteAcls
 from .appending import Appending, RemoteAppender
 from .arrivals import RemoteArrivals
 from .brokers import Brokers
+from .delivery import RemoteDelivery
 from .fetching import Fetching
 from .groups import RemoteCoordinator
 from .log_dirs import LogDirs
@@ -73,6 +74,7 @@ class RemoteBackend:
         self.settings = _checked(settings, "" if bootstrap else path)
         self._brokers = Brokers(path, bootstrap_addresses, self.settings, on_lost)
         self._metadata = Metadata(self._brokers)
+        self.delivery = RemoteDelivery(self._brokers, self._metadata)
         self.splits = Lookups(self._brokers, self._metadata)
         self._log_dirs = LogDirs(self._brokers, self._metadata)
         self._fetching = Fetching(self._brokers, self._metadata, self.splits)
@@ -138,10 +140,11 @@ class RemoteBackend:
         flush: bool = False,
         expected_offset: int | None = None,
         transactional_id: str | None = None,
+        timeout_ms: int | None = None,
     ) -> Appended:
         name = TopicPartition(topic, partition)
         if transactional_id is not None:
-            return self._transactions.append(transactional_id, name, batches)
+            return self._transactions.append(transactional_id, name, batches, timeout_ms)
         if len(batches) > _ATTRIBUTES and batches[_ATTRIBUTES] & TRANSACTIONAL_BIT:
             if expected_offset is not None:
                 raise UnsupportedByBackend(
@@ -150,7 +153,9 @@ class RemoteBackend:
                 )
             producer_id = read_header(batches).producer_id
             raise InvalidTxnState(f"producer {producer_id} has no transactional id here")
-        return self._appending.append(name, batches, flush=flush, expected_offset=expected_offset)
+        return self._appending.append(
+            name, batches, flush=flush, expected_offset=expected_offset, timeout_ms=timeout_ms
+        )
 
     # -- reading -----------------------------------------------------------------------------------------
 

@@ -178,6 +178,11 @@ class Metadata:
             return None
         return self._brokers.addresses_by_node().get(view.leaders[name.partition])
 
+    def lacks_leader(self, topic: str) -> bool:
+        """Whether a partition had no leader as of the last response. Asks nobody."""
+        view = self._views.get(topic)
+        return view is None or -1 in view.leaders
+
     def last_id(self, topic: str) -> str:
         """A topic's id as of the last response; "" if it is not known. Asks nobody."""
         view = self._views.get(topic)

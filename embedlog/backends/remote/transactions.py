@@ -19,7 +19,7 @@ from functools import partial
 from typing import Final
 
 from ...codec import read_header, set_create_time
-from ...errors import BrokerUnavailable, TransactionNotFound, UnsupportedByBackend
+from ...errors import TransactionNotFound, UnsupportedByBackend
 from ...groups.machines.transaction import ProducerIdAndEpoch
 from ...model import Appended, CommittedOffset, ProducerDescription, TopicPartition
 from ...wire.apis.describe_producers import (
@@ -266,17 +266,20 @@ class RemoteTransactions:
 
     # -- appends -----------------------------------------------------------------------------------------
 
-    def append(self, transactional_id: str, name: TopicPartition, batch: bytearray) -> Appended:
+    def append(
+        self, transactional_id: str, name: TopicPartition, batch: bytearray, timeout_ms: int | None = None
+    ) -> Appended:
         """Append a batch of a transaction, which has the producer's id, epoch and sequence number.
 
         Raises InvalidTxnState, ProducerFenced, the broker's error; BrokerUnavailable after
-        delivery_timeout_ms: it may have been appended.
+        timeout_ms (by default delivery_timeout_ms): it may have been appended.
         """
         header = read_header(batch)
         if header.timestamp_type:
             set_create_time(batch)  # the mark of append time is the broker's to set
         base, log_append_time_ms = self._brokers.retried(
-            partial(self._send, name, transactional_id, batch), self._brokers.settings.delivery_timeout_ms
+            partial(self._send, name, transactional_id, batch),
+            self._brokers.settings.delivery_timeout_ms if timeout_ms is None else timeout_ms,
         )
         self._appended(name)
         time_ms = log_append_time_ms if log_append_time_ms >= 0 else header.max_timestamp_ms
@@ -295,12 +298,8 @@ class RemoteTransactions:
         )
         leader = self._metadata.leader(name, deadline)
         limit = self._brokers.limit(deadline)
-        try:
-            with self._brokers.connection(leader, limit) as connection:
-                response = connection.exchange(request, ProduceResponse, limit, version=_PRODUCE)
-        except BrokerUnavailable:
-            self._metadata.forget(name.topic)  # there may be another leader
-            raise
+        with self._metadata.asking((name,)), self._brokers.connection(leader, limit) as connection:
+            response = connection.exchange(request, ProduceResponse, limit, version=_PRODUCE)
         for topic in response.responses:
             for part in topic.partition_responses:
                 if topic.name == name.topic and part.index == name.partition:
