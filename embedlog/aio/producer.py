@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any, Final
 
 from ..backends.port import Backend
-from ..clients.batch import SendFuture
+from ..clients.batch import SendFuture, TopicState
 from ..clients.options import ProducerOptions
 from ..clients.producer import MAX_BLOCK_MS
 from ..clients.producer import Producer as SyncProducer
@@ -52,7 +52,20 @@ class _TaskWakeup(Wakeup):
 
 
 class _Core(SyncProducer):
-    """A producer that never waits for memory."""
+    """A producer that never waits for memory; nor for brokers, once a thread has called `ask`."""
+
+    def ask(self, topic: str) -> None:
+        """In a thread: look at a topic's settings, and at who leads its partitions."""
+        super()._refresh(topic).asked = True
+        if self._delivery is not None:
+            self._delivery.reachable(topic)
+
+    def _refresh(self, topic: str) -> TopicState:
+        state: TopicState | None = self._accumulator.topics.get(topic) if type(topic) is str else None
+        if state is None or state.is_fresh or not state.asked:  # a fresh one that does not suffice
+            return super()._refresh(topic)
+        state.is_fresh = True
+        return state
 
     def next_room(self, loop: asyncio.AbstractEventLoop) -> asyncio.Future[None]:
         """Done when memory is released from now on."""
@@ -70,7 +83,6 @@ class Producer(AsyncClosing):
     """
 
     def __init__(self, backend: Backend, threads: Threads, is_local: bool, options: ProducerOptions) -> None:
-        self._backend = backend
         self._threads = threads
         self._is_local = is_local
         self._max_block_s = as_seconds("max_block_ms", options.get("max_block_ms", MAX_BLOCK_MS))
@@ -158,12 +170,8 @@ class Producer(AsyncClosing):
     async def _request_metadata(self, topic: str) -> None:
         now = time.monotonic()
         if isinstance(topic, str) and now - self._requested.get(topic, 0.0) > _METADATA_S:
-            await self._threads.run(self._describe, topic)
+            await self._threads.run(self._core.ask, topic)
             self._requested[topic] = now
-
-    def _describe(self, topic: str) -> None:
-        self._backend.describe_topic(topic)
-        self._backend.topic_settings(topic)
 
 
 def _call_soon(

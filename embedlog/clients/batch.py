@@ -53,12 +53,13 @@ class TopicState(TopicFields):
     The settings are read again when `is_fresh` is false.
     """
 
-    __slots__ = ("append_time", "batch_bytes", "codec", "max_message_bytes", "name", "sender")
+    __slots__ = ("append_time", "asked", "batch_bytes", "codec", "max_message_bytes", "name", "sender")
 
     def __init__(self, name: str, sender: threading.Thread) -> None:
         super().__init__()
         self.name = name
         self.sender = sender
+        self.asked = False  # whether another thread keeps it up to date
         self.codec = NONE
         self.append_time = False
         self.max_message_bytes = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from brokers import Brokers, cluster
 from zookeepers import WAIT_S, Znodes, eventually
 
 import embedlog
+import embedlog.aio
 from embedlog import BrokerUnavailable, Log, PartialAppend
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(300)]
@@ -158,3 +160,47 @@ def test_many_appends_to_living_and_dead_brokers_wait_once(brokers: Brokers, log
     assert time.monotonic() - began < DELIVERY_MS / 1000 * 1.5
     assert set(partial.value.failed) == set(dead)
     assert len(partial.value.landed) + len(partial.value.not_landed) == len(records)
+
+
+@pytest.mark.parametrize("end", ["kill", "pause"])
+def test_appends_of_tasks_to_a_dead_broker_hold_up_no_others(brokers: Brokers, end: str) -> None:
+    living, dead = led(brokers)
+
+    async def tick(gaps: list[float]) -> None:
+        while True:
+            before = time.monotonic()
+            await asyncio.sleep(0.01)
+            gaps.append(time.monotonic() - before)
+
+    async def run() -> None:
+        address = f"kafka://{brokers.bootstrap}"
+        log = await embedlog.aio.open(address, delivery_timeout_ms=DELIVERY_MS)
+        async with log, log.producer() as producer:
+            for partition in range(PARTITIONS):
+                await log.append("t", b"before", partition=partition)
+                await (await producer.send("t", b"sent before", partition=partition))
+            getattr(brokers[DEAD], end)()
+            gaps: list[float] = []
+            ticking = asyncio.ensure_future(tick(gaps))
+            began = time.monotonic()
+            waiting = [
+                asyncio.ensure_future(log.append("t", b"dead", partition=partition)) for partition in dead
+            ]
+            sent = [await producer.send("t", b"dead", partition=partition) for partition in dead]
+            for number in range(50):
+                async with asyncio.timeout(DELIVERY_MS / 1000 / 2):
+                    for partition in living:
+                        await log.append("t", b"%d" % number, partition=partition)
+                        await (await producer.send("t", b"sent", partition=partition))
+            assert not any(task.done() for task in waiting)
+            assert not any(future.done() for future in sent)
+            for outcome in await asyncio.gather(*waiting, *sent, return_exceptions=True):
+                assert isinstance(outcome, BrokerUnavailable)
+            assert time.monotonic() - began < DELIVERY_MS / 1000 * 2 + 2
+            keyless = [await log.append("t", b"no key") for _ in range(30)]
+            keyless += [await (await producer.send("t", b"no key")) for _ in range(30)]
+            assert {metadata.partition for metadata in keyless} <= set(living)
+            ticking.cancel()
+            assert max(gaps) < 1  # nothing has waited for a broker in the loop
+
+    asyncio.run(run())
