@@ -41,7 +41,7 @@ if _typing.TYPE_CHECKING:
     from .clients.workers import Workers, worker
     from .config import LogSettings, TopicSettings
     from .log import Log
-    from .mirroring import Mirror, MirroredTopic, MirrorStatus
+    from .mirroring import Mirror, MirroredGroup, MirroredTopic, MirrorStatus
     from .model import (
         CommittedOffset,
         Health,
@@ -84,7 +84,7 @@ _MODULES = {
     "clients.workers": ("Workers", "worker"),
     "config": ("LogSettings", "TopicSettings"),
     "log": ("Log",),
-    "mirroring": ("Mirror", "MirrorStatus", "MirroredTopic"),
+    "mirroring": ("Mirror", "MirrorStatus", "MirroredGroup", "MirroredTopic"),
     "model": (
         "CommittedOffset",
         "Health",
@@ -130,6 +130,7 @@ __all__ = [
     "LogSettings",
     "Mirror",
     "MirrorStatus",
+    "MirroredGroup",
     "MirroredTopic",
     "OffsetAndTimestamp",
     "OffsetReset",

@@ -372,7 +372,7 @@ def test_a_topic_made_again_between_fetch_and_append(log: Log, there: Path, dele
             log.append_many("t", [b"new %d" % i for i in range(10)])
             return append_copied(batches)
 
-        topic, target = log.describe_topic("t"), target_of(mirror, None)
+        topic, target = log.describe_topic("t"), target_of(mirror, "mirror")
         copy = PartitionCopy(Source(log), topic, 0, target, MirrorPosition(0), goal=5)
         if deleted:
             log.delete_records("t", 0, deleted)

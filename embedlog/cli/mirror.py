@@ -52,6 +52,18 @@ def commands() -> Iterator[Command]:
         arg("--until-caught-up, --once", "end once everything that existed at the start is copied"),
         arg("--group NAME", "with brokers as target: the prefix of the groups that store positions (mirror)"),
         replicas(),
+        arg(
+            "--groups REGEX",
+            "carry the committed offsets of consumer groups, translated: those whose whole names match (all)",
+            nargs="?",
+            const=".*",
+        ),
+        arg(
+            "--sync-group-offsets-interval SECONDS",
+            "with --groups: how often to carry them (10)",
+            type=positive,
+            default=10,
+        ),
         arg("--interval SECONDS", "time between two status lines (10)", type=positive, default=10),
         *log_options("warning"),
         arg("--json", "print a JSON object per --interval with progress, and one at the end"),
@@ -69,6 +81,8 @@ def run(args: argparse.Namespace, ui: UI) -> int:
         start=args.start,
         group=args.group,
         replication_factor=args.replication_factor,
+        groups=False if args.groups is None else args.groups,
+        sync_group_offsets_interval_ms=max(1, round(args.sync_group_offsets_interval * 1000)),
         source_settings=wire_settings(args, "kafka://", "--from-config"),
         target_settings=wire_settings(args, args.directory, "--to-config"),
     )
@@ -112,7 +126,10 @@ class _StatusPrinter:
             self._ui.flush()
         elif not self._ui.err.isatty():
             trouble = f" · {status.trouble}" if status.trouble else ""
-            self._ui.note(f"{counted(status.records, 'record')} mirrored · {_behind(status)}{trouble}")
+            groups = _groups(status)
+            self._ui.note(
+                f"{counted(status.records, 'record')} mirrored · {_behind(status)}{groups}{trouble}"
+            )
 
 
 def _tell(status: MirrorStatus, ui: UI) -> None:
@@ -129,14 +146,38 @@ def _tell(status: MirrorStatus, ui: UI) -> None:
         ui.table(columns, rows)
     else:
         ui.line("no topics there that are to be copied")
+    if status.groups:
+        ui.line()
+        group_columns = (
+            Column("from", shortens=True, spare=1),
+            Column("group", shortens=True),
+            *number_columns("partitions", "behind"),
+            Column("state"),
+        )
+        group_rows = [
+            (group.source, group.group, group.partitions, group.behind, group.trouble or "carried")
+            for group in status.groups
+        ]
+        ui.table(group_columns, group_rows)
 
 
 def _behind(status: MirrorStatus) -> str:
     return f"{status.behind:,} behind" if status.behind else "nothing behind"
 
 
+def _groups(status: MirrorStatus) -> str:
+    if not status.groups:
+        return ""
+    left_alone = sum(group.trouble is not None for group in status.groups)
+    return f" · {counted(len(status.groups), 'group')}" + (
+        f", {left_alone:,} left alone" if left_alone else ""
+    )
+
+
 def _as_json(ui: UI, status: MirrorStatus) -> None:
-    ui.json({**status._asdict(), "topics": [topic._asdict() for topic in status.topics]})
+    topics = [topic._asdict() for topic in status.topics]
+    groups = [group._asdict() for group in status.groups]
+    ui.json({**status._asdict(), "topics": topics, "groups": groups})
 
 
 @contextlib.contextmanager

@@ -11,6 +11,9 @@
     copy_sink.py    batches of a source made batches of a target
     move.py    moves a log: check, copy, fence off the source, copy the rest, compare
     topic_maker.py, topic_settings.py    make the target's topics, with settings that keep as much
+    group_sync.py    carries the committed offsets of consumer groups
+    translation.py    from an offset of the source to that of the target; offset_map.py    what a mirror into
+                      brokers knows of that
 
     importing.py         copies log files, instead of a log, into a directory; with imported_groups.py
     legacy_files.py      reads the log files of any Kafka version
@@ -19,6 +22,6 @@ Source: Kafka 0.7 design, "Mirroring": a mirror is a consumer of one or several 
 """
 
 from .mirror import Mirror
-from .status import MirroredTopic, MirrorStatus
+from .status import MirroredGroup, MirroredTopic, MirrorStatus
 
-__all__ = ["Mirror", "MirrorStatus", "MirroredTopic"]
+__all__ = ["Mirror", "MirrorStatus", "MirroredGroup", "MirroredTopic"]

@@ -21,6 +21,7 @@ re-encoded and has fewer records than the offsets it spans.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from typing import Final
 
 from ..codec import BatchHeader, decode, encode_batch, set_producer
@@ -70,11 +71,15 @@ class CopySink:
     Args:
         producer_id: of the source, for a directory; -1 for brokers: assigned on append.
         create_time: whether the target accepts only CreateTime timestamps.
+
+    `spans` has the source offsets of each batch, as (offset, number of records), for targets whose batches
+    do not have them.
     """
 
     def __init__(self, producer_id: int = _NO_PRODUCER, *, create_time: bool = False) -> None:
         self.batches = bytearray()
         self.records = 0
+        self.spans: list[list[tuple[int, int]]] = []
         self._producer_id = producer_id
         self._create_time = create_time
 
@@ -87,6 +92,7 @@ class CopySink:
         pos = len(self.batches)
         if self._fits(header, start):
             count, decoded = header.record_count, 0
+            spans = [(header.base_offset, count)]
             self.batches += data[header.pos : header.pos + header.size]
             if header.is_transactional:
                 kept = header.attributes & ~TRANSACTIONAL_BIT
@@ -99,8 +105,11 @@ class CopySink:
             time = CREATE_TIME if self._create_time else header.timestamp_type
             self.batches += encode_batch(rows, compression=header.compression, timestamp_type=time)
             count = len(records)
+            spans = _spans([record.offset for record in records])
             decoded = sum(len(record.value or b"") for record in records)
         self.records += count
+        if self._producer_id == _NO_PRODUCER:
+            self.spans.append(spans)
         self._stamp(header.last_offset - count + 1, pos)
         return decoded
 
@@ -122,3 +131,9 @@ class CopySink:
         if epoch > _LAST_EPOCH:
             raise StorageError(f"offset {first:,} of a source is beyond what a mirror can remember (2^46)")
         set_producer(self.batches, self._producer_id, epoch, sequence, pos)
+
+
+def _spans(offsets: Sequence[int]) -> list[tuple[int, int]]:
+    """Ascending offsets as (offset, number of consecutive ones)."""
+    starts = [at for at, offset in enumerate(offsets) if not at or offsets[at - 1] != offset - 1]
+    return [(offsets[at], end - at) for at, end in zip(starts, [*starts[1:], len(offsets)], strict=True)]

@@ -25,7 +25,7 @@ from .copy_sink import first_offset, next_offset
 _CHUNK: Final = 1 << 20
 
 
-class _Batch(NamedTuple):
+class MirroredBatch(NamedTuple):
     """A mirrored batch: its records and their source offsets [first, end)."""
 
     records: list[Record]
@@ -45,20 +45,20 @@ def resume_offset(
     edges = source.offsets(*name)[name.partition]
     if not producer.batches or position <= edges.log_start_offset:
         return position
-    batch = _loaded(partition, producer.batches[-1].base_offset, producer_id)
+    batch = loaded_batch(partition, producer.batches[-1].base_offset, producer_id)
     if batch is None:
         return position
     matched_up_to = _same_up_to(source, name, batch)
     if matched_up_to > batch.first:
         return matched_up_to
     for offset in reversed(_base_offsets(partition, producer_id)):
-        batch = _loaded(partition, offset, producer_id)
+        batch = loaded_batch(partition, offset, producer_id)
         if batch is not None and (matched_up_to := _same_up_to(source, name, batch)) > batch.first:
             return matched_up_to
     return edges.log_start_offset
 
 
-def _same_up_to(source: Backend, name: TopicPartition, batch: _Batch) -> int:
+def _same_up_to(source: Backend, name: TopicPartition, batch: MirroredBatch) -> int:
     """The source offset up to which a batch matches: `first` if nothing does, `end` if all does."""
     edges = source.offsets(*name)[name.partition]
     end = min(batch.end, edges.log_end_offset)
@@ -79,7 +79,7 @@ def _same_up_to(source: Backend, name: TopicPartition, batch: _Batch) -> int:
     return end
 
 
-def _loaded(partition: Partition, offset: int, producer_id: int) -> _Batch | None:
+def loaded_batch(partition: Partition, offset: int, producer_id: int) -> MirroredBatch | None:
     """The mirrored batch at an offset of the target; None if any of its records is gone."""
     try:
         data = partition.fetch(offset, 1).data
@@ -91,7 +91,7 @@ def _loaded(partition: Partition, offset: int, producer_id: int) -> _Batch | Non
     if header.record_count != header.last_offset_delta + 1:
         return None
     first = first_offset(header.producer_epoch, header.base_sequence)
-    return _Batch(decode(data, header, "", -1), first, first + header.record_count)
+    return MirroredBatch(decode(data, header, "", -1), first, first + header.record_count)
 
 
 def _base_offsets(partition: Partition, producer_id: int) -> list[int]:

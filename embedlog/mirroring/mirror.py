@@ -43,6 +43,7 @@ from ..runtime.closing import Closing, closes
 from ..runtime.locks import Lock, Thread, wait_for
 from ..runtime.wakeups import OneShotEvent
 from ..validation import as_path, check_choice, check_flag, check_group, check_int, check_replication_factor
+from .group_sync import MIRRORS, GroupSync
 from .source import CLIENT_SETTINGS, Source, parse_sources
 from .status import MirroredTopic, MirrorStatus
 from .target import MirrorPosition, Target, target_of
@@ -71,6 +72,10 @@ class Mirror(Closing):
             topics are copied from their beginning.
         group: for brokers as target, the prefix of the consumer groups that store source positions; by
             default "mirror". A dash and the source's name follow, or its id if it has no name.
+        groups: the consumer groups whose committed offsets are carried, translated: True for all, or a
+            regular expression that matches whole names. A group that has members in the target, or whose
+            offsets there others have set, is left alone. Several sources need names then.
+        sync_group_offsets_interval_ms: how often to carry them; they are carried at the end, too.
         refresh_ms: how often to discover topics and partitions.
         replication_factor: of topics that are created in the target; see `Log.create_topic`.
         source_settings: client settings (ClientSettings, client_config) for all sources that are addresses.
@@ -92,6 +97,8 @@ class Mirror(Closing):
         exclude: str | re.Pattern[str] | None = None,
         start: str = "earliest",
         group: str | None = None,
+        groups: bool | str | re.Pattern[str] = False,
+        sync_group_offsets_interval_ms: int = 10_000,
         refresh_ms: int = 5_000,
         replication_factor: int | None = None,
         source_settings: Mapping[str, Any] | None = None,
@@ -102,6 +109,9 @@ class Mirror(Closing):
         check_choice("start", start, _STARTS)
         check_int("refresh_ms", refresh_ms, low=1, high=MAX_INT32)
         check_replication_factor(replication_factor)
+        interval_ms = sync_group_offsets_interval_ms
+        check_int("sync_group_offsets_interval_ms", interval_ms, low=1, high=MAX_INT32)
+        carried = _groups(groups)
         if group is not None:
             check_group(group)
         locations = parse_sources(sources)
@@ -125,8 +135,13 @@ class Mirror(Closing):
                 _check_outside(target, source)
                 checked.append(source)
             self.target = target if isinstance(target, Log) else _opened(opened, target, target_settings)
-            self._target: Target = target_of(self.target, group)
+            prefix = group or MIRRORS
+            self._target: Target = target_of(self.target, prefix)
             self._topic_maker = TopicMaker(self.target.backend, replication_factor)
+            self._groups: GroupSync | None = None
+            if carried is not None:
+                _check_apart(checked)
+                self._groups = GroupSync(self._target, self.target, carried, prefix, interval_ms / 1000)
             self.sources: list[Source] = []
             for source in checked:
                 self._check_source(source)
@@ -172,6 +187,8 @@ class Mirror(Closing):
                     if time.monotonic() >= discover_at:
                         self._discover()
                         discover_at = time.monotonic() + self._refresh_s
+                    if self._groups is not None:
+                        self._groups.step(self._copies)
                     trouble = self._unsettled
                 except TRANSIENT as error:
                     if trouble is None:
@@ -182,7 +199,9 @@ class Mirror(Closing):
                 if on_status is not None:
                     on_status(status)
                 if until_caught_up and status.caught_up:
-                    break
+                    trouble = self._carry_last()
+                    if trouble is None:
+                        break
                 if self._error is None and not self._stopped:
                     self._wakeup.wait(min(_TICK_MS, max(discover_at - time.monotonic(), 0.01) * 1000))
         finally:
@@ -226,8 +245,25 @@ class Mirror(Closing):
         try:
             self._target.commit()
             self._target.note(self._status(None), running=False)
+            if self._groups is not None:
+                self._groups.sync(self._copies)
         except EmbedlogError as error:
             logger.warning("positions could not be committed; some records will come again: %s", error)
+
+    # -- groups ----------------------------------------------------------------------------------------
+
+    @property
+    def _copies(self) -> list[PartitionCopy]:
+        return [copy for topic in self._topics.values() for copy in topic.copies]
+
+    def _carry_last(self) -> str | None:
+        """Carry groups as they are now; why that has to be tried again."""
+        try:
+            if self._groups is not None:
+                self._groups.sync(self._copies)
+        except TRANSIENT as error:
+            return str(error)
+        return None
 
     # -- topics ----------------------------------------------------------------------------------------
 
@@ -336,6 +372,7 @@ class Mirror(Closing):
             sum(topic.behind for topic in topics),
             self._discovered and all(topic.is_caught_up for topic in self._topics.values()),
             trouble or self._unanswered_append(),
+            () if self._groups is None else self._groups.status,
         )
 
     def _unanswered_append(self) -> str | None:
@@ -400,6 +437,24 @@ def _pattern(name: str, pattern: object) -> re.Pattern[str]:
         return re.compile(pattern)
     except (re.error, RecursionError, OverflowError) as error:
         raise InvalidArgument(f"{name}: {shown(pattern)} is not a regular expression: {error}") from None
+
+
+def _groups(groups: object) -> re.Pattern[str] | None:
+    """The groups to carry; None for none. Raises InvalidArgument, InvalidType."""
+    if isinstance(groups, bool):
+        return re.compile(".*", re.DOTALL) if groups else None
+    return _pattern("groups", groups)
+
+
+def _check_apart(sources: Iterable[Source]) -> None:
+    """Raises InvalidArgument unless each source has topics of its own in the target: a committed offset of a
+    topic that several sources share would be that of none of them."""
+    names = [source.name for source in sources]
+    if len(set(names)) < len(names):
+        raise InvalidArgument(
+            "groups=: several sources would share topics, in which one offset cannot be the position of a "
+            "group in each: give each source a name of its own (east=LOG)"
+        )
 
 
 def _check_outside(target: object, source: Source) -> None:

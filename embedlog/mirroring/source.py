@@ -52,6 +52,11 @@ class Source:
     def path(self) -> str:
         return self.log.path
 
+    @property
+    def key(self) -> str:
+        """What the names of groups that a mirror keeps for this source end with."""
+        return self.name or self.backend.log_id or self.path
+
     def target_topic(self, topic: str) -> str:
         """The name of a topic in the target."""
         return f"{self.name}.{topic}" if self.name else topic

@@ -17,9 +17,24 @@ class MirroredTopic(NamedTuple):
     behind: int
 
 
+class MirroredGroup(NamedTuple):
+    """A consumer group whose committed offsets are carried, and in how many partitions it has some.
+
+    `behind` counts the offsets that the group has read in the source and that are not copied yet. `trouble`
+    says why the group is left alone in the target, or is None.
+    """
+
+    source: str
+    group: str
+    partitions: int
+    behind: int
+    trouble: str | None
+
+
 class MirrorStatus(NamedTuple):
     """A mirror's status, with sums over its topics. `caught_up` says whether everything that was in the
-    sources at the start has been copied. `trouble` says why the mirror waits, or is None."""
+    sources at the start has been copied. `trouble` says why the mirror waits, or is None. `groups` are those
+    of the last time that offsets were carried."""
 
     topics: tuple[MirroredTopic, ...]
     records: int
@@ -27,3 +42,4 @@ class MirrorStatus(NamedTuple):
     behind: int
     caught_up: bool
     trouble: str | None
+    groups: tuple[MirroredGroup, ...] = ()

@@ -7,7 +7,8 @@
                    retries do not duplicate.
 
 The group is named "mirror-" plus the id of the source's cluster or directory, so it survives a change of
-address. The commit metadata holds the topic id: commits of a deleted and recreated topic are ignored.
+address. The commit metadata holds the topic id: commits of a deleted and recreated topic are ignored. After a
+space follows the offset map, which tells where in the target the copied records are (offset_map.py).
 """
 
 from __future__ import annotations
@@ -15,18 +16,21 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple, Protocol
 
 from ..backends.local import WriterBackend
 from ..errors import Closed, InvalidArgument
 from ..log import Log
-from ..model import NO_EPOCH, CommittedOffset, TopicDescription, TopicPartition
+from ..model import NO_EPOCH, Appended, CommittedOffset, TopicDescription, TopicPartition
 from ..runtime.locks import Lock
 from .copy_sink import CopySink, mirror_id, next_offset
 from .history import resume_offset
 from .notes import MirrorNotes
+from .offset_map import OffsetMap, Run
 from .source import Source
 from .status import MirrorStatus
+from .translation import translate_by_batches, translate_by_map
 
 logger = logging.getLogger(__name__)
 
@@ -53,12 +57,23 @@ class Target(Protocol):
     def sink(self, source: Source, topic: TopicDescription) -> CopySink:
         """A sink that collects batches of the topic for this target."""
 
-    def append(self, name: TopicPartition, batches: bytearray) -> None: ...
+    def append(self, name: TopicPartition, batches: bytearray) -> Appended: ...
 
     def record_position(
-        self, source: Source, topic: TopicDescription, name: TopicPartition, position: MirrorPosition
+        self,
+        source: Source,
+        topic: TopicDescription,
+        name: TopicPartition,
+        position: MirrorPosition,
+        runs: Iterable[Run],
     ) -> None:
-        """Record that everything before a source position has been appended to the partition."""
+        """Record that everything before a source position has been appended to the partition, `runs` last."""
+
+    def translate(
+        self, source: Source, topic: TopicDescription, partition: int, offset: int, known: Mapping[int, int]
+    ) -> int | None:
+        """The target's offset for one of the source (translation.py); None if nobody has noted it. `known`:
+        translations of before."""
 
     def commit(self) -> None:
         """Commit the recorded positions."""
@@ -67,12 +82,13 @@ class Target(Protocol):
         """Note a status for those who look on, now and then."""
 
 
-def target_of(log: Log, group: str | None) -> Target:
-    """The Target for a log. Raises InvalidArgument for a read-only log."""
+def target_of(log: Log, prefix: str) -> Target:
+    """The Target for a log; `prefix` of the groups that store positions. Raises InvalidArgument for a log
+    that is read-only."""
     if log.mode != "rw":
         raise InvalidArgument(f'{log.path} was opened with mode="r": a mirror is the writer of its target')
     backend = log.backend
-    return DirectoryTarget(backend) if isinstance(backend, WriterBackend) else BrokersTarget(log, group)
+    return DirectoryTarget(backend) if isinstance(backend, WriterBackend) else BrokersTarget(log, prefix)
 
 
 class DirectoryTarget:
@@ -101,13 +117,26 @@ class DirectoryTarget:
     def sink(self, source: Source, topic: TopicDescription) -> CopySink:
         return CopySink(mirror_id(*source.identity(topic)))
 
-    def append(self, name: TopicPartition, batches: bytearray) -> None:
-        self._store.partition(*name).appender.append_copied(batches)
+    def append(self, name: TopicPartition, batches: bytearray) -> Appended:
+        return self._store.partition(*name).appender.append_copied(batches)
 
     def record_position(
-        self, source: Source, topic: TopicDescription, name: TopicPartition, position: MirrorPosition
+        self,
+        source: Source,
+        topic: TopicDescription,
+        name: TopicPartition,
+        position: MirrorPosition,
+        runs: Iterable[Run],
     ) -> None:
         pass  # the mirrored batches carry it
+
+    def translate(
+        self, source: Source, topic: TopicDescription, partition: int, offset: int, known: Mapping[int, int]
+    ) -> int:
+        copied = self._store.partition(source.target_topic(topic.name), partition)
+        producer_id = mirror_id(*source.identity(topic))
+        name = TopicPartition(topic.name, partition)
+        return translate_by_batches(copied, producer_id, source.backend, name, topic.topic_id, offset)
 
     def commit(self) -> None:
         pass
@@ -121,36 +150,65 @@ class DirectoryTarget:
 class BrokersTarget:
     """Implements Target over the wire."""
 
-    def __init__(self, log: Log, group: str | None) -> None:
+    def __init__(self, log: Log, prefix: str) -> None:
         self._backend = log.backend
-        self._group = group
+        self._prefix = prefix
         self._lock = Lock()
         self._uncommitted: dict[str, dict[TopicPartition, CommittedOffset]] = {}
         self._committed: dict[str, dict[TopicPartition, CommittedOffset]] = {}
         self._committed_all_at = time.monotonic()
+        self._maps: dict[tuple[str, TopicPartition], tuple[str, OffsetMap]] = {}  # guarded by _lock
 
     def positions(self, source: Source, topic: TopicDescription) -> dict[int, MirrorPosition]:
-        name = source.target_topic(topic.name)
-        partitions = [TopicPartition(name, number) for number in range(topic.partitions)]
-        offsets = self._coordinator.committed_offsets(self._group_of(source), partitions)
-        return {
-            partition.partition: MirrorPosition(committed.offset, committed.leader_epoch)
-            for partition, committed in offsets.items()
-            if committed.metadata == topic.topic_id
-        }
+        topic_name, group = source.target_topic(topic.name), self._group_of(source)
+        edges = self._backend.offsets(topic_name)
+        partitions = [TopicPartition(topic_name, number) for number in range(topic.partitions)]
+        offsets = self._coordinator.committed_offsets(group, partitions)
+        positions = {}
+        for name in partitions:
+            end = edges[name.partition].log_end_offset if name.partition in edges else 0
+            offset_map = OffsetMap.empty(end)
+            committed = offsets.get(name)
+            if committed is not None:
+                topic_id, _, encoded = committed.metadata.partition(" ")
+                if topic_id == topic.topic_id:
+                    positions[name.partition] = MirrorPosition(committed.offset, committed.leader_epoch)
+                    offset_map = OffsetMap.decode(encoded) or OffsetMap.unknown(committed.offset, end)
+            with self._lock:  # a partition that is being copied has a newer map than what was committed
+                if self._maps.get((group, name), (None,))[0] != topic.topic_id:
+                    self._maps[group, name] = topic.topic_id, offset_map
+        return positions
 
     def sink(self, source: Source, topic: TopicDescription) -> CopySink:
         return CopySink(create_time=True)
 
-    def append(self, name: TopicPartition, batches: bytearray) -> None:
-        self._backend.append(*name, batches)
+    def append(self, name: TopicPartition, batches: bytearray) -> Appended:
+        return self._backend.append(*name, batches)
 
     def record_position(
-        self, source: Source, topic: TopicDescription, name: TopicPartition, position: MirrorPosition
+        self,
+        source: Source,
+        topic: TopicDescription,
+        name: TopicPartition,
+        position: MirrorPosition,
+        runs: Iterable[Run],
     ) -> None:
-        committed = CommittedOffset(position.offset, position.epoch, topic.topic_id)
         with self._lock:
+            _, offset_map = self._maps[self._group_of(source), name]
+            for run in runs:
+                offset_map.add(run)
+            metadata = f"{topic.topic_id} {offset_map.encode()}"
+            committed = CommittedOffset(position.offset, position.epoch, metadata)
             self._uncommitted.setdefault(self._group_of(source), {})[name] = committed
+
+    def translate(
+        self, source: Source, topic: TopicDescription, partition: int, offset: int, known: Mapping[int, int]
+    ) -> int | None:
+        copied = TopicPartition(source.target_topic(topic.name), partition)
+        with self._lock:
+            offset_map = self._maps[self._group_of(source), copied][1].copy()
+        name = TopicPartition(topic.name, partition)
+        return translate_by_map(offset_map, source.backend, name, topic.topic_id, offset, known)
 
     def commit(self) -> None:
         with self._lock:
@@ -176,5 +234,4 @@ class BrokersTarget:
         return self._backend.coordinator
 
     def _group_of(self, source: Source) -> str:
-        name = source.name or source.backend.log_id or source.path
-        return f"{self._group or 'mirror'}-{name}"
+        return f"{self._prefix}-{source.key}"

@@ -32,6 +32,7 @@ from ..errors import (
 )
 from ..model import TopicDescription, TopicPartition
 from .copy_sink import CopySink
+from .offset_map import Run, runs_of
 from .source import Source
 from .target import DIVERGED, MirrorPosition, Target
 
@@ -93,16 +94,18 @@ class PartitionCopy:
                 return True
             if self._read is None:
                 return False
+        runs: list[Run] = []
         try:
             if self._read.batches:
                 self.appends_since = time.monotonic()
-                self._target.append(self.target_partition, self._read.batches)
+                appended = self._target.append(self.target_partition, self._read.batches)
+                runs = runs_of(self._read.spans, appended)
         except _GONE:
             self.gone = True
             return False
         finally:
             self.appends_since = None
-        self._advance(self._read)
+        self._advance(self._read, runs)
         self._read = None
         return True
 
@@ -121,13 +124,13 @@ class PartitionCopy:
             return None
         return sink
 
-    def _advance(self, read: CopySink) -> None:
+    def _advance(self, read: CopySink, runs: list[Run]) -> None:
         self.position = self._reader.position
         self.records += read.records
         self.bytes += len(read.batches)
         self.caught_up = self.caught_up or self.position >= self._goal
         position = MirrorPosition(self.position, self._reader.epoch)
-        self._target.record_position(self.source, self.topic, self.target_partition, position)
+        self._target.record_position(self.source, self.topic, self.target_partition, position, runs)
 
     def _reset_position(self, error: OffsetOutOfRange | LogTruncated) -> None:
         """Continue at the nearest valid offset: the source no longer has the current position."""
@@ -147,7 +150,8 @@ class PartitionCopy:
             self.source.backend, self.name, position, topic_id=self.topic.topic_id, read_committed=True
         )
         self.position = position
-        self._target.record_position(self.source, self.topic, self.target_partition, MirrorPosition(position))
+        reset = MirrorPosition(position)
+        self._target.record_position(self.source, self.topic, self.target_partition, reset, ())
 
 
 class Worker:
