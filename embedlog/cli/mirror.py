@@ -82,7 +82,7 @@ def run(args: argparse.Namespace, ui: UI) -> int:
         group=args.group,
         replication_factor=args.replication_factor,
         groups=False if args.groups is None else args.groups,
-        sync_group_offsets_interval_ms=max(1, round(args.sync_group_offsets_interval * 1000)),
+        sync_group_offsets_interval_ms=args.sync_group_offsets_interval * 1000,
         source_settings=wire_settings(args, "kafka://", "--from-config"),
         target_settings=wire_settings(args, args.directory, "--to-config"),
     )

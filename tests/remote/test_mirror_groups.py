@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import json
+import random
+import subprocess
+import sys
 import threading
+import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rounds import ROUNDS
 from unread import carry, commit, committed, no_lag_below_zero, some_transactions, unread
 from zookeepers import eventually
 
@@ -20,6 +26,12 @@ from embedlog.cluster import Broker
 
 KINDS = ("directory", "serve")
 EVERY_WAY = [(source, target) for source in KINDS for target in KINDS]
+
+MIRROR = """
+import sys, embedlog
+source, target = sys.argv[1:]
+embedlog.Mirror(source, target, topics="t", groups=True, sync_group_offsets_interval_ms=20).run()
+"""
 
 
 @contextlib.contextmanager
@@ -427,3 +439,57 @@ def test_the_command_line(pair: tuple[Log, Log], tmp_path: Path, capsys: pytest.
         copy.group("billing").reset("t", to=0)
     assert main([*command, "--groups"]) == 0
     assert "left alone" in capsys.readouterr().out
+
+
+@pytest.mark.random
+@pytest.mark.parametrize("target_kind", KINDS)
+def test_a_mirror_that_is_killed(tmp_path: Path, target_kind: str) -> None:
+    """SIGKILL at any moment: the next one knows the group as its own, and skips nothing. A directory gets
+    each record once; brokers may get some again."""
+    chosen = random.Random()
+    with log_of("serve", tmp_path / "source") as source, contextlib.ExitStack() as stack:
+        source.create_topic("t")
+        target_path: Any = tmp_path / "target"
+        if target_kind == "serve":
+            target_path = stack.enter_context(log_of("serve", target_path)).path
+        command = [sys.executable, "-c", MIRROR, source.path, str(target_path)]
+        for number in range(3 * ROUNDS):
+            mirror = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+            kill_at = time.monotonic() + chosen.uniform(0.5, 3)
+            while time.monotonic() < kill_at:
+                source.append_many("t", [b"%d %d" % (number, chosen.getrandbits(40)) for _ in range(3)])
+                some_transactions(source, "t", 1, lambda _: chosen.random() < 0.3)
+                commit(source, "g", "t", chosen.randrange(source.offsets("t")[0].log_end_offset + 1))
+            mirror.kill()
+            assert not mirror.communicate()[1]
+        commit(source, "g", "t", chosen.randrange(source.offsets("t")[0].log_end_offset + 1))
+        (group,) = carry(source, target_path).groups
+        assert group.trouble is None
+        target = stack.enter_context(embedlog.open(target_path))
+        (theirs,), (ours,) = unread(source, "g"), unread(target, "g")
+        if target_kind == "directory":
+            assert ours == theirs
+        else:
+            assert Counter(theirs) <= Counter(ours)
+
+
+def test_offsets_that_do_not_change_are_committed_again(
+    pair: tuple[Log, Log], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Brokers let the offsets of idle groups expire."""
+    source, target = pair
+    source.create_topic("t")
+    source.append("t", b"a")
+    commit(source, "g", "t", 1)
+    carry(source, target)
+
+    def commits() -> int:
+        return sum(edge.log_end_offset for edge in target.offsets("__consumer_offsets").values())
+
+    before = commits()
+    carry(source, target)
+    assert commits() == before
+    monkeypatch.setattr("embedlog.mirroring.group_sync._COMMIT_AGAIN_S", 0.0)
+    carry(source, target)
+    assert commits() >= before + 2  # the group's and the mirror's note
+    assert committed(target, "g") == [1]
