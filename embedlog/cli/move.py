@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from ..errors import InvalidArgument
+from ..mirroring.group_sync import MIRRORS
 from ..mirroring.move import ComparedTopic, Move, Obstacle
 from ..mirroring.status import MirrorStatus
 from ..store.fence import unfence
@@ -35,7 +36,7 @@ def commands() -> Iterator[Command]:
         arg("TARGET", "kafka://HOST:PORT[,HOST:PORT]; not with --undo", nargs="?"),
         arg("--dry-run", "only look for what the target would refuse"),
         arg("--undo", "make the directory writable again"),
-        arg("--group NAME", "the prefix of the group that stores positions (mirror)"),
+        arg("--group NAME", "the prefix of the group that stores positions (mirror)", default=MIRRORS),
         replicas(),
         command_config(),
         *log_options("warning"),

@@ -142,13 +142,13 @@ class SendQueue:
 
     def note_sent(self, batches: list[ProducerBatch]) -> None:
         """They are not being sent any more."""
-        topic_partition = (batches[0].topic.name, batches[0].partition)
-        sending = self._sending.get(topic_partition)
-        if sending is not None:
-            for batch in batches:
+        for batch in batches:
+            topic_partition = (batch.topic.name, batch.partition)
+            sending = self._sending.get(topic_partition)
+            if sending is not None:
                 sending.pop(batch, None)
-            if not sending:
-                del self._sending[topic_partition]
+                if not sending:
+                    del self._sending[topic_partition]
 
     @property
     def sending(self) -> list[ProducerBatch]:

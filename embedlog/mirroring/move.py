@@ -1,7 +1,7 @@
 """Moves a log from a directory to brokers: the copy, the cut-over, the proof.
 
     check      what the target would refuse or lose: nothing is changed before it finds nothing
-    copy       a mirror copies while the application goes on
+    copy       a mirror copies while the application goes on, and carries the groups' offsets
     fence      once the directory has no writer, a durable mark keeps all writers out (store/fence.py)
     copy       the mirror copies what was appended since
     compare    each partition's records in both logs, counted and digested
@@ -32,6 +32,7 @@ from ..runtime.closing import Closing, closes
 from ..store.fence import fence, moved
 from ..validation import as_path
 from ..wording import counted
+from .group_sync import MIRRORS
 from .mirror import Mirror
 from .source import CLIENT_SETTINGS, Source
 from .status import MirrorStatus
@@ -84,7 +85,7 @@ class Move(Closing):
         source: str | os.PathLike[str],
         target: str,
         *,
-        group: str | None = None,
+        group: str = MIRRORS,
         replication_factor: int | None = None,
         target_settings: Mapping[str, Any] | None = None,
     ) -> None:
@@ -201,8 +202,10 @@ class Move(Closing):
 
     def _left_behind(self) -> Iterator[Obstacle]:
         """What a move does not carry."""
-        for group in self._source.log.groups():
-            yield Obstacle("", None, f"group {group!r}: its offsets are not carried", False)
+        for group, topic in self._source.backend.share_reader().list_share_groups():
+            yield Obstacle(
+                topic, None, f"jobs that queue group {group!r} has finished would come again there", False
+            )
 
     # -- moving ----------------------------------------------------------------------------------------
 
@@ -212,6 +215,7 @@ class Move(Closing):
             self.source,
             self.target,
             group=self._group,
+            groups=True,
             replication_factor=self._replication_factor,
             target_settings=self._settings,
         ) as mirror:
