@@ -24,6 +24,7 @@ from blocking import Loop, blocking
 from faults import FaultyFileSystem, open_log
 
 import embedlog
+import embedlog.cluster
 from embedlog.clients import job_source
 from embedlog.clients.job_source import Waiting
 from embedlog.errors import (
@@ -44,9 +45,15 @@ LATER = 3_600_000
 """An hour: nothing in this file waits for it."""
 
 
-@pytest.fixture(params=["owner", "client", "aio owner", "aio client"])
+@pytest.fixture(params=["owner", "client", "broker", "aio owner", "aio client", "aio broker"])
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
+
+
+in_a_directory = pytest.mark.parametrize(
+    "kind", ["owner", "client", "aio owner", "aio client"], indirect=True, ids=str
+)
+"""For what brokers do not give: remote/test_broker_queues.py has how they differ."""
 
 
 @pytest.fixture
@@ -60,14 +67,19 @@ def owner(kind: str, path: Path) -> Iterator[contextlib.ExitStack]:
 
 @pytest.fixture
 def log(kind: str, path: Path, owner: contextlib.ExitStack) -> Iterator[Any]:
-    """A log, as its owner or as its client; that of tasks behind the interface of threads."""
+    """A log, as its owner, as its client or over a broker; that of tasks behind the interface of threads."""
     with contextlib.ExitStack() as opened:
+        address: str | Path = path
+        settings: dict[str, Any] = {"shared": True}
+        if kind.endswith("broker"):
+            broker = opened.enter_context(embedlog.cluster.Broker(path))
+            address, settings = f"kafka://127.0.0.1:{broker.port}", {}
         if kind.startswith("aio"):
             loop = Loop()
             opened.callback(loop.close)
-            yield opened.enter_context(blocking(loop, path, shared=True))
+            yield opened.enter_context(blocking(loop, address, **settings))
         else:
-            yield opened.enter_context(embedlog.open(path, shared=True))
+            yield opened.enter_context(embedlog.open(address, **settings))
 
 
 def take(queue: Any) -> Any:
@@ -128,6 +140,7 @@ def test_each_group_gets_all_jobs(log: Any) -> None:
             assert queue.take(default=None) is None
 
 
+@in_a_directory
 def test_released_jobs_come_again_and_count(log: Any) -> None:
     with log.queue("jobs", max_deliveries=3) as queue:
         queue.send(b"work")
@@ -171,6 +184,7 @@ def test_any_text_is_a_reason(log: Any, error: str) -> None:
     assert headers(dead(log))["embedlog.error"] == error[:4_000].encode(errors="replace")
 
 
+@in_a_directory
 @pytest.mark.parametrize("topic", ["graveyard", None])
 def test_the_dead_letters_topic_has_a_name_or_there_is_none(
     path: Path, owner: contextlib.ExitStack, log: Any, topic: str | None
@@ -247,6 +261,7 @@ def test_the_end_of_a_block_accepts(log: Any) -> None:
         assert queue.take(default=None) is None
 
 
+@in_a_directory
 def test_an_exception_releases_with_back_off_and_the_last_rejects(
     log: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -290,6 +305,7 @@ def test_an_error_that_cannot_say_what_it_is(log: Any) -> None:
     assert headers(dead(log))["embedlog.error"] == b"Broken"
 
 
+@in_a_directory
 @pytest.mark.parametrize("ends", [KeyboardInterrupt, SystemExit, GeneratorExit])
 def test_what_ends_a_program_releases_uncounted(log: Any, ends: type[BaseException]) -> None:
     with log.queue("jobs") as queue:
@@ -375,6 +391,7 @@ def handler_of(kind: str, function: Any) -> Any:
     return awaited if kind.startswith("aio") else function
 
 
+@in_a_directory
 def test_run_goes_on_after_jobs_that_fail(kind: str, log: Any, caplog: pytest.LogCaptureFixture) -> None:
     with log.queue("jobs", max_deliveries=3, backoff_ms=100, max_backoff_ms=150) as queue:
         seen: list[tuple[bytes, int]] = []
@@ -425,6 +442,7 @@ def test_run_calls_only_functions_of_its_kind(kind: str, log: Any) -> None:
 # -- later -------------------------------------------------------------------------------------------------
 
 
+@in_a_directory
 def test_a_job_with_a_delay_comes_when_it_is_due(log: Any) -> None:
     with log.queue("jobs") as queue:
         before = time.time()
@@ -530,6 +548,7 @@ def test_a_job_that_is_dropped_comes_again(log: Any) -> None:
         assert take(queue).deliveries == 2
 
 
+@in_a_directory
 def test_the_jobs_of_a_key_come_one_after_the_other(log: Any) -> None:
     with log.queue("jobs", ordered_by_key=True) as queue:
         for key, value in ((b"a", b"1"), (b"a", b"2"), (b"b", b"3"), (None, b"4"), (None, b"5")):
@@ -634,6 +653,7 @@ def two_of_a_key(queue: Any) -> Any:
     return job
 
 
+@in_a_directory
 def test_accepts_go_before_jobs_are_asked_for(log: Any) -> None:
     with log.queue("jobs", **SLOW) as queue:
         two_of_a_key(queue)
@@ -644,6 +664,7 @@ def test_accepts_go_before_jobs_are_asked_for(log: Any) -> None:
         assert locked(log) == 0
 
 
+@in_a_directory
 @pytest.mark.parametrize("end", ["stop", "close", "its time"])
 def test_accepts_do_not_wait_past_the(log: Any, end: str) -> None:
     options = SLOW | ({"accept_linger_ms": 1} if end == "its time" else {})
@@ -656,6 +677,7 @@ def test_accepts_do_not_wait_past_the(log: Any, end: str) -> None:
             assert third.take(default=None) is None
 
 
+@in_a_directory
 def test_after_a_stop_a_block_accepts_its_job_itself(log: Any) -> None:
     with log.queue("jobs", **SLOW) as queue:
         queue.send(b"1")
@@ -664,6 +686,7 @@ def test_after_a_stop_a_block_accepts_its_job_itself(log: Any) -> None:
         assert locked(log) == 0
 
 
+@in_a_directory
 def test_an_accept_that_comes_too_late_is_logged(log: Any, caplog: pytest.LogCaptureFixture) -> None:
     with log.queue("jobs", **SLOW) as queue:
         job = two_of_a_key(queue)
@@ -686,6 +709,7 @@ def test_accepts_that_failed_are_sent_again(path: Path) -> None:
         assert take(queue).value == b"2"
 
 
+@in_a_directory
 def test_accepts_end_with_their_group(log: Any, caplog: pytest.LogCaptureFixture) -> None:
     with log.queue("jobs", **SLOW) as queue:
         two_of_a_key(queue)
@@ -697,6 +721,7 @@ def test_accepts_end_with_their_group(log: Any, caplog: pytest.LogCaptureFixture
 # -- the end -----------------------------------------------------------------------------------------------
 
 
+@in_a_directory
 @pytest.mark.parametrize("last", [False, True])
 def test_a_handler_that_fails_after_the_close_counts(log: Any, last: bool) -> None:
     options = {"max_deliveries": 1 if last else 2, "backoff_ms": 0}
@@ -822,6 +847,7 @@ def test_a_process_that_only_reads_takes_no_jobs(path: Path) -> None:
         log.queue("jobs")
 
 
+@in_a_directory
 def test_durable_sends(log: Any) -> None:
     with log.queue("jobs", flush=True) as queue:
         assert queue.send(b"work").durable
@@ -829,6 +855,7 @@ def test_durable_sends(log: Any) -> None:
     assert json.dumps(log.offsets("jobs")[0]) == "[0, 1, 1]"
 
 
+@in_a_directory
 def test_the_queues_topic(log: Any) -> None:
     log.create_topic("there", partitions=2)
     with log.queue("jobs", partitions=3), log.queue("there"):

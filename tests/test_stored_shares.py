@@ -121,7 +121,7 @@ def test_a_purge_leaves_nothing_to_do(path: Path) -> None:
 
 
 def test_not_over_the_wire(path: Path) -> None:
-    refused = pytest.raises(UnsupportedByBackend, match="not available over the wire yet")
+    refused = pytest.raises(UnsupportedByBackend, match="look at the log's directory")
     with (
         Broker(path, port=0) as broker,
         embedlog.open(f"kafka://127.0.0.1:{broker.port}") as log,

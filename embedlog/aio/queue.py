@@ -22,7 +22,7 @@ from typing import Any, Final, Generic, Self, overload
 
 from ..clients.job import AsyncJob
 from ..clients.job_source import HeldJob, JobSource, Waiting
-from ..clients.queue import NO_DEFAULT, D, due_headers, nothing_taken
+from ..clients.queue import NO_DEFAULT, D, nothing_taken
 from ..clients.queue import Queue as SyncQueue
 from ..clients.record_input import HeadersInput
 from ..errors import Closed, InvalidType, shown
@@ -83,7 +83,7 @@ class Queue(AsyncClosing, Generic[V, K]):
             queue.topic,
             queue.serde.encode_value(value),
             key=queue.serde.encode_key(key),
-            headers=due_headers(headers, delay_ms, at),
+            headers=queue.intake.due_headers(headers, delay_ms, at),
             partition=partition,
             flush=queue.flush,
         )

@@ -49,10 +49,10 @@ from .local import WriterBackend
 from .log_requests import LogCalls
 from .owned_log import LoadServer
 from .port import TopicConfigs
+from .port.coordinators import ShareCoordinator
 from .read_only import FilesBackend
 from .remote import RemoteBackend
 from .remote.groups import RemoteCoordinator
-from .remote.share_groups import ShareCalls
 from .remote.topics import Topics
 from .remote.transactions import RemoteTransactions
 
@@ -206,7 +206,7 @@ class SharedBackend(FilesBackend):
         return self._remote.coordinator
 
     @property
-    def share_coordinator(self) -> ShareCalls:
+    def share_coordinator(self) -> ShareCoordinator:
         return self._remote.share_coordinator
 
     @property

@@ -29,6 +29,7 @@ from typing import Any, Final, Generic, Protocol, Self, TypeVar, overload
 from weakref import WeakSet
 
 from ..backends.port import Backend
+from ..backends.port.coordinators import KEPT_FOREVER
 from ..config import MAX_INT32
 from ..errors import (
     Closed,
@@ -40,6 +41,7 @@ from ..errors import (
     OffsetOutOfRange,
     QueueEmpty,
     TopicNotFound,
+    UnsupportedByBackend,
 )
 from ..files.names import check_topic_name
 from ..model import (
@@ -90,12 +92,39 @@ class Intake(Generic[V, K]):
     """Makes jobs of what a source hands out: reads and decodes records, and ends those that cannot be."""
 
     def __init__(
-        self, backend: Backend, source: JobSource, serde: RecordSerde[V, K], backoff: Backoff
+        self,
+        backend: Backend,
+        source: JobSource,
+        serde: RecordSerde[V, K],
+        backoff: Backoff,
+        keeps_delays: bool,
     ) -> None:
         self.source = source
         self.backoff = backoff
         self._backend = backend
         self._serde = serde
+        self._keeps_delays = keeps_delays
+
+    def due_headers(self, headers: HeadersInput | None, delay_ms: int | None, at: datetime | None) -> Any:
+        """The headers of a job. Raises InvalidType, InvalidArgument, UnsupportedByBackend."""
+        if delay_ms is None and at is None:
+            return headers
+        if at is None:
+            check_int("delay_ms", delay_ms, low=0, high=LONGEST_DELAY_MS)
+            assert delay_ms is not None
+            due_ms = now_ms() + delay_ms
+        elif delay_ms is not None:
+            raise InvalidArgument("give delay_ms or at, not both")
+        elif not isinstance(at, datetime):
+            raise InvalidType(f"at must be a datetime, not {type(at).__name__}")
+        else:
+            due_ms = max(0, time_ms(at))
+        if not self._keeps_delays:
+            raise UnsupportedByBackend(
+                "delay_ms and at: brokers deliver a job at once; send it when it is due, or open the log's "
+                "directory"
+            )
+        return (*as_headers(headers), (DUE_HEADER, b"%d" % due_ms))
 
     def taken(self, wait_s: float = _FOREVER) -> tuple[HeldJob, Record[V, K]] | None:
         """What the next job is made of; None if there is none within wait_s, or at the end.
@@ -236,8 +265,12 @@ class Queue(Closing, Generic[V, K]):
     Any number of threads may use a queue. A forked child can only send: its parent's jobs are not its own, so
     anything else raises ForkedHandle. A queue that is garbage-collected without `close` gives its jobs back.
 
-    Raises InvalidArgument, InvalidType, InvalidGroup, StorageError, Closed. Raises ReadOnly with mode="r",
-    and UnsupportedByBackend with brokers.
+    Over brokers it uses their share groups (Apache Kafka 4.2 or newer, `embedlog serve`). There each delivery
+    counts, nothing is fetched ahead, and a new topic keeps its records. ordered_by_key, flush and delays of
+    sent jobs raise UnsupportedByBackend, and so do brokers without share groups; what the group's limits do
+    not allow raises InvalidArgument.
+
+    Raises InvalidArgument, InvalidType, InvalidGroup, StorageError, Closed. Raises ReadOnly with mode="r".
     """
 
     def __init__(
@@ -276,27 +309,32 @@ class Queue(Closing, Generic[V, K]):
         check_int("partitions", partitions, low=1)
         backend = log.backend
         coordinator = backend.share_coordinator
+        options = ShareGroupOptions(lock_ms, max_deliveries, ordered_by_key, dead_letter_topic)
+        keeps_delays = coordinator.keeps_delays
+        if flush:
+            backend.check_append(flush=True)
+        coordinator.prepare(group, options)
         try:
             log.describe_topic(topic)
         except TopicNotFound:
-            log.create_topic(topic, partitions, exist_ok=True, delete_policy="finished")
+            settings = {"delete_policy": "finished"} if keeps_delays else KEPT_FOREVER
+            log.create_topic(topic, partitions, exist_ok=True, **settings)
         self.topic = topic
         self.group = group
         self._log = log
         self.serde: RecordSerde[V, K] = RecordSerde() if serde is None else serde
         self.flush = flush
-        options = ShareGroupOptions(lock_ms, max_deliveries, ordered_by_key, dead_letter_topic)
         self._source = JobSource(
             coordinator,
             topic,
             group,
             options,
-            prefetch=prefetch,
+            prefetch=prefetch if keeps_delays else 1,  # what was fetched ahead could not go back
             flush=flush,
             accept_linger_ms=accept_linger_ms,
         )
         self._backoff = backoff = Backoff(backoff_ms, max_backoff_ms)
-        self.intake: Intake[V, K] = Intake(backend, self._source, self.serde, backoff)
+        self.intake: Intake[V, K] = Intake(backend, self._source, self.serde, backoff, keeps_delays)
         self._closed = False
 
     def __repr__(self) -> str:
@@ -325,15 +363,16 @@ class Queue(Closing, Generic[V, K]):
             delay_ms: deliver it this much later, by the wall clock. The delay survives restarts.
             at: deliver it at this time instead, or at once if it is past. A naive datetime is local time.
 
-        Raises the errors of `Log.append`, and SerializationError. On error nothing was sent, except perhaps
-        after FlushFailed. It also works in a forked child of a process that shares the log.
+        Raises the errors of `Log.append`, SerializationError, and, for a delay over brokers,
+        UnsupportedByBackend. On error nothing was sent, except perhaps after FlushFailed. It also works in a
+        forked child of a process that shares the log.
         """
         serde = self.serde
         return self._log.append(
             self.topic,
             serde.encode_value(value),
             key=serde.encode_key(key),
-            headers=due_headers(headers, delay_ms, at),
+            headers=self.intake.due_headers(headers, delay_ms, at),
             partition=partition,
             flush=self.flush,
         )
@@ -448,20 +487,3 @@ def nothing_taken(source: JobSource, wait_s: float, default: D) -> D:
 
 _MOST_DELIVERIES: Final = 32_767  # as Kafka counts them
 _MOST_PREFETCHED: Final = 10_000
-
-
-def due_headers(headers: HeadersInput | None, delay_ms: int | None, at: datetime | None) -> Any:
-    """The headers of a job that is due later. Raises InvalidType, InvalidArgument."""
-    if delay_ms is None and at is None:
-        return headers
-    if at is None:
-        check_int("delay_ms", delay_ms, low=0, high=LONGEST_DELAY_MS)
-        assert delay_ms is not None
-        due_ms = now_ms() + delay_ms
-    elif delay_ms is not None:
-        raise InvalidArgument("give delay_ms or at, not both")
-    elif not isinstance(at, datetime):
-        raise InvalidType(f"at must be a datetime, not {type(at).__name__}")
-    else:
-        due_ms = max(0, time_ms(at))
-    return (*as_headers(headers), (DUE_HEADER, b"%d" % due_ms))

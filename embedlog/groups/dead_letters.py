@@ -50,13 +50,8 @@ def append_dead_letters(
     for rejection, record in rejected:
         if record is None:
             continue
-        headers = [header for header in record.headers if not header[0].startswith(_OURS)]
-        headers += _origin(group, TopicPartition(record.topic, record.partition), record.offset)
-        headers += [
-            ("embedlog.deliveries", str(rejection.delivery_count).encode()),
-            ("embedlog.error", rejection.error[:_LONGEST_ERROR].encode(errors="replace")),
-        ]
-        letters.append((record.key, record.value, tuple(headers), now_ms))
+        headers = dead_letter_headers(group, record, rejection.delivery_count, rejection.error)
+        letters.append((record.key, record.value, headers, now_ms))
         size += len(record.key or b"") + len(record.value or b"")
         if size >= _BATCH_BYTES:
             target.appender.append_unchecked(encode_batch(letters), None)
@@ -64,6 +59,17 @@ def append_dead_letters(
     if letters:
         target.appender.append_unchecked(encode_batch(letters), None)
     target.flush()
+
+
+def dead_letter_headers(group: str, record: Record, deliveries: int, error: str) -> Headers:
+    """The headers of a record's dead letter."""
+    headers = [header for header in record.headers if not header[0].startswith(_OURS)]
+    headers += _origin(group, TopicPartition(record.topic, record.partition), record.offset)
+    headers += [
+        ("embedlog.deliveries", str(deliveries).encode()),
+        ("embedlog.error", error[:_LONGEST_ERROR].encode(errors="replace")),
+    ]
+    return tuple(headers)
 
 
 def find_dead_letters(

@@ -80,6 +80,8 @@ class ShareGroupCoordinator:
     state: where it stores what the groups do. monotonic_ms: the machine's monotonic clock, or a test's.
     """
 
+    keeps_delays = True
+
     def __init__(
         self, store: Store, state: ShareState, *, monotonic_ms: Callable[[], int] = _monotonic_ms
     ) -> None:
@@ -106,6 +108,9 @@ class ShareGroupCoordinator:
         scheduler.start()
 
     # -- deliveries ------------------------------------------------------------------------------------
+
+    def prepare(self, group: str, options: ShareGroupOptions) -> None:
+        pass
 
     def acquire(
         self,

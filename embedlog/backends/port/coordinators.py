@@ -11,7 +11,8 @@ A backend gives them through properties of `Backend`.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from ...model import (
     Acknowledgement,
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
     from ...groups.machines.events import GroupDescription
     from ...groups.machines.transaction import ProducerIdAndEpoch
     from ...wire.transaction_state import TransactionMetadata
+
+KEPT_FOREVER: Final[Mapping[str, Any]] = MappingProxyType({"retention_ms": -1})
+"""The settings of a queue's topics at brokers, which delete no finished jobs, but old ones by default."""
 
 
 class Coordinator(Protocol):
@@ -132,7 +136,15 @@ class ShareCoordinator(Protocol):
 
     A member is an id that the caller chooses; it need not join. The first `acquire` creates the group, which
     begins at the log's start.
+
+    keeps_delays: whether a job can have a delay, and be given back uncounted; share groups of brokers know
+    neither.
     """
+
+    keeps_delays: bool
+
+    def prepare(self, group: str, options: ShareGroupOptions) -> None:
+        """A queue opens. Raises UnsupportedByBackend, InvalidArgument for what it cannot have."""
 
     def acquire(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from ...codec import read_header
 from ...codec.record_batch import TRANSACTIONAL_BIT
@@ -24,6 +24,7 @@ from ...wire_client.client_config import client_settings
 from ...wire_client.settings import Address, ClientSettings, addresses
 from ..log_requests import LogCalls
 from ..port import Interrupt, TopicConfigs
+from ..port.coordinators import KEPT_FOREVER, ShareCoordinator
 from .acls import RemoteAcls
 from .appending import Appending, RemoteAppender
 from .arrivals import RemoteArrivals
@@ -41,6 +42,9 @@ from .share_groups import ShareCalls
 from .topics import Topics
 from .transactions import RemoteTransactions
 from .users import RemoteUsers
+
+if TYPE_CHECKING:
+    from .queues import BrokerQueues
 
 _ATTRIBUTES: Final = 22  # the pos of their low byte in a batch
 
@@ -88,6 +92,7 @@ class RemoteBackend:
         ask = owner_requests(self._brokers)
         self._maintenance = LogCalls(lambda name, arguments: ask(name, arguments, {}))
         self._share_coordinator = ShareCalls(ask)
+        self._queues: BrokerQueues | None = None
         try:
             self._metadata.connect()
         except BaseException:
@@ -242,14 +247,21 @@ class RemoteBackend:
     # -- what only a log's owner offers --------------------------------------------------------------------
 
     @property
-    def share_coordinator(self) -> ShareCalls:
+    def share_coordinator(self) -> ShareCoordinator:
         self.check_open()
         if self._brokers.reaches_owner:
             return self._share_coordinator
-        raise UnsupportedByBackend(
-            "share groups are not available over the wire yet: open the log's directory, with shared=True if "
-            "other processes use it, too"
-        )
+        if self._queues is None:
+            from .queues import BrokerQueues
+
+            self._queues = BrokerQueues(
+                self._brokers,
+                self._metadata,
+                self.coordinator.coordinators,
+                self.appenders,
+                lambda topic: self.topic_admin.create_topic(topic, 1, KEPT_FOREVER, exist_ok=True),
+            )
+        return self._queues
 
     @property
     def transactions(self) -> RemoteTransactions:
@@ -267,7 +279,7 @@ class RemoteBackend:
     def share_reader(self) -> NoReturn:
         self.check_open()
         raise UnsupportedByBackend(
-            "share groups are not available over the wire yet: look at the log's directory"
+            "brokers do not tell which jobs are locked or were delivered before: look at the log's directory"
         )
 
     @property

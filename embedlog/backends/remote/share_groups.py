@@ -48,10 +48,15 @@ class ShareCalls:
         ask: sends a request and returns its result; raises the owner's error.
     """
 
+    keeps_delays = True
+
     def __init__(self, ask: AskAgain) -> None:
         self._ask = ask
         self._numbers = itertools.count(1)
         self._accepting: dict[tuple[str, str, bool], _AcceptRequests] = {}  # by what they have in common
+
+    def prepare(self, group: str, options: ShareGroupOptions) -> None:
+        pass
 
     def acquire(
         self,
