@@ -16,7 +16,7 @@ from ..errors import InvalidArgument
 from ..log import Log
 from ..open import open as open_log
 from ..runtime.locks import calls_out
-from .arguments import Command, arg, defaults, directory, positive
+from .arguments import LOG, Command, arg, defaults, is_over_wire, positive, wire_settings
 from .long_running import Stop, Stopped, log_messages, log_options
 from .opening import existing, report
 from .ui import UI
@@ -24,15 +24,15 @@ from .ui import UI
 _DESCRIPTION = """\
 Call functions that are declared with @embedlog.worker("topic") with the jobs of their topics, in threads, or
 coroutine functions in an event loop. The directory may be in use by other processes that open it with
-shared=True, such as the application that sends the jobs, and other workers.
+shared=True, such as the application that sends the jobs, and other workers. Of brokers it takes the jobs of
+share groups.
 
 SIGTERM or Ctrl-C: it takes no new jobs, finishes those in hand and exits with 0. A second one: it gives them
 back, so that they do not count as failed, and exits with 130."""
 _LOCK = (
     "Shares the writer's lock: works while applications have the directory open with shared=True; is refused "
-    "(exit 2) while one has it open without."
+    "(exit 2) while one has it open without. Over brokers there is no lock."
 )
-_NOT_OVER_WIRE: Final = "jobs are not handed out over the wire yet: give the directory"
 _GIVEN_BACK: Final = 130
 
 
@@ -44,7 +44,7 @@ def commands() -> Iterator[Command]:
             dest="functions",
             nargs="+",
         ),
-        directory(_NOT_OVER_WIRE),
+        LOG,
         arg("--concurrency N", "how many jobs each function has at a time (as it declares)", type=positive),
         arg("--app-dir PATH", "where modules are looked for first (here)", default="."),
         arg("--create", "make the directory if it is missing"),
@@ -59,6 +59,10 @@ def run(args: argparse.Namespace, ui: UI) -> int:
     with Stop() as stop:
         try:
             functions = [_function(text, args.app_dir) for text in args.functions]
+            settings = wire_settings(args, args.directory)
+            if is_over_wire(args.directory):
+                with open_log(args.directory, **settings) as log:
+                    return _work(args, ui, log, functions, stop)
             if not args.create:
                 existing(args.directory)
             with open_log(args.directory, shared=True) as log:

@@ -19,7 +19,7 @@ from queue_over_brokers import kill_workers, settled_by_workers
 
 import embedlog
 import embedlog.aio
-from embedlog.errors import InvalidArgument, LockLost, UnsupportedByBackend
+from embedlog.errors import BrokerUnavailable, InvalidArgument, LockLost, UnsupportedByBackend
 
 SHARES = {
     "share.coordinator.state.topic.replication.factor": 1,
@@ -121,6 +121,28 @@ def test_close_gives_jobs_back(log: embedlog.Log) -> None:
         assert job.deliveries == 2  # Kafka counts what the end of a session gives back
         job.accept()
         assert time.monotonic() - before < 20  # its lock lasts for 30 s
+
+
+def test_a_lost_connection_gives_jobs_back(log: Any, address: str) -> None:
+    with (
+        embedlog.open(address) as elsewhere,
+        log.queue("lost", group="lost") as queue,
+        elsewhere.queue("lost", group="lost") as other,
+    ):
+        queue.send(b"work")
+        job = take(queue)
+        before = time.monotonic()
+        for connection in list(log.backend._brokers._busy):
+            connection.abort()
+        take(other).accept()
+        assert time.monotonic() - before < 20
+        with pytest.raises((LockLost, BrokerUnavailable)):
+            job.accept()
+        queue.send(b"more")
+        values = {
+            job.value for source in (queue, other) if (job := source.take(timeout_ms=3_000, default=None))
+        }
+        assert values == {b"more"}
 
 
 def test_what_kafka_does_not_give_is_refused(log: embedlog.Log, caplog: pytest.LogCaptureFixture) -> None:

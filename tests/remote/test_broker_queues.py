@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import logging
 import math
+import signal
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter
@@ -20,7 +23,7 @@ from queue_over_brokers import kill_workers, settled_by_workers
 import embedlog
 from embedlog.clients.queue_admin import redrive
 from embedlog.cluster import Broker
-from embedlog.errors import InvalidArgument, LockLost, UnsupportedByBackend
+from embedlog.errors import BrokerUnavailable, InvalidArgument, LockLost, UnsupportedByBackend
 from embedlog.wire_client.connection import Connection
 
 
@@ -131,7 +134,7 @@ def test_a_lost_connection_gives_jobs_back(log: Any) -> None:
         for connection in list(log.backend._brokers._busy):
             connection.abort()
         assert take(other).value == b"work"
-        with pytest.raises((LockLost, embedlog.errors.BrokerUnavailable)):
+        with pytest.raises((LockLost, BrokerUnavailable)):
             job.accept()
         with pytest.raises(LockLost):
             job.accept()
@@ -229,3 +232,45 @@ def test_workers(log: Any) -> None:
             job.accept()
     (letter,) = log.read("dlq.jobs")
     assert (letter.value, dict(letter.headers)["embedlog.deliveries"]) == (b"7", b"2")
+
+
+def test_the_work_command(log: Any, broker: Broker, tmp_path: Path) -> None:
+    (tmp_path / "tasks.py").write_text(
+        "import embedlog\n\n@embedlog.worker('jobs')\ndef note(job):\n    print('did', job.value, flush=True)"
+    )
+    command = [sys.executable, "-m", "embedlog", "work", "tasks:note", f"kafka://127.0.0.1:{broker.port}"]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE) as process:
+        try:
+            with log.queue("jobs") as queue:
+                queue.send(b"work")
+            assert process.stdout is not None
+            lines = iter(process.stdout.readline, b"")
+            assert any(line == b"did b'work'\n" for line in lines)
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(timeout=30) == 0
+        finally:
+            process.kill()
+    with log.queue("jobs") as queue:
+        assert queue.take(timeout_ms=500, default=None) is None
+
+
+def test_a_restarted_broker_loses_no_job(path: Path) -> None:
+    with Broker(path) as first:
+        port = first.port
+        opened = embedlog.open(f"kafka://127.0.0.1:{port}")
+        queue: Any = opened.queue("jobs", lock_ms=2_000)
+        for number in range(10):
+            queue.send(b"%d" % number)
+        done = [take(queue) for _ in range(3)]
+        done[0].accept()
+    with opened, Broker(path, port=port):
+        for job in done[1:]:
+            with pytest.raises((LockLost, BrokerUnavailable)):
+                job.accept()
+        values = set()
+        while len(values) < 9:
+            with take(queue) as job:
+                values.add(job.value)
+        assert values == {b"%d" % number for number in range(1, 10)}
+        assert queue.take(timeout_ms=3_000, default=None) is None
+        queue.close()
