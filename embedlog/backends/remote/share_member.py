@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from ...errors import BrokerUnavailable, Closed, EmbedlogError, ForkedHandle
-from ...model import AcknowledgeType, Delivery
+from ...model import AcknowledgeType, Delivery, TopicPartition
 from ...runtime.locks import Lock
 from ...runtime.wakeups import Wakeup
 from ...wire.apis.share_group_heartbeat import ShareGroupHeartbeatRequest, ShareGroupHeartbeatResponse
@@ -112,16 +112,23 @@ class QueueMember:
         if not assigned:
             self._brokers.pause(_UNASSIGNED_S)
             raise Retry(BrokerUnavailable(f"{self.topic}: group {self.group!r} has got no partitions yet"))
-        by_leader = {
-            address: sorted({*numbers} & {*assigned})
-            for address, numbers in self._metadata.leaders(self.topic, deadline).items()
-        }
-        leaders = [address for address, numbers in by_leader.items() if numbers]
+        by_leader: dict[Address, list[int]] = {}
+        failures: list[Retry | BrokerUnavailable] = []
+        for number in assigned:
+            try:
+                leader = self._metadata.leader(TopicPartition(self.topic, number), deadline)
+            except Retry as error:  # it has none: the others go on
+                failures.append(error)
+            else:
+                by_leader.setdefault(leader, []).append(number)
+        if not by_leader:
+            raise failures[0]
+        leaders = list(by_leader)
         self._rounds += 1
         first = self._rounds % max(len(leaders), 1)
         longest_ms = _BUSY_WAIT_MS if self.all_held() else _IDLE_WAIT_MS
         each_ms = min(wait_ms, longest_ms) // max(len(leaders), 1)
-        failures: list[Retry | BrokerUnavailable] = []
+        failures = []
         for address in leaders[first:] + leaders[:first]:
             try:
                 session = self._session(address)
