@@ -500,7 +500,7 @@ def test_a_topic_file_cannot_lead_out_of_the_directory(closed: Path, name: str) 
 
 def test_a_topic_file_of_a_later_version(closed: Path) -> None:
     topics = json.loads((closed / "topics.json").read_text())
-    (closed / "topics.json").write_text(json.dumps({**topics, "version": 3}))
+    (closed / "topics.json").write_text(json.dumps({**topics, "version": 4}))
     refused(closed, UnsupportedFormat, "version")
 
 

@@ -158,8 +158,7 @@ class Warned(logging.Handler):
 
 @pytest.fixture
 def warned(monkeypatch: pytest.MonkeyPatch) -> Iterator[Warned]:
-    for module in ("clients.follower", "aio.log"):
-        monkeypatch.setattr(f"embedlog.{module}.BETWEEN_WAITS_MS", 5)
+    monkeypatch.setattr("embedlog.clients.follower.BETWEEN_WAITS_MS", 5)
     handler, logger = Warned(), logging.getLogger("embedlog.clients.follower")
     logger.addHandler(handler)
     yield handler
