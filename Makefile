@@ -11,7 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE
 BUILT := setup.py $(foreach where, embedlog/codec embedlog/fast_append, \
   $(wildcard $(where)/compiled*.py $(where)/*.pxd $(where)/*.h))
 
-.PHONY: audit demo docs examples test test-programs test-all test-plain soak test-foreign test-java bench bench-sizes bench-growth bench-spark bench-kafka lint hooks wire clean
+.PHONY: audit demo docs examples test test-programs test-all test-plain soak test-foreign test-java bench bench-sizes bench-growth bench-spark bench-kafka lint hooks wire matrix clean
 
 demo: $(VENV)/.demo
 	$(BIN)/embedlog demo
@@ -68,6 +68,11 @@ tests/foreign/node_modules/.package-lock.json: tests/foreign/package-lock.json
 
 test-java: $(VENV)/.test
 	$(BIN)/python -m pytest tests/java $(PYTEST_ARGS)
+
+# Writes the matrix in docs/explanation/promoting.md: every public method, on a directory, on `embedlog serve` and on
+# Apache Kafka (Java, Maven). MATRIX_ARGS="serve" runs that column alone.
+matrix: $(VENV)/.test
+	PYTHONPATH=tests:tests/java $(BIN)/python -m matrix $(MATRIX_ARGS)
 
 # Generates Kafka's messages and error codes from kio's schemas. scripts/wire_apis.py lists the APIs.
 wire: $(VENV)/.test

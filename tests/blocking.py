@@ -46,7 +46,7 @@ class Blocking:
 
         def call(*args: Any, **kwargs: Any) -> Any:
             async def run() -> Any:
-                result = found(*args, **kwargs)
+                result = found(*map(_unwrapped, args), **kwargs)
                 return await result if inspect.iscoroutine(result) else result
 
             result = self._loop.run(run())
@@ -111,12 +111,18 @@ class _Items:
 _END = object()
 _WRAPPED = (
     embedlog.aio.Consumer,
+    embedlog.aio.ConsumerGroup,
     embedlog.aio.Job,
     embedlog.aio.Producer,
     embedlog.aio.Queue,
     embedlog.aio.Topic,
     embedlog.aio.TopicProducer,
+    embedlog.aio.Transaction,
 )
+
+
+def _unwrapped(argument: Any) -> Any:
+    return argument._inner if isinstance(argument, Blocking) else argument
 
 
 async def _next(items: AsyncIterator[Any]) -> Any:
