@@ -15,7 +15,6 @@ import embedlog
 from embedlog import Log
 from embedlog.backends.port.coordinators import ShareCoordinator
 from embedlog.backends.shared import SharedBackend
-from embedlog.cluster import Broker
 from embedlog.errors import (
     Closed,
     EmbedlogError,
@@ -24,7 +23,6 @@ from embedlog.errors import (
     LockLost,
     ReadOnly,
     TopicNotFound,
-    UnsupportedByBackend,
 )
 from embedlog.model import Acknowledgement, AcknowledgeType, Delivery, ShareGroupOptions
 
@@ -235,10 +233,6 @@ def test_an_owner_that_closes_hands_its_waits_over(path: Path) -> None:
         assert [each.offset for each in waiting.result(60)] == [0]
 
 
-def test_other_logs_have_no_share_groups(path: Path, owner: Any) -> None:
+def test_a_reader_has_no_share_groups(path: Path, owner: Any) -> None:
     with embedlog.open(path, mode="r") as reader, pytest.raises(ReadOnly):
         shares(reader)
-    with Broker(path.parent / "other", port=0) as broker:
-        address = f"kafka://{broker.address.host}:{broker.address.port}"
-        with embedlog.open(address) as remote, pytest.raises(UnsupportedByBackend):
-            shares(remote)

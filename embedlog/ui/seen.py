@@ -136,6 +136,10 @@ class _Seen:
         path: str = self._backend.path
         return path if "://" in path or self._rights.sees_cluster else os.path.basename(path)
 
+    @property
+    def delivery(self) -> None:
+        """Who appends asks it for leaders; the page appends nothing."""
+
     def topics(self) -> list[str]:
         return [name for name in self._backend.topics() if self._rights.sees(_TOPIC, name)]
 

@@ -87,6 +87,10 @@ def apache_kafka(
         "transaction.state.log.replication.factor": 1,
         "transaction.state.log.min.isr": 1,
         "transaction.state.log.num.partitions": 1,
+        "share.coordinator.state.topic.replication.factor": 1,
+        "share.coordinator.state.topic.min.isr": 1,
+        "share.coordinator.state.topic.num.partitions": 1,
+        "group.share.min.record.lock.duration.ms": 1_000,
         "group.initial.rebalance.delay.ms": 0,
         **(more or {}),
     }

@@ -21,18 +21,11 @@ import embedlog
 import embedlog.aio
 from embedlog.errors import BrokerUnavailable, InvalidArgument, LockLost, UnsupportedByBackend
 
-SHARES = {
-    "share.coordinator.state.topic.replication.factor": 1,
-    "share.coordinator.state.topic.min.isr": 1,
-    "share.coordinator.state.topic.num.partitions": 1,
-    "group.share.min.record.lock.duration.ms": 1_000,
-}
-
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     path = tmp_path_factory.mktemp("kafka")
-    with apache_kafka(classpath(path / "classpath", "connect"), path, more=SHARES) as bootstrap:
+    with apache_kafka(classpath(path / "classpath", "connect"), path) as bootstrap:
         yield f"kafka://{bootstrap}"
 
 

@@ -162,15 +162,21 @@ def _(desk: Desk) -> None:
         taken.accept()
 
 
+def counted(deliveries: int) -> str | None:
+    """Of a job that was given back: the difference if that delivery counts."""
+    assert deliveries in (1, 2)
+    return None if deliveries == 1 else "the delivery counts, as each does in a share group"
+
+
 @case("Queue", "close")
-def _(desk: Desk) -> None:
+def _(desk: Desk) -> str | None:
     """What is in hand is delivered again, and does not count."""
     with job(desk) as (opened, taken):
         opened.close()
         with raising(LockLost):
             taken.accept()
     with queue(desk) as again:
-        assert again.take(WITHIN_MS).deliveries == 1
+        return counted(again.take(WITHIN_MS).deliveries)
 
 
 @case("Queue", "closed")
@@ -222,10 +228,10 @@ def _(desk: Desk) -> None:
 
 
 @case("Job", "release(counted=False)")
-def _(desk: Desk) -> None:
+def _(desk: Desk) -> str | None:
     with job(desk) as (opened, taken):
         taken.release(counted=False)
-        assert opened.take(WITHIN_MS).deliveries == 1
+        return counted(opened.take(WITHIN_MS).deliveries)
 
 
 @case("Job", "release, after the last delivery")
@@ -346,12 +352,12 @@ def _(desk: Desk) -> None:
 
 
 @case("Workers", "release")
-def _(desk: Desk) -> None:
+def _(desk: Desk) -> str | None:
     """The job in hand is delivered again, and does not count."""
     with worker(desk) as (workers, _, _):
         workers.release()
         with desk.log.queue(desk.name) as opened:
-            assert opened.take(WITHIN_MS).deliveries == 1
+            return counted(opened.take(WITHIN_MS).deliveries)
 
 
 @case("embedlog", "worker")

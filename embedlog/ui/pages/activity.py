@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 
 _TOGETHER: Final = 100  # topics of mirrors, groups or tables on a page
 _PARTITIONS: Final = 200  # that are asked for positions of mirrors
-_TOPIC_ID: Final = re.compile(r"[A-Za-z0-9_-]{22}")  # what a mirror commits as metadata
+# What a mirror commits as metadata: a topic's id, and its map of offsets.
+_OF_A_MIRROR: Final = re.compile(r"[A-Za-z0-9_-]{22}( [A-Za-z0-9+/]+)?")
 
 
 class Position(NamedTuple):
@@ -124,7 +125,7 @@ def mirror_groups(group: ConsumerGroupDescription) -> list[MirrorGroup]:
     commits = {
         tp: position.committed for tp, position in group.partitions.items() if position.committed is not None
     }
-    if group.members or not all(_TOPIC_ID.fullmatch(commit.metadata) for commit in commits.values()):
+    if group.members or not all(_OF_A_MIRROR.fullmatch(commit.metadata) for commit in commits.values()):
         return []
     topics: dict[str, list[Position]] = {}
     for tp, commit in commits.items():
