@@ -68,13 +68,24 @@ def test_a_directory_refuses_nothing() -> None:
     assert [place for place in there if place.column == "directory"] == []
 
 
-@pytest.fixture(scope="module")
-def opened(
+COLUMNS: Final = [pytest.param(where, marks=pytest.mark.xdist_group(f"matrix-{where}")) for where in HERE]
+FOR_TASKS: Final = {name: case for name, case in CASES.items() if case.for_tasks}
+
+
+@pytest.fixture(scope="module", params=COLUMNS)
+def threads(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[str, Column]]:
-    where, for_tasks = request.param
-    with column(where, for_tasks, tmp_path_factory.mktemp(where)) as opened:
-        yield where, opened
+    with column(request.param, False, tmp_path_factory.mktemp("threads")) as opened:
+        yield request.param, opened
+
+
+@pytest.fixture(scope="module", params=COLUMNS)
+def tasks(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[str, Column]]:
+    with column(request.param, True, tmp_path_factory.mktemp("tasks")) as opened:
+        yield request.param, opened
 
 
 @pytest.fixture(scope="module")
@@ -82,22 +93,13 @@ def said() -> Outcomes:
     return page.read()
 
 
-@pytest.mark.parametrize(
-    ("opened", "case"),
-    [
-        pytest.param(
-            (where, for_tasks),
-            case,
-            id=f"{where}-{'tasks' if for_tasks else 'threads'}-{name}",
-            marks=pytest.mark.xdist_group(f"matrix-{where}"),
-        )
-        for where in HERE
-        for for_tasks in (False, True)
-        for name, case in CASES.items()
-        if case.for_tasks or not for_tasks
-    ],
-    indirect=["opened"],
-)
-def test_the_page_says_what_a_method_does(opened: tuple[str, Column], said: Outcomes, case: Case) -> None:
-    where, there = opened
-    assert there.outcome(case) == said[Place(case.name, there.loop is not None, where)], "run `make matrix`"
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_the_page_says_what_threads_get(threads: tuple[str, Column], said: Outcomes, case: Case) -> None:
+    where, there = threads
+    assert there.outcome(case) == said[Place(case.name, False, where)], "run `make matrix`"
+
+
+@pytest.mark.parametrize("case", FOR_TASKS.values(), ids=FOR_TASKS)
+def test_the_page_says_what_tasks_get(tasks: tuple[str, Column], said: Outcomes, case: Case) -> None:
+    where, there = tasks
+    assert there.outcome(case) == said[Place(case.name, True, where)], "run `make matrix`"

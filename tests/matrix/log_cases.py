@@ -110,7 +110,8 @@ def _(desk: Desk) -> None:
     desk.log.alter_topic(name, segment_bytes=1_024)
     for number in range(200):
         desk.log.append(name, b"%d" % number * 20, key=b"k")
-    assert desk.log.compact(name) > 0
+    assert desk.log.compact(name) >= 0  # the background may have done it before
+    assert len(desk.values()) < 200
 
 
 # -- topics --------------------------------------------------------------------------------------------
@@ -136,7 +137,12 @@ def _(desk: Desk) -> None:
     assert made.settings == {"delete_policy": "finished"}
 
 
-@case("Log", 'create_topic(compression_type="none")', refusals=[embedlog.InvalidSetting])
+@case("Log", "create_topic(replication_factor=1)")
+def _(desk: Desk) -> None:
+    assert desk.log.create_topic(desk.name, replication_factor=1).partitions == 1
+
+
+@case("Log", 'create_topic(compression_type="none")')
 def _(desk: Desk) -> None:
     made = desk.log.create_topic(desk.name, compression_type="none")
     assert made.settings["compression_type"] in ("none", "uncompressed")

@@ -119,7 +119,7 @@ def _(desk: Desk) -> None:
         began = time.monotonic()
         opened.send(b"v", delay_ms=300)
         assert opened.take(WITHIN_MS).value == b"v"
-        assert time.monotonic() - began >= 0.3
+        assert time.monotonic() - began >= 0.29  # the wall clock is read in milliseconds
 
 
 @case("Queue", "send(at=...)")
@@ -224,7 +224,7 @@ def _(desk: Desk) -> None:
         began = time.monotonic()
         taken.release(300)
         assert opened.take(WITHIN_MS).deliveries == 2
-        assert time.monotonic() - began >= 0.3
+        assert time.monotonic() - began >= 0.29  # the wall clock is read in milliseconds
 
 
 @case("Job", "release(counted=False)")
