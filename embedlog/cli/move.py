@@ -9,7 +9,7 @@ from typing import Final
 from ..errors import InvalidArgument
 from ..mirroring.group_sync import MIRRORS
 from ..mirroring.move import ComparedTopic, Move, Obstacle
-from ..mirroring.status import MirrorStatus
+from ..mirroring.status import MirroredGroup, MirrorStatus
 from ..store.fence import unfence
 from ..units import counted
 from .arguments import Command, arg, command_config, defaults, directory, replicas, wire_settings
@@ -23,7 +23,7 @@ directory must have no writer: a durable mark keeps all writers out, the rest is
 is compared in both logs. Start the application with the new address then.
 
 To continue a move that was stopped or killed, run it again. Exits with 1 if there is something to settle
-first, or if the logs differ."""
+first, if the logs differ, or if a group could not be carried."""
 _LOCK = "Takes the writer's lock of the directory for a moment, to set the mark; reads without it."
 _NOT_OVER_WIRE = "a move begins at a directory: copy from brokers with `embedlog mirror`"
 _REFUSED = "All is copied but what comes from now on. Stop it, then run the same command again."
@@ -66,12 +66,17 @@ def run(args: argparse.Namespace, ui: UI) -> int:
         if blocked or args.dry_run:
             _report(args, obstacles, None, ui)
             return 1 if blocked else 0
-        compared = _moved(move, ui)
+        compared, groups = _moved(move, ui)
+    obstacles += [
+        Obstacle("", None, f"group {group.group!r} is not carried: it {group.trouble}", False)
+        for group in groups
+        if group.trouble
+    ]
     _report(args, obstacles, compared, ui)
-    return 1 if any(topic.differing for topic in compared) else 0
+    return 1 if any(topic.differing for topic in compared) or any(group.trouble for group in groups) else 0
 
 
-def _moved(move: Move, ui: UI) -> list[ComparedTopic]:
+def _moved(move: Move, ui: UI) -> tuple[list[ComparedTopic], tuple[MirroredGroup, ...]]:
     """Copy, fence, copy, compare: the steps that are not done yet."""
     with ui.progress(sizes=False) as bars:
 
@@ -81,9 +86,9 @@ def _moved(move: Move, ui: UI) -> list[ComparedTopic]:
         if not move.is_fenced:
             move.copy(show)
             move.fence()
-        move.copy(show)
+        groups = move.copy(show).groups
     with ui.progress(sizes=False) as bars:
-        return move.compare(bars.update)
+        return move.compare(bars.update), groups
 
 
 def _undo(args: argparse.Namespace, ui: UI) -> int:
@@ -124,7 +129,8 @@ def _report(
         _tell_topics(compared, ui)
         if differ:
             ui.line(
-                f"{args.target} does not hold the same: `embedlog move --undo {args.directory}` goes back"
+                f"{args.target} does not hold the same: `embedlog move --undo {args.directory}` goes back. If "
+                "a copy was killed, records may be there twice: delete those topics there, and move again"
             )
         else:
             ui.line(f"{args.directory} has moved: start the application with {args.target}")

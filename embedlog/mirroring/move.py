@@ -24,7 +24,7 @@ from ..clients.partition_reader import PartitionReader
 from ..codec import BatchHeader, decode
 from ..codec.fetch_decoder import Chunk
 from ..codec.rules import Rules
-from ..errors import InvalidArgument, InvalidSetting, LogMoved
+from ..errors import DirectoryError, InvalidArgument, InvalidSetting, LogMoved
 from ..log import Log
 from ..model import Record, TopicDescription, TopicPartition
 from ..open import open as open_log
@@ -58,8 +58,9 @@ class Obstacle(NamedTuple):
 
 
 class ComparedTopic(NamedTuple):
-    """A topic in both logs. `records` are the source's; the target has `more`: older ones, which the source
-    has deleted, or repeated ones. `differing` are the partitions whose records are not the same."""
+    """A topic in both logs. `records` are the source's; the target has `more`: newer ones, older ones, which
+    the source has deleted, or repeated ones. `differing` are the partitions of which the target does not hold
+    the source's records, each once and in order."""
 
     topic: str
     partitions: int
@@ -144,6 +145,10 @@ class Move(Closing):
                 obstacles += self._in_the_way(topic, planned.existing, positions)
             for partition in range(topic.partitions):
                 obstacles += self._unfit(topic, partition, planned.effective, progress)
+        if not os.access(self.source, os.W_OK):
+            obstacles.append(
+                Obstacle("", None, "the directory cannot be written, so not be fenced off", True)
+            )
         return obstacles + list(self._left_behind())
 
     def _topics(self) -> list[TopicDescription]:
@@ -164,7 +169,11 @@ class Move(Closing):
         there = sum(edge.log_end_offset - edge.log_start_offset for edge in edges.values())
         if there and not positions():
             yield Obstacle(
-                topic.name, None, f"holds {counted(there, 'record')} there that are not from here", True
+                topic.name,
+                None,
+                f"holds {counted(there, 'record')} there, and no position of a copy from here: they are of "
+                "others, or of a copy that was killed at its beginning. `embedlog topics delete` settles it",
+                True,
             )
 
     def _unfit(
@@ -234,9 +243,14 @@ class Move(Closing):
         """Compare each partition's committed records in both logs: keys, values, headers, times, order. Of
         compacted topics the last record of each key.
 
-        Raises the errors of `Log.read`.
+        Raises DirectoryError if the source was made writable meanwhile, and the errors of `Log.read`.
         """
-        return [self._compared(topic, progress) for topic in self._topics()]
+        compared = [self._compared(topic, progress) for topic in self._topics()]
+        if self.is_fenced and moved(self.source) != self._mark:
+            raise DirectoryError(
+                f"{self.source} was made writable again while it moved: run the move again", path=self.source
+            )
+        return compared
 
     def _compared(self, topic: TopicDescription, progress: Progress | None) -> ComparedTopic:
         compacts = any(
@@ -249,11 +263,19 @@ class Move(Closing):
             ours = _Digest(self._source.log, name, compacts, progress)
             theirs = _Digest(self._target, name, compacts)
             beyond = theirs.count - ours.count
-            if not compacts and beyond > 0 and ours.count:
-                theirs = _Digest(self._target, name, compacts, skipped=beyond)
             records += ours.count
             more += max(beyond, 0)
-            if ours.digest != theirs.digest and (compacts or ours.count):
+            same = ours.digest == theirs.digest
+            if not same and beyond > 0 and not compacts:
+                # Newer ones, or older ones, which the source has deleted.
+                starts = [0]
+                if beyond <= self._source.backend.offsets(topic.name)[partition].log_start_offset:
+                    starts.append(beyond)
+                same = any(
+                    _Digest(self._target, name, compacts, first=first, most=ours.count).digest == ours.digest
+                    for first in starts
+                )
+            if not same:
                 differing.append(partition)
         return ComparedTopic(topic.name, topic.partitions, records, more, tuple(differing))
 
@@ -301,14 +323,15 @@ class _Digest:
         compacts: bool,
         progress: Progress | None = None,
         *,
-        skipped: int = 0,
+        first: int = 0,
+        most: int | None = None,
     ) -> None:
-        """skipped: so many of the first records are left out of the digest."""
+        """first: so many records are passed over. most: how many count then."""
         whole = hashlib.blake2b(digest_size=_DIGEST_BYTES)
         last_of: dict[bytes | None, bytes] = {}
         self.count = 0
         end = log.backend.offsets(name.topic)[name.partition].log_end_offset
-        for record in islice(log.read(*name), skipped, None):
+        for record in islice(log.read(*name), first, None if most is None else first + most):
             self.count += 1
             if compacts and record.value is None:
                 last_of.pop(record.key, None)  # either log may have removed the tombstone, too

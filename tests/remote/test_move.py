@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 
 import embedlog
-from embedlog import DirectoryLocked, InvalidArgument, Log, LogMoved
+from embedlog import DirectoryError, DirectoryLocked, InvalidArgument, Log, LogMoved
 from embedlog.cli import main
 from embedlog.cluster import Broker
 from embedlog.mirroring.move import Move, Obstacle
-from embedlog.store.fence import moved
+from embedlog.store.fence import moved, unfence
 
 T = 1_700_000_000_000
 
@@ -154,7 +154,7 @@ def test_a_topic_with_records_of_its_own(source: Path, target: str, there: Log) 
     there.create_topic("events", 3)
     there.append("events", b"other")
     (obstacle,) = blocking(source, target)
-    assert "holds 1 record there that are not from here" in obstacle.problem
+    assert "holds 1 record there, and no position of a copy from here" in obstacle.problem
 
 
 def test_a_topic_with_more_partitions(source: Path, target: str, there: Log) -> None:
@@ -218,21 +218,60 @@ def test_groups_go_on_where_they_were(source: Path, target: str) -> None:
 # -- what is compared --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("where", ["first", "last"])
+@pytest.mark.parametrize("where", ["first", "between", "last"])
 def test_records_of_others_in_the_target_are_seen(source: Path, target: str, there: Log, where: str) -> None:
     with Move(source, target) as move:
         move.copy()
-        if where == "first":
-            with embedlog.open(source) as log:
-                log.delete_records("events", 0, 1)  # as retention does
-        else:
+        if where == "between":
             there.append("events", b"other", partition=0)
+        with embedlog.open(source) as log:
+            log.append("events", b"v", partition=0)
+            if where == "first":
+                log.delete_records("events", 0, 1)  # as retention does
         move.fence()
         move.copy()
+        if where == "last":
+            there.append("events", b"other", partition=0)
         events, state = move.compare()
     assert (events.topic, events.more) == ("events", 1)
-    assert events.differing == (() if where == "first" else (0,))
+    assert events.differing == ((0,) if where == "between" else ())
     assert (state.topic, state.differing) == ("state", ())
+
+
+def test_records_that_came_twice_are_seen(source: Path, target: str, there: Log) -> None:
+    with Move(source, target) as move:
+        move.copy()
+        with embedlog.open(source, mode="r") as ours:
+            for record in list(ours.read("events", 0)):
+                there.append("events", record.value, key=record.key, partition=0)
+        move.fence()
+        there.delete_records("events", 0, 30)  # what is left are copies with other times
+        events, _ = move.compare()
+    assert events.differing == (0,)
+
+
+def test_a_source_that_is_made_writable_meanwhile(source: Path, target: str) -> None:
+    with Move(source, target) as move:
+        move.copy()
+        move.fence()
+        unfence(source)
+        with pytest.raises(DirectoryError, match="was made writable again while it moved"):
+            move.compare()
+
+
+def test_a_group_that_is_in_use_there(
+    source: Path, target: str, there: Log, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with embedlog.open(source) as log, log.consumer("events", group="billing") as consumer:
+        consumer.poll(10_000)
+        consumer.commit()
+    there.create_topic("events", 3)
+    with there.consumer("events", group="billing") as member:
+        member.poll(1_000)
+        assert main(["move", str(source), target, "--json"]) == 1
+    report = json.loads(capsys.readouterr().out)
+    assert report["moved"]
+    assert ["group 'billing' is not carried" in o["problem"] for o in report["obstacles"]] == [True]
 
 
 def test_a_record_that_is_missing_is_seen(source: Path, target: str, there: Log) -> None:
