@@ -129,8 +129,8 @@ def _report(
         _tell_topics(compared, ui)
         if differ:
             ui.line(
-                f"{args.target} does not hold the same: `embedlog move --undo {args.directory}` goes back. If "
-                "a copy was killed, records may be there twice: delete those topics there, and move again"
+                f"{args.target} does not hold the same: `embedlog move --undo {args.directory}` goes back. "
+                "If a copy was killed, records may be there twice: delete those topics there, and move again"
             )
         else:
             ui.line(f"{args.directory} has moved: start the application with {args.target}")
