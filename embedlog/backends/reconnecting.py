@@ -16,6 +16,8 @@ from .port import Backend
 class Reconnecting:
     """Stands for the backend that `reconnect` makes, and gives it to `attach`. Thread-safe."""
 
+    delivery = None  # a handle asks for it in the fork itself, and again of the backend that is made
+
     def __init__(
         self, path: str, reconnect: Callable[[], Backend], attach: Callable[[Backend], None]
     ) -> None:

@@ -78,7 +78,9 @@ class RemoteBackend:
         self.settings = _checked(settings, "" if bootstrap else path)
         self._brokers = Brokers(path, bootstrap_addresses, self.settings, on_lost)
         self._metadata = Metadata(self._brokers)
-        self.delivery = RemoteDelivery(self._brokers, self._metadata)
+        # A log's owner leads all partitions: what is sent to it needs no thread beside the sender, which a
+        # process that ends may not start.
+        self.delivery = None if self._brokers.has_owner else RemoteDelivery(self._brokers, self._metadata)
         self.splits = Lookups(self._brokers, self._metadata)
         self._log_dirs = LogDirs(self._brokers, self._metadata)
         self._fetching = Fetching(self._brokers, self._metadata, self.splits)
