@@ -118,6 +118,27 @@ def test_a_child_of_an_owner_that_starts_to_serve_can_own_the_log(path: Path, pr
         started.say()
 
 
+BUFFERS = """
+import multiprocessing, sys
+import embedlog
+
+log = embedlog.open(sys.argv[1], shared=True)
+log.create_topic("t")
+
+def buffer():
+    print(type(log.backend).__name__, flush=True)
+    producer = log.producer(linger_ms=3_600_000)
+    producer.send("t", b"1")
+    producer.send("t", b"2")
+
+child = multiprocessing.get_context("fork").Process(target=buffer)
+child.start()
+child.join()
+print(child.exitcode)
+log.close()
+"""
+
+
 def test_a_child_has_no_connection_of_its_parent(path: Path, program: Any) -> None:
     with embedlog.open(path) as log:
         log.create_topic("t")
@@ -141,3 +162,10 @@ def test_a_child_does_not_keep_the_lock_that_its_parent_has_just_taken(path: Pat
     with embedlog.open(path, shared=True) as log:
         log.append("t", b"after", partition=0)
         assert json.loads((path / "writer.json").read_text())["pid"] not in (owner.pid, heir.pid)
+
+
+def test_a_child_opens_nothing_before_it_uses_the_log(path: Path, program: Any) -> None:
+    """What its producer has buffered is in the log all the same when it ends by os._exit."""
+    assert program(BUFFERS, path).end() == "Reconnecting\n0\n"
+    with embedlog.open(path) as log:
+        assert [record.value for record in log.read("t")] == [b"1", b"2"]
