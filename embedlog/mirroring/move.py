@@ -180,7 +180,7 @@ class Move(Closing):
         self, topic: TopicDescription, partition: int, effective: Mapping[str, str], progress: Progress | None
     ) -> Iterator[Obstacle]:
         """What a partition has that the topic's settings in the target refuse."""
-        found = _Inspection(effective, time.time_ns() // 1_000_000)
+        inspection = _Inspection(effective, time.time_ns() // 1_000_000)
         edges = self._source.backend.offsets(topic.name)[partition]
         reader = PartitionReader(
             self._source.backend,
@@ -190,13 +190,16 @@ class Move(Closing):
             topic_id=topic.topic_id,
             read_committed=True,
         )
-        while reader.position < edges.log_end_offset and reader.read_into(found):
+        while reader.position < edges.log_end_offset and reader.read_into(inspection):
             if progress is not None:
                 progress(topic.name, reader.position, edges.log_end_offset)
         for count, problem in (
-            (found.keyless, "without a key, in a topic that is compacted there"),
-            (found.large, f"in batches larger than its max.message.bytes there, {found.max_bytes:,}"),
-            (found.late, "with times that its message.timestamp.*.max.ms refuse there"),
+            (inspection.keyless, "without a key, in a topic that is compacted there"),
+            (
+                inspection.large,
+                f"in batches larger than its max.message.bytes there, {inspection.max_bytes:,}",
+            ),
+            (inspection.late, "with times that its message.timestamp.*.max.ms refuse there"),
         ):
             if count:
                 yield Obstacle(topic.name, partition, f"{counted(count, 'record')} {problem}", True)

@@ -228,8 +228,8 @@ class Store:
         self.recovery.duration_ms = (time.perf_counter() - started) * 1000
 
     def mark_moved(self, to: str) -> None:
-        """Mark the log as moved, durably: nobody opens it for writing any more. What this store appends
-        afterwards would stay behind: its caller closes it next.
+        """Mark the log as moved, durably: it is not opened for writing any more. What this store appends
+        afterwards would stay behind, so its caller closes it next.
 
         Raises StorageError.
         """

@@ -10,8 +10,8 @@ executed twice has to ensure that itself.
 Here alone is known which brokers can be reached. A broker to which connecting fails is left alone for a
 moment, which doubles up to a second (Kafka's reconnect.backoff): until then requests to it fail at once. One
 that is connected but does not answer counts as away, too: what any broker can answer, another one is asked
-after `_ANSWER_S`. `begun` and `can_reach` connect in another thread, so a broker that is away delays nobody
-that has others to ask.
+after `_ANSWER_S`. `begun` and `can_reach` connect in another thread, so a broker that is away delays no
+request that has others to ask.
 """
 
 from __future__ import annotations

@@ -250,6 +250,6 @@ def _sending(waker: socket.socket) -> Callable[[], None]:
         try:
             waker.send(b"w")
         except OSError:
-            pass  # it is full, or closed: nobody sleeps
+            pass  # it is full, or closed: there is no sleeper to wake
 
     return wake

@@ -172,19 +172,22 @@ class Metadata:
         return self._leader_of(view, name.partition)
 
     def last_leader(self, name: TopicPartition) -> Address | None:
-        """A partition's leader as of the last response, however old; None if none is known. Asks nobody."""
+        """A partition's leader as of the last response, however old; None if none is known.
+
+        Sends no request.
+        """
         view = self._views.get(name.topic)
         if view is None or not 0 <= name.partition < len(view.leaders):
             return None
         return self._brokers.addresses_by_node().get(view.leaders[name.partition])
 
     def lacks_leader(self, topic: str) -> bool:
-        """Whether a partition had no leader as of the last response. Asks nobody."""
+        """Whether a partition had no leader as of the last response. Sends no request."""
         view = self._views.get(topic)
         return view is None or -1 in view.leaders
 
     def last_id(self, topic: str) -> str:
-        """A topic's id as of the last response; "" if it is not known. Asks nobody."""
+        """A topic's id as of the last response; "" if it is not known. Sends no request."""
         view = self._views.get(topic)
         return "" if view is None else view.topic_id
 
@@ -394,7 +397,9 @@ def names_in(numbers_by_topic: Mapping[str, Sequence[int]]) -> Iterator[TopicPar
 def _view(topic: MetadataResponseTopic, name: str, now: float) -> View:
     leader_ids = {partition.partition_index: partition.leader_id for partition in topic.partitions}
     leaders = tuple(leader_ids.get(number, -1) for number in range(len(leader_ids)))
-    replicas = next((len(each.replica_nodes) for each in topic.partitions if not each.partition_index), 1)
+    replicas = next(
+        (len(partition.replica_nodes) for partition in topic.partitions if not partition.partition_index), 1
+    )
     return View(name, id_text(topic.topic_id), topic.is_internal, leaders, replicas, now)
 
 

@@ -3,7 +3,8 @@
     prepare        checks the brokers, and gives the group its settings (share_settings.py)
     acquire        the queue joins the group with its first one; records come from share_sessions.py
     acknowledge    accepts, releases, rejects and renews; dead letters are appended first
-    release        the member leaves the group; what it holds is given back, uncounted
+    release        the member leaves the group; what it holds is given back. Apache Kafka counts these
+                   deliveries, embedlog's broker does not
 
 A queue is one member. A thread of the member sends its heartbeats. It also keeps jobs that are released with
 a delay: brokers know no delays, so the member holds such a job, renews its lock, and releases it when it is
